@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from presize.measure.doctor import CheckUp, Finding, Level, check_up, judge, verdict
 
 if TYPE_CHECKING:
-    from presize.system.machine import Torch
+    from presize.system.resources import Torch
 
 
 @dataclass(frozen=True)

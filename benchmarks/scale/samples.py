@@ -43,7 +43,8 @@ from presize.builder.publish import publish
 from presize.builder.shard_table import ShardTable
 from presize.builder.work import find_work
 from presize.options import BuildOptions, RunOptions
-from presize.sources.scan import Source, scan
+from presize.sources.contents import Source
+from presize.sources.scan import scan
 from presize.store.dataset import Dataset
 from shared import measuring, rates
 from shared.conditions import machine

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from presize.codecs.jpeg import segments as jpeg_segments
 from presize.errors import ImageError
-from presize.system.machine import read_cpu
-from presize.system.mounts import mount_of, read_mounts
+from presize.system.resources import read_cpu
+from presize.system.storage import mount_of, read_mounts
 
 _PACKAGES = (
     "presize", "simplejpeg", "cykooz.resizer", "pillow", "opencv-python-headless", "lmdb", "joblib", "numpy",

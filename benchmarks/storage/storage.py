@@ -36,7 +36,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from presize.store.shard import ShardWriter, commit_records, map_bytes
 from presize.store.shard_reader import ShardReader
-from presize.system.pagecache import MappedFile, preload, window_bytes
+from presize.system.pagecache import MappedFile, preload
+from presize.system.storage import window_bytes
 from shared import measuring, rates
 from shared.conditions import machine
 

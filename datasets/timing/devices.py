@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from presize.system.machine import Gpu, Torch
+from presize.system.resources import Gpu, Torch
 
 
 def read_torch() -> Torch:

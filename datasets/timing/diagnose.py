@@ -31,7 +31,7 @@ from presize.errors import DiagnosisError
 from presize.formatting import seconds_text
 from presize.measure.diagnosis import WORTH_WHILE, Alternative, Diagnosis, Loading
 from presize.options import check_above_0, check_range
-from presize.system.machine import read_cpu
+from presize.system.resources import read_cpu
 
 _MOST_SATURATING = 16
 """Workers of a saturation run at most, whatever the number of cores."""

@@ -15,7 +15,7 @@ from presize.builder.output_dir import LISTING
 from presize.errors import BuildError
 from presize.formatting import plural
 from presize.options import SourceOptions
-from presize.sources.scan import Source
+from presize.sources.contents import Source
 from presize.sources.source_files import Container, Url, check_containers
 from presize.store.index import write_arrow
 from presize.store.rejects_file import SCHEMA, Rejects

@@ -17,7 +17,7 @@ from presize.builder.fingerprint import CodecFingerprint
 from presize.formatting import plural
 from presize.options import BuildOptions
 from presize.sources.companions import companion_paths
-from presize.sources.scan import Source
+from presize.sources.contents import Source
 from presize.sources.source_files import SourceFile
 from presize.store.dealing import assign_shards, shard_count, shard_limit
 from presize.store.filenames import folder_files

@@ -23,7 +23,7 @@ from presize.codecs.source_facts import unpack_facts
 from presize.errors import BuildError
 from presize.formatting import plural
 from presize.options import Companion, Size, Stream
-from presize.sources.scan import Source
+from presize.sources.contents import Source
 from presize.sources.source_files import check_containers
 from presize.sources.source_reader import SourceReader
 from presize.store import shard

@@ -25,8 +25,8 @@ from presize.errors import PresizeWarning
 from presize.formatting import plural, printable
 from presize.options import Companion, RunOptions, Stream
 from presize.sources.companions import companion_paths
+from presize.sources.contents import Source
 from presize.sources.dataset import PublishedDataset, Rows, read_published
-from presize.sources.scan import Source
 from presize.sources.source_reader import SourceReader
 from presize.store.data_files import DataFile
 from presize.store.dealing import shard_limit

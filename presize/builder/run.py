@@ -31,9 +31,9 @@ from presize.codecs.source_facts import Losses, companion_losses, loss_sentences
 from presize.errors import BuildError, ImageError
 from presize.formatting import duration, plural, size_text
 from presize.options import BuildOptions, RunOptions, SourceOptions
-from presize.sources.companions import add_companions
+from presize.sources.contents import Source
 from presize.sources.dataset import DatasetSource
-from presize.sources.scan import Source, scan
+from presize.sources.scan import scan
 from presize.store.data_files import REPORT, DataFile
 from presize.store.index import read_index
 from presize.store.manifest import Manifest
@@ -121,8 +121,7 @@ def plan_build(
         options: what is stored, and how.
         samples: how the source is read.
     """
-    scanned = scan(source, samples, options.follow_links, options.column_types, options.companions)
-    found = add_companions(scanned, options.companions, options.follow_links)
+    found = scan(source, samples, options.follow_links, options.column_types, options.companions)
     check_annotations(found.table, options)
     return _plan_of(found, options)
 

@@ -33,9 +33,8 @@ from presize.options import BuildOptions, ImageOptions, RunOptions, Size
 from presize.store.data_files import MANIFEST
 from presize.store.manifest import read_manifest
 from presize.system.files import write_atomically, writing
-from presize.system.machine import read_cpu
 from presize.system.pagecache import drop, preload, resident_share
-from presize.system.resources import read_memory
+from presize.system.resources import read_cpu, read_memory
 from presize.system.storage import find_storage
 
 COLD_AT_MOST = 0.05

@@ -13,18 +13,21 @@ from typing import Any, Final, Literal, NamedTuple, get_args
 from presize.formatting import plural, printable, size_text
 from presize.measure.codec_features import Baseline, Codecs, read_codecs
 from presize.measure.read_speed import Content, Reading, list_content, measure
-from presize.system.machine import (
+from presize.system.resources import (
     Cpu,
     Limits,
+    Memory,
     Nvidia,
     SharedMemory,
     Torch,
+    max_open_shards,
     read_cpu,
     read_limits,
+    read_memory,
     read_nvidia,
     read_shared_memory,
+    whole_cores,
 )
-from presize.system.resources import Memory, max_open_shards, read_memory, whole_cores
 from presize.system.storage import Storage, find_storage
 
 Level = Literal["ok", "warn", "bad", "unknown"]

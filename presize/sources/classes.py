@@ -31,16 +31,9 @@ def naming(what: str) -> Iterator[None]:
 def class_labels(
     labels: pa.ChunkedArray, classes: Sequence[str] | None, by_value: bool = False
 ) -> tuple[pa.ChunkedArray, tuple[str, ...]]:
-    """String labels as int32 positions in the class list, which is `classes` or else the sorted labels.
-
-    Args:
-        labels: the labels.
-        classes: the class list to use.
-        by_value: sort labels that are all whole numbers by their values, 2 before 10.
-
-    Raises:
-        SourceError: a label is not in `classes`, or is no text.
-    """
+    """Return string labels as int32 positions in the class list, which is `classes` or else the sorted labels; those
+    that are all whole numbers are sorted `by_value`, 2 before 10. Raises SourceError when one is not in `classes`, or
+    is no text."""
     names = labels.unique()
     known = tuple(classes) if classes is not None else tuple(sorted(names.to_pylist()))
     strange = names.filter(are_no_texts(names))

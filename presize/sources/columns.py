@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,9 +21,6 @@ ROWS_AT_ONCE = 65536
 _DEEPEST = 32
 """Arrow writes no column of more than 64 types in one another."""
 
-Refuse = Callable[[str, int, Exception], None]
-"""Takes the name of a column that has no type of its own, how many rows it has, and why."""
-
 
 def python_values(column: pa.ChunkedArray) -> Iterator[Any]:
     """Yield the values of a column as Python objects, of which few exist at a time."""
@@ -38,13 +35,14 @@ def with_column(table: pa.Table, name: str, column: pa.Array | pa.ChunkedArray) 
     return table.append_column(name, column)
 
 
-def count_left_out(counts: Counter[str]) -> Refuse:
-    """Return what counts the rows of columns that are left out, by their names."""
-
-    def count(name: str, rows: int, _: Exception) -> None:
-        counts[name] += rows
-
-    return count
+def _leave_out(name: str, rows: int, error: Exception, left_out: Counter[str] | None) -> None:
+    """Count the rows of a column that is left out; without a counter, raise SourceError."""
+    if left_out is not None:
+        left_out[name] += rows
+    elif isinstance(error, UnicodeError):
+        raise error
+    else:
+        raise SourceError(f"column {name!r}: {one_line(error)}") from None
 
 
 def one_line(message: object) -> str:
@@ -52,20 +50,20 @@ def one_line(message: object) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(message)[:200])
 
 
-def rows_table(rows: Sequence[Mapping[str, Any]], refuse: Refuse) -> pa.Table:
-    """Return a column for each name in `rows`, null where a row lacks it; `refuse` is told of those left out."""
+def rows_table(rows: Sequence[Mapping[str, Any]], left_out: Counter[str] | None = None) -> pa.Table:
+    """Return a column for each name in `rows`, null where a row lacks it. Those without a type are `left_out`."""
     columns = {}
     for name in {name: None for row in rows for name in row}:
         try:
             name.encode()  # raises for half of a surrogate pair, which JSON can escape
             columns[name] = pa.array([row.get(name) for row in rows])
         except (pa.ArrowException, OverflowError, UnicodeError) as error:
-            refuse(name, sum(name in row for row in rows), error)
+            _leave_out(name, sum(name in row for row in rows), error, left_out)
     return pa.table(columns)
 
 
-def joined(tables: Sequence[pa.Table], refuse: Refuse) -> pa.Table:
-    """Return the rows of all tables. Columns of different types get one that holds both, or `refuse` is told."""
+def joined(tables: Sequence[pa.Table], left_out: Counter[str] | None = None) -> pa.Table:
+    """Return the rows of all tables. Columns of different types get one that holds both, or are `left_out`."""
     columns = {}
     for name in {name: None for table in tables for name in table.column_names}:
         fields = [table.schema.field(name) for table in tables if name in table.column_names]
@@ -74,7 +72,7 @@ def joined(tables: Sequence[pa.Table], refuse: Refuse) -> pa.Table:
             chunks = [chunk for table in tables for chunk in _chunks(table, name, kind)]
             columns[name] = pa.chunked_array(chunks, kind)
         except pa.ArrowException as error:
-            refuse(name, sum(len(table) for table in tables), error)
+            _leave_out(name, sum(len(table) for table in tables), error, left_out)
     return pa.table(columns)
 
 
@@ -87,14 +85,14 @@ def _chunks(table: pa.Table, name: str, kind: pa.DataType) -> Iterable[pa.Array]
     return column.chunks if column.type == kind else [pa.array(column.to_pylist(), kind)]
 
 
-def plain_table(table: pa.Table, refuse: Refuse) -> pa.Table:
-    """Return the columns of `table`, normalized; `refuse` is told of those that an index cannot store."""
+def plain_table(table: pa.Table, left_out: Counter[str]) -> pa.Table:
+    """Return the columns of `table`, normalized. Those that an index cannot store are `left_out`."""
     columns = {}
     for name in table.column_names:
         try:
             columns[name] = plain_column(name, table.column(name))
         except SourceError as error:
-            refuse(name, len(table), error)
+            _leave_out(name, len(table), error, left_out)
     return pa.table(columns)
 
 

@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 from presize.errors import ImageError, OptionError, SourceError
 from presize.options import SPELLINGS, Companion
 from presize.sources.columns import with_column
+from presize.sources.contents import Source
 from presize.sources.folder import RefusedFile, look_up_files
-from presize.sources.scan import Source
 from presize.sources.source_files import starts_like_an_image
 from presize.store.index import COMPANION_COLUMNS
 from presize.store.rejects import NOT_AN_IMAGE, UNREADABLE, Reject, claims_to_be_an_image, of_companion
@@ -28,11 +28,6 @@ def add_companions(source: Source, companions: Sequence[Companion], follow_links
 
     Samples whose companion is missing become rejects. Files that are companions by a pattern are no samples, and a
     class folder that holds nothing else is no class.
-
-    Args:
-        source: the samples.
-        companions: what each of them has.
-        follow_links: as for scan().
 
     Raises:
         SourceError: a column is missing or its name is taken, or no sample is left.
@@ -69,16 +64,8 @@ def add_companions(source: Source, companions: Sequence[Companion], follow_links
 
 
 def companions_of(pairs: Sequence[str], formats: Sequence[str], filters: Sequence[str]) -> tuple[Companion, ...]:
-    """Companions as the command line gives them.
-
-    Args:
-        pairs: ``NAME=PATTERN`` of each.
-        formats: what they are stored in: ``NAME=FORMAT`` of one of them, ``FORMAT`` of all.
-        filters: what they are resized with, likewise.
-
-    Raises:
-        OptionError: one of them is invalid.
-    """
+    """Return companions from the command line: ``NAME=PATTERN`` of each, then ``NAME=FORMAT`` of one of them or
+    ``FORMAT`` of all, and filters likewise. Raises OptionError when one is invalid."""
     companions = [Companion.parse(pair) for pair in pairs]
     chosen: dict[str, dict[str, Any]] = {companion.name: {} for companion in companions}
     for option, values in (("format", formats), ("filter", filters)):
@@ -92,11 +79,8 @@ def companions_of(pairs: Sequence[str], formats: Sequence[str], filters: Sequenc
 
 
 def companion_paths(companion: Companion, table: pa.Table) -> pa.ChunkedArray:
-    """The path of each sample's companion from the source, large_string; null where its column has none.
-
-    Raises:
-        SourceError: there is no such column.
-    """
+    """Return the path of each sample's companion from the source, large_string; null where its column has none. Raises
+    SourceError when there is no such column."""
     if companion.column is not None:
         if companion.column not in table.column_names:
             names = ", ".join(table.column_names)

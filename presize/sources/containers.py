@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -17,11 +18,12 @@ from presize.errors import SourceError, warn
 from presize.formatting import plural, printable
 from presize.options import SourceOptions, ValueType
 from presize.sources.classes import check_classes, class_labels
-from presize.sources.columns import count_left_out, joined, with_column, with_types
+from presize.sources.columns import joined, with_column, with_types
 from presize.sources.contents import (
     LINK_OUT,
     PLACE_COLUMNS,
     Contents,
+    Source,
     as_utf8,
     is_inside,
     is_utf8,
@@ -35,6 +37,7 @@ from presize.sources.text_columns import label_texts
 from presize.store.dealing import groups_of
 from presize.store.filenames import unsafe_paths
 from presize.store.rejects import Reject
+from presize.store.rejects_file import Rejects
 from presize.system.file_version import FileVersion
 
 _FIELDS_NAMED = 5
@@ -46,30 +49,21 @@ where it cannot be read, or OptionError."""
 
 
 @dataclass(frozen=True)
-class SourceKind:
-    """A kind of source.
+class ContainerKind:
+    """A kind of file that holds samples.
 
     Attributes:
         name: a word for it.
         plural: several of them, in messages.
         options: those that make sense for it, of the options that do not make sense for every source.
-    """
-
-    name: str
-    plural: str
-    options: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class ContainerKind(SourceKind):
-    """A kind of file that holds samples.
-
-    Attributes:
         list: the function that lists one.
         suffixes: of names, in lower case.
         magic: what such a file holds, and where.
     """
 
+    name: str
+    plural: str
+    options: tuple[str, ...]
     list: ListContainer
     suffixes: tuple[str, ...]
     magic: tuple[int, bytes]
@@ -92,14 +86,8 @@ class Containers:
 
 def list_containers(
     source: Containers, options: SourceOptions, follow_links: bool, types: Mapping[str, ValueType]
-) -> Contents:
+) -> Source:
     """List the samples of all containers, in the order of their names. What cannot be a sample becomes a reject.
-
-    Args:
-        source: the containers.
-        options: how they are read.
-        follow_links: read containers that are links out of the source.
-        types: the types of columns, by their names.
 
     Raises:
         SourceError: not one sample was found, or class lists disagree.
@@ -108,16 +96,16 @@ def list_containers(
     Warns:
         PresizeWarning: containers, or fields of samples, were left out.
     """
-    contents, refused = _list_all(source, options, follow_links)
-    left_out = sum((one.left_out for one in contents), Counter[str]())
-    containers = [container for one in contents for container in one.containers]
-    rejects = refused + [reject for one in contents for reject in one.rejects]
-    listed = _Listed(joined([one.samples for one in contents], count_left_out(left_out)), containers, rejects)
+    listings, refused = _list_all(source, options, follow_links)
+    left_out = sum((one.left_out for one in listings), Counter[str]())
+    containers = [one.container for one in listings]
+    rejects = refused + [reject for one in listings for reject in one.rejects]
+    listed = _Listed(joined([one.samples for one in listings], left_out), containers, rejects)
     _warn_of_fields(source.root, left_out)
     classes = None
     if len(listed.table):
         _check_paths(listed)
-        own = _common_classes(contents)
+        own = _common_classes(listings)
         if own and types.get("label") in ("text", "class"):  # their numbers have names
             types = {name: kind for name, kind in types.items() if name != "label"}
         listed.table = with_types(listed.table, types, _OWN_COLUMNS)
@@ -130,13 +118,13 @@ def list_containers(
     listed.set("run", _runs(listed.table))
     fields = [name for name in listed.table.column_names if name not in _OWN_COLUMNS]
     table = listed.table.select([*_OWN_COLUMNS, *fields])
-    hidden = sum(one.hidden for one in contents)
-    return Contents(table, classes, rejects, hidden, containers=tuple(containers))
+    hidden = sum(one.hidden for one in listings)
+    return Source(Path(source.root), table, classes, Rejects.of(rejects), hidden, containers=tuple(containers))
 
 
 def _list_all(source: Containers, options: SourceOptions, follow_links: bool) -> tuple[list[Contents], list[Reject]]:
-    """Return the contents of the containers that can be read, and those that cannot."""
-    contents: list[Contents] = []
+    """Return the listings of the containers that can be read, and those that cannot."""
+    listings: list[Contents] = []
     refused: list[Reject] = []
     for path in source.paths:
         try:
@@ -150,13 +138,13 @@ def _list_all(source: Containers, options: SourceOptions, follow_links: bool) ->
             continue
         if listed is None:
             raise SourceError(f"{path!r} in {source.root} changes while it is listed; run again when it is complete")
-        rows, mtime_ns = len(listed.samples), indexed_ns(listed.containers[0].version.mtime_ns)
-        table = listed.samples.append_column("container", pa.array(np.full(rows, len(contents), np.int32)))
+        rows, mtime_ns = len(listed.samples), indexed_ns(listed.container.version.mtime_ns)
+        table = listed.samples.append_column("container", pa.array(np.full(rows, len(listings), np.int32)))
         table = table.append_column("source_mtime_ns", pa.array(np.full(rows, mtime_ns, np.int64)))
-        contents.append(replace(listed, samples=table))
-    if contents:
+        listings.append(replace(listed, samples=table))
+    if listings:
         warn_left_out(source.root, "file", refused)
-    return contents, refused
+    return listings, refused
 
 
 def _list_at_rest(source: Containers, path: str, options: SourceOptions, follow_links: bool) -> Contents | None:
@@ -174,7 +162,7 @@ def _list_at_rest(source: Containers, path: str, options: SourceOptions, follow_
             if _version(file) == before:
                 raise
         else:
-            if _version(file) == listed.containers[0].version:
+            if _version(file) == listed.container.version:
                 return listed
     return None
 
@@ -255,12 +243,12 @@ def _runs(table: pa.Table) -> pa.Array:
     return pa.array(np.cumsum(np.append(False, begins)))
 
 
-def _common_classes(contents: Sequence[Contents]) -> tuple[str, ...] | None:
+def _common_classes(listings: Sequence[Contents]) -> tuple[str, ...] | None:
     """Return the class list that the containers have in common. Raises SourceError when they disagree."""
-    first = contents[0]
-    for other in contents:
+    first = listings[0]
+    for other in listings:
         if other.classes != first.classes:
-            paths = [repr(one.containers[0].path) for one in (first, other)]
+            paths = [repr(one.container.path) for one in (first, other)]
             raise SourceError(f"the class lists of {' and '.join(paths)} differ; build each separately")
     return None if first.classes is None else check_classes(first.classes)
 
@@ -268,17 +256,8 @@ def _common_classes(contents: Sequence[Contents]) -> tuple[str, ...] | None:
 def _number_labels(
     listed: _Listed, own: tuple[str, ...] | None, classes: Sequence[str] | None, by_value: bool
 ) -> tuple[str, ...] | None:
-    """Make labels the numbers of classes. Samples without one are rejected.
-
-    Args:
-        listed: the samples.
-        own: the class list of the containers.
-        classes: the class list to use.
-        by_value: see class_labels.
-
-    Returns:
-        The class list; None where labels are no classes.
-    """
+    """Make labels the numbers of `classes`, of the containers' `own`, or of their names. Those without one
+    are rejected. Returns the class list; None where labels are no classes."""
     if "label" not in listed.table.column_names:
         if classes is not None:
             raise SourceError("--classes needs labels, and the samples have none")

@@ -1,4 +1,4 @@
-"""The samples of a source, or of one container of it, as its listing gives them; and what cannot be one."""
+"""What a listing gives: the samples of a source, or of one container of it, and what cannot be one."""
 
 from __future__ import annotations
 
@@ -6,14 +6,19 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from presize.errors import SourceError, warn
 from presize.formatting import plural, printable
-from presize.sources.source_files import Container
+from presize.sources.source_files import Container, Places, SourceFile, Url, source_files
+from presize.store.dealing import Groups
 from presize.store.index import INDEX_COLUMNS
 from presize.store.rejects import Reject
+from presize.store.rejects_file import Rejects
 
 PLACE_COLUMNS = ("container", "offset", "run")
 """Where a sample lies: the number of its container, its offset there (see SourceFile), and the run that is read in one
@@ -23,29 +28,74 @@ LINK_OUT = "a link out of the source; use --follow-links if you trust it"
 
 
 @dataclass(frozen=True)
-class Contents:
-    """The samples of a source, or of one of its containers.
+class Source:
+    """The samples of a source.
 
     Attributes:
-        samples: ``path``, ``source_nbytes``, ``source_mtime_ns`` and fields, in dataset order; in containers
-            PLACE_COLUMNS, too. The listing of one container has neither times nor ``container``, and ``run`` where it
-            is a row group.
-        classes: the names that ``label`` numbers; None where labels are not classes.
-        rejects: files and samples that cannot be stored, and why.
+        root: the source folder, absolute; or its URL.
+        table: one row per file, in dataset order.
+        classes: the class names that ``label`` indexes; None when the labels are not classes.
+        rejects: files and folders that are rejected unread: links out of the source, names that are not UTF-8, ...
         hidden: files and folders whose names begin with a dot.
         outside: files beside the class folders.
         by_folder: whether the classes are folders of the source.
-        containers: the files that hold the samples; empty where each sample is a file.
-        left_out: fields that an index cannot store, and how many samples have them.
+        containers: the files that hold the samples; empty where each sample is a file. The table then has
+            PLACE_COLUMNS, too.
     """
 
-    samples: pa.Table
-    classes: tuple[str, ...] | None = None
-    rejects: Sequence[Reject] = ()
+    root: Path | Url
+    table: pa.Table
+    classes: tuple[str, ...] | None
+    rejects: Rejects = field(default_factory=Rejects)
     hidden: int = 0
     outside: int = 0
     by_folder: bool = False
     containers: tuple[Container, ...] = ()
+
+    @property
+    def fields(self) -> list[str]:
+        """The columns of the table that the index takes over as they are: labels, and whatever else is known."""
+        own = {*INDEX_COLUMNS, *(PLACE_COLUMNS if self.containers else ())}
+        return [name for name in self.table.column_names if name not in own]
+
+    @property
+    def groups(self) -> Groups | None:
+        """The group of each sample (see assign_shards); None where each is a file."""
+        return self.table.column("run").to_numpy() if self.containers else None
+
+    def places(self, rows: npt.NDArray[np.int64]) -> Places | None:
+        """Where the samples in these rows of the table lie in containers; None where each is a file."""
+        if not self.containers:
+            return None
+        columns = self.table.select(["container", "offset"]).take(pa.array(rows))
+        used, container = np.unique(columns.column("container").to_numpy(), return_inverse=True)
+        containers = tuple(self.containers[number] for number in used.tolist())
+        return Places(containers, container, columns.column("offset").to_numpy())
+
+    def files(self, rows: npt.NDArray[np.int64]) -> list[SourceFile]:
+        """The source files of these rows of the table."""
+        columns = self.table.select(["path", "source_nbytes"]).take(pa.array(rows)).to_pydict()
+        return source_files(columns["path"], columns["source_nbytes"], self.places(rows))
+
+
+@dataclass(frozen=True)
+class Contents:
+    """The samples of one container.
+
+    Attributes:
+        container: the file.
+        samples: ``path``, ``source_nbytes``, ``offset`` and fields, in dataset order; ``run`` where it is a row group.
+        classes: the names that ``label`` numbers; None where labels are not classes.
+        rejects: samples that cannot be stored, and why.
+        hidden: files whose names begin with a dot.
+        left_out: fields that an index cannot store, and how many samples have them.
+    """
+
+    container: Container
+    samples: pa.Table
+    classes: tuple[str, ...] | None = None
+    rejects: Sequence[Reject] = ()
+    hidden: int = 0
     left_out: Counter[str] = field(default_factory=Counter)
 
 

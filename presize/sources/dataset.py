@@ -21,7 +21,7 @@ from presize.errors import DatasetError, SourceError
 from presize.formatting import plural
 from presize.options import Size, Stream
 from presize.sources.classes import check_classes, naming
-from presize.sources.scan import Source
+from presize.sources.contents import Source
 from presize.store.data_files import DataFile
 from presize.store.filenames import path_problem
 from presize.store.index import (
@@ -89,13 +89,8 @@ class PublishedDataset:
         }
 
     def columns(self, stream: Stream, rows: Rows, checksum: bool) -> dict[str, Rows]:
-        """What the index says of the records of a stream, as a ShardTable has it.
-
-        Args:
-            stream: one of the dataset.
-            rows: those of the index.
-            checksum: whether that of the source file belongs to it.
-        """
+        """Return what the index says of these rows of a stream, as a ShardTable has it; `checksum` for
+        that of the source file, too."""
         index = self.indexes[self.sizes.index(stream.size)]
         names = record_columns(stream.name, checksum)
         return {name: numbers_of(index, stream.column(name))[rows].astype(np.int64) for name in names}
@@ -151,14 +146,8 @@ class DatasetSource(Source):
 
 
 def read_published(roots: Sequence[Path], with_rejects: bool = True) -> PublishedDataset:
-    """Read the dataset in `roots`, the folder of each size. Of shards only the sizes are checked.
-
-    Args:
-        with_rejects: read its rejects, too.
-
-    Raises:
-        DatasetError: the index or the rejects are missing or damaged.
-    """
+    """Read the dataset in `roots`, the folder of each size. Of shards only the sizes are checked. Raises DatasetError
+    when the index or the rejects are missing or damaged."""
     manifests = tuple(read_manifest(root) for root in roots)
     indexes = tuple(
         _checked_index(root, manifest, with_rejects) for root, manifest in zip(roots, manifests, strict=True)

@@ -153,21 +153,6 @@ def look_up_files(root: str, paths: pa.ChunkedArray, follow_links: bool, refuse:
         follow_links: take files that lie outside of `root`.
         refuse: is called for each path that is no file; the result is -1 there.
     """
-    look_at = _file_finder(root, follow_links)
-    facts = np.full((len(paths), 2), -1, np.int64)
-    unsafe = pc.fill_null(unsafe_paths(paths), True).to_numpy()
-    for row, path in enumerate(python_values(paths)):
-        try:
-            if unsafe[row]:
-                raise RefusedFile("leads out of the source" if path else "is not named")
-            facts[row] = look_at(path)
-        except RefusedFile as reason:
-            refuse(row, path or "", reason)
-    return facts
-
-
-def _file_finder(root: str, follow_links: bool) -> Callable[[str], tuple[int, int]]:
-    """Return the function that looks up the size and modification time of a file, or raises RefusedFile."""
 
     @functools.cache
     def leads_out(folder: str) -> bool:
@@ -190,7 +175,16 @@ def _file_finder(root: str, follow_links: bool) -> Callable[[str], tuple[int, in
             raise RefusedFile("is not a file")
         return status.st_size, indexed_ns(status.st_mtime_ns)
 
-    return look_at
+    facts = np.full((len(paths), 2), -1, np.int64)
+    unsafe = pc.fill_null(unsafe_paths(paths), True).to_numpy()
+    for row, path in enumerate(python_values(paths)):
+        try:
+            if unsafe[row]:
+                raise RefusedFile("leads out of the source" if path else "is not named")
+            facts[row] = look_at(path)
+        except RefusedFile as reason:
+            refuse(row, path or "", reason)
+    return facts
 
 
 def indexed_ns(mtime_ns: int) -> int:

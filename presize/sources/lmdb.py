@@ -233,8 +233,7 @@ def list_lmdb(path: str, name: str, options: SourceOptions) -> Contents:
         "source_nbytes": pa.array(values.nbytes[rows]),
         "offset": pa.array(values.offset[rows]),
     }
-    samples = pa.table(places | chosen.fields)
-    return Contents(samples, rejects=chosen.rejects, containers=(Container(name, values.version),))
+    return Contents(Container(name, values.version), pa.table(places | chosen.fields), rejects=chosen.rejects)
 
 
 def _chooser(keys: str | None, label_keys: str | None) -> _Choose | None:
@@ -248,7 +247,7 @@ def _chooser(keys: str | None, label_keys: str | None) -> _Choose | None:
     column, equals, pattern = label_keys.rpartition("=")
     if equals and not column:
         raise OptionError(f"label_keys: expected a column before =, such as text=label-{{:09d}}, got {label_keys!r}")
-    return partial(_labelled, images=images, labels=KeyPattern.parse("label_keys", pattern), column=column or "label")
+    return partial(_numbered, images=images, labels=KeyPattern.parse("label_keys", pattern), column=column or "label")
 
 
 def _paths(keys: pa.LargeBinaryArray) -> pa.Array:
@@ -259,20 +258,18 @@ def _paths(keys: pa.LargeBinaryArray) -> pa.Array:
         return pa.array([as_text(key) or "" for key in keys.to_pylist()], pa.large_string())
 
 
-def _numbered(values: LmdbValues, _: str, name: str, images: KeyPattern) -> _Chosen:
-    rows = images.numbers(values.keys)[0]
-    _warn_of_count(values, len(rows), name)
-    return _Chosen(rows, _paths(values.keys.take(pa.array(rows))))
-
-
-def _labelled(values: LmdbValues, _: str, name: str, images: KeyPattern, labels: KeyPattern, column: str) -> _Chosen:
+def _numbered(
+    values: LmdbValues, _: str, name: str, images: KeyPattern, labels: KeyPattern | None = None, column: str = "label"
+) -> _Chosen:
     rows, numbers = images.numbers(values.keys)
+    _warn_of_count(values, len(rows), name)
+    if labels is None:
+        return _Chosen(rows, _paths(values.keys.take(pa.array(rows))))
     label_rows, label_numbers = labels.numbers(values.keys)
     if len(rows) and not len(label_rows):
         raise SourceError(f"no key fits --label-keys {labels}; {_expected(values)}")
     nearest = np.searchsorted(label_numbers, numbers)
     has_label = np.append(label_numbers, -1)[nearest] == numbers
-    _warn_of_count(values, len(rows), name)
     texts = np.full(len(rows), None, object)
     texts[has_label] = _label_texts(values, label_rows[nearest[has_label]], column)
     is_good = np.array([isinstance(text, str) for text in texts], np.bool_)
@@ -339,7 +336,7 @@ def _lsun(values: LmdbValues, _path: str, _name: str) -> _Chosen:
 
 _PRESETS: dict[str, _Choose] = {
     "text-recognition": partial(
-        _labelled, images=KeyPattern("image-", 9, ""), labels=KeyPattern("label-", 9, ""), column="text"
+        _numbered, images=KeyPattern("image-", 9, ""), labels=KeyPattern("label-", 9, ""), column="text"
     ),
     "basicsr": _basicsr,
     "lsun": _lsun,
@@ -349,14 +346,12 @@ _PRESETS: dict[str, _Choose] = {
 def _expected(values: LmdbValues) -> str:
     """What the keys are, and what would be understood."""
     shown = [_shown(key) for key in values.keys.slice(0, _KEYS_SHOWN).to_pylist()]
+    if not shown:
+        return "it is empty"
     more = ", …" if len(values.keys) > len(shown) else ""
     return (
-        (
-            f"its first keys are {', '.join(shown)}{more}; expected a pattern, such as --keys image-{{:09d}} "
-            f"for image-000000001, or one of {', '.join(_PRESETS)}"
-        )
-        if shown
-        else "it is empty"
+        f"its first keys are {', '.join(shown)}{more}; expected a pattern, such as --keys image-{{:09d}} for "
+        f"image-000000001, or one of {', '.join(_PRESETS)}"
     )
 
 

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from presize.errors import ImageError, SourceError
 from presize.options import SourceOptions
-from presize.sources.columns import count_left_out, plain_table
+from presize.sources.columns import plain_table
 from presize.sources.contents import Contents, field_name
 from presize.sources.source_files import Container, row_place
 from presize.store.filenames import unsafe_paths
@@ -150,7 +150,7 @@ def list_parquet(path: str, name: str, options: SourceOptions) -> Contents:
     if names is None and "path" in others and pa.types.is_string(schema.field("path").type):
         names = table.column("path").combine_chunks()
         others.remove("path")
-    fields = plain_table(table.select(others), count_left_out(left_out))
+    fields = plain_table(table.select(others), left_out)
     samples = {
         "path": _paths(names, len(number), os.path.splitext(name)[0]),
         "source_nbytes": pa.array(np.repeat(np.array(sizes, np.int64), rows)),
@@ -158,8 +158,8 @@ def list_parquet(path: str, name: str, options: SourceOptions) -> Contents:
         "run": pa.array(number),
     }
     columns = {field_name(one): fields.column(one) for one in fields.column_names}
-    containers = (Container(name, version, column=image),)
-    return Contents(pa.table(samples | columns), _class_names(schema), containers=containers, left_out=left_out)
+    container = Container(name, version, column=image)
+    return Contents(container, pa.table(samples | columns), _class_names(schema), left_out=left_out)
 
 
 def _image_column(schema: pa.Schema, asked: str | None) -> str:
@@ -205,7 +205,7 @@ def _paths(names: pa.Array | None, rows: int, stem: str) -> pa.Array:
     usable = np.zeros(rows, np.bool_)
     codes = pc.fill_null(given.dictionary_encode().indices, -1).to_numpy(zero_copy_only=False)
     usable[np.unique(codes, return_index=True)[1]] = True
-    usable &= (codes >= 0) & ~pc.fill_null(unsafe_paths(given), True).to_numpy(zero_copy_only=False)
+    usable &= ~pc.fill_null(unsafe_paths(given), True).to_numpy(zero_copy_only=False)
     return pc.if_else(pa.array(usable), given, numbered)
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from presize.errors import DatasetError, SourceError
-from presize.sources.containers import ContainerKind, Containers, SourceKind
+from presize.sources.containers import ContainerKind, Containers
 from presize.sources.lmdb import list_lmdb
 from presize.sources.parquet import list_parquet
 from presize.sources.tar import COMPRESSED_TARS, list_tar
@@ -16,10 +16,6 @@ from presize.store.manifest import read_manifest
 from presize.store.rejects import claims_to_be_an_image
 from presize.system.files import open_at_once
 
-FOLDER = SourceKind("folder", "folders", ("pair",))
-TABLE = SourceKind("table", "label tables", ("column_type", "pair"))
-BUCKET = SourceKind("bucket", "buckets", ())
-BUCKET_TABLE = SourceKind("table of a bucket", "label tables of buckets", ("column_type",))
 _LMDB_OPTIONS = ("keys", "label_keys", "column_type")
 _LMDB_MAGIC = (16, b"\xde\xc0\xef\xbe")
 KINDS = (
@@ -30,6 +26,15 @@ KINDS = (
 """The kinds of files that hold samples, and the options that each takes. Another one is a module with such a function,
 and a line here; SourceReader reads its images as bytes at an offset, or learns otherwise, as it has for Parquet."""
 
+_OPTIONS: dict[str, tuple[str, ...]] = {
+    "folders": ("pair",),
+    "label tables": ("column_type", "pair"),
+    "buckets": (),
+    "label tables of buckets": ("column_type",),
+    **{kind.plural: kind.options for kind in KINDS},
+}
+"""The options that make sense for each kind of source, of those that do not make sense for all."""
+
 _LOCKS = ("lock.mdb", "-lock")
 """How the names of the files end that LMDB keeps beside its data."""
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/{1,2}[^/]")
@@ -37,32 +42,21 @@ _SIZES = 16
 """How many folders are looked at for the sizes of a dataset."""
 
 
-def check_options(kind: SourceKind, source: str | os.PathLike[str], **given: object) -> None:
-    """Raise SourceError for an option that makes no sense for a source of this kind.
-
-    Args:
-        kind: of the source.
-        source: the source.
-        given: the values of options by their names; what is false was not given.
-    """
-    for option in (option for option, value in given.items() if value and option not in kind.options):
-        kinds = [each.plural for each in (FOLDER, TABLE, BUCKET, BUCKET_TABLE, *KINDS) if option in each.options]
-        fix = "; copy it to a disk first" if kind in (BUCKET, BUCKET_TABLE) else "; leave it out"
+def check_options(kind: str, source: str | os.PathLike[str], **given: object) -> None:
+    """Raise SourceError for an option that makes no sense for a source of this kind. What is false was not given."""
+    for option in (option for option, value in given.items() if value and option not in _OPTIONS[kind]):
+        kinds = [each for each, options in _OPTIONS.items() if option in options]
+        fix = "; copy it to a disk first" if kind.endswith("buckets") else "; leave it out"
         raise SourceError(
-            f"--{option.replace('_', '-')} is for {', '.join(kinds)}, not for {kind.plural}; "
-            f"source {os.fspath(source)!r}{fix}"
+            f"--{option.replace('_', '-')} is for {', '.join(kinds)}, not for {kind}; source {os.fspath(source)!r}{fix}"
         )
 
 
 def recognize(source: str | os.PathLike[str], among_images: bool = False) -> Containers | None:
-    """The containers that a source consists of; None for a folder of image files.
+    """Return the containers that a source consists of; None for a folder of image files.
 
-    A folder has containers when there are some at any depth, and no image file. Names decide in folders, and the first
-    bytes where the source is a file.
-
-    Args:
-        source: the source.
-        among_images: take containers, although there are image files, too.
+    A folder has containers when there are some at any depth, and no image file, but for `among_images`. Names decide in
+    folders, and the first bytes where the source is a file.
 
     Raises:
         SourceError: it is a URL, a zip, a dataset of presize, or has containers of several kinds.

@@ -21,29 +21,10 @@ from PIL import Image
 from presize.errors import SourceError
 from presize.options import SampleOptions
 
-HUES = (
-    "red",
-    "orange",
-    "yellow",
-    "lime",
-    "green",
-    "jade",
-    "cyan",
-    "azure",
-    "blue",
-    "violet",
-    "magenta",
-    "rose",
-)
+HUES = "red orange yellow lime green jade cyan azure blue violet magenta rose".split()
 """Names of the hues, in twelve equal steps around the colour circle."""
 
-SUBJECTS = {
-    "disc": (32, 1.0),
-    "star": (10, 0.45),
-    "square": (4, 1.0),
-    "triangle": (3, 1.0),
-    "burst": (20, 0.6),
-}
+SUBJECTS = {"disc": (32, 1.0), "star": (10, 0.45), "square": (4, 1.0), "triangle": (3, 1.0), "burst": (20, 0.6)}
 """Shapes that show a class: the number of corners on a circle, and the radius of every second one relative to it."""
 
 FIELD_SIDE = 1024

@@ -151,9 +151,7 @@ class SourceReader:
         try:
             return self._content(file)
         except OSError as error:
-            if _is_about(file, error) and Path(self.root).is_dir():
-                raise UnreadableError(f"cannot be read: {error.strerror}") from None
-            raise self._unreadable(file, f"{error.strerror}; run again to resume") from None
+            raise self._failure(file, error) from None
 
     def read_again(self, file: SourceFile) -> bytes:
         """read() of a file that has been read before, for report.html, whose bytes must not depend on luck.
@@ -169,10 +167,7 @@ class SourceReader:
         try:
             return self._content(file)
         except OSError as error:
-            if _is_about(file, error) and error.errno not in _BAD_SECTOR and Path(self.root).is_dir():
-                raise UnreadableError(f"cannot be read: {error.strerror}") from None
-            again = f"again for report.html: {error.strerror}; run again to resume, with --no-report if it fails again"
-            raise self._unreadable(file, again) from None
+            raise self._failure(file, error, for_report=True) from None
 
     def can_read(self, file: SourceFile) -> bool:
         """Whether the disk can read a file now. The page cache is not asked: it may outlive the disk."""
@@ -207,9 +202,10 @@ class SourceReader:
         except ImageError:
             return None
         except OSError as error:
-            if _is_about(file, error) and Path(self.root).is_dir():
+            failure = self._failure(file, error)
+            if isinstance(failure, UnreadableError):
                 return None
-            raise self._unreadable(file, f"{error.strerror}; run again to resume") from None
+            raise failure from None
         return crc32
 
     def _content(self, wanted: SourceFile) -> bytes:
@@ -229,13 +225,19 @@ class SourceReader:
 
     def _value(self, container: Container, nbytes: int, offset: int) -> bytes:
         here = self._here
-        is_new = here.file is None or here.file.container != container
-        file = here.opened(self.root, container)
+        opened = here.file
+        is_new = opened is None or opened.container != container
+        if opened is None or is_new:
+            here.close()
+            here.file = opened = _OpenFile(container, open_container(self.root, container))
         try:
             if not container.column:
-                return _read(file, nbytes, offset, nbytes)
-            path = self._folder + container.path
-            value = here.row_reader().read(path, container.column, *group_and_row(offset))
+                return _read(opened.descriptor, nbytes, offset, nbytes)
+            if here.rows is None:
+                from presize.sources.parquet import RowReader  # pyarrow, which other sources do not need
+
+                here.rows = RowReader()
+            value = here.rows.read(self._folder + container.path, container.column, *group_and_row(offset))
             if is_new:  # pyarrow has opened it by its path
                 check_containers(self.root, [container])
             return value
@@ -252,8 +254,15 @@ class SourceReader:
         """With the credentials that the environment has now."""
         return Bucket(str(self.root))
 
-    def _unreadable(self, file: SourceFile, reason: str) -> BuildError:
-        return unreadable(self.root, file.path if file.container is None else file.container.path, reason)
+    def _failure(self, file: SourceFile, error: OSError, for_report: bool = False) -> UnreadableError | BuildError:
+        """Return the error to raise: UnreadableError if it is about one sample, and not about all others, too."""
+        about_one = _BAD_SECTOR if file.container else _ABOUT_THE_FILE
+        if error.errno in about_one and not (for_report and error.errno in _BAD_SECTOR) and Path(self.root).is_dir():
+            return UnreadableError(f"cannot be read: {error.strerror}")
+        reason = f"{error.strerror}; run again to resume"
+        if for_report:
+            reason = f"again for report.html: {reason}, with --no-report if it fails again"
+        return unreadable(self.root, file.container.path if file.container else file.path, reason)
 
 
 class _Here(threading.local):
@@ -261,20 +270,6 @@ class _Here(threading.local):
 
     file: _OpenFile | None = None
     rows: RowReader | None = None
-
-    def opened(self, root: Path | Url, container: Container) -> int:
-        """The descriptor of a container."""
-        if self.file is None or self.file.container != container:
-            self.close()
-            self.file = _OpenFile(container, open_container(root, container))
-        return self.file.descriptor
-
-    def row_reader(self) -> RowReader:
-        if self.rows is None:
-            from presize.sources.parquet import RowReader  # pyarrow, which other sources do not need
-
-            self.rows = RowReader()
-        return self.rows
 
     def close(self) -> None:
         self.file = self.rows = None
@@ -289,11 +284,6 @@ class _OpenFile:
 
     def __del__(self) -> None:
         os.close(self.descriptor)
-
-
-def _is_about(file: SourceFile, error: OSError) -> bool:
-    """Whether an error is about one sample, and not about all others of its container, too."""
-    return error.errno in (_ABOUT_THE_FILE if file.container is None else _BAD_SECTOR)
 
 
 def _open(path: str) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from itertools import accumulate
@@ -16,14 +17,14 @@ import pyarrow.compute as pc
 from presize.errors import SourceError, warn
 from presize.options import SourceOptions, parse_shares
 from presize.sources.columns import python_values
-from presize.sources.contents import Contents
+from presize.sources.contents import Source
 
 SPLITS = {"train", "training", "val", "valid", "validation", "test", "testing", "dev", "eval"}
 """Names of folders and files that are probably splits."""
 
 
-def with_splits(contents: Contents, options: SourceOptions) -> pa.Table:
-    """Return the samples, with the column ``split`` if `options` ask for one.
+def with_splits(source: Source, options: SourceOptions) -> Source:
+    """Return a source, with the column ``split`` if `options` ask for one.
 
     Raises:
         SourceError: there is such a column already, or a sample lies in no folder.
@@ -31,14 +32,14 @@ def with_splits(contents: Contents, options: SourceOptions) -> pa.Table:
     Warns:
         PresizeWarning: a split has no samples.
     """
-    table = contents.samples
+    table = source.table
     if options.split is None:
-        return table
+        return source
     if "split" in table.column_names:
         raise SourceError("the samples have a column 'split' already; leave out --split to use that, or rename it")
     paths = table.column("path")
-    if options.split == "folders" and contents.containers:
-        splits = of_containers(table, _container_splits([container.path for container in contents.containers]))
+    if options.split == "folders" and source.containers:
+        splits = of_containers(table, _container_splits([container.path for container in source.containers]))
     elif options.split == "folders":
         splits = folder_at(paths, 0)
         if splits.null_count:
@@ -52,7 +53,7 @@ def with_splits(contents: Contents, options: SourceOptions) -> pa.Table:
         empty = parse_shares(options.split).keys() - set(splits.unique().to_pylist())
         if empty:
             warn(f"--split {options.split}: no sample is in {' and '.join(sorted(empty))}, of {len(paths):,} in all")
-    return table.append_column("split", splits)
+    return replace(source, table=table.append_column("split", splits))
 
 
 def _container_splits(paths: list[str]) -> list[str]:
@@ -86,13 +87,8 @@ def with_folder_labels(table: pa.Table, samples: SourceOptions) -> pa.Table:
 
 
 def draw_splits(paths: pa.ChunkedArray, shares: dict[str, Fraction], seed: int) -> pa.ChunkedArray:
-    """The split of each path, decided by a hash of (seed, path) alone, so that other paths have no say.
-
-    Args:
-        paths: those of the samples.
-        shares: the share of each split; they add up to 1.
-        seed: random seed, from 0.
-    """
+    """Return the split of each path, decided by a hash of (seed, path) alone, so that other paths have no say. The
+    shares add up to 1."""
     names = pa.array(list(shares), pa.large_string())
     bounds = np.array([int(share * 2**64) for share in accumulate(shares.values())][:-1], np.uint64)
     hash_of = partial(hashlib.blake2b, digest_size=8, key=seed.to_bytes(8, "little"))

@@ -7,7 +7,8 @@ import json
 import os
 import re
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
@@ -25,7 +26,7 @@ from presize.options import Repeated, SourceOptions, ValueType
 from presize.sources.bucket import look_up_objects
 from presize.sources.classes import class_labels
 from presize.sources.columns import joined, one_line, plain_column, rows_table, with_types
-from presize.sources.contents import Contents, is_utf8
+from presize.sources.contents import Source, is_utf8
 from presize.sources.folder import RefusedFile, look_up_files
 from presize.sources.source_files import Url
 from presize.sources.splits import with_folder_labels
@@ -61,7 +62,7 @@ def list_table(
     options: SourceOptions,
     follow_links: bool,
     types: Mapping[str, ValueType],
-) -> Contents:
+) -> Source:
     """List the samples of a label table, in its order; `base` is the source `root`, resolved.
 
     Raises:
@@ -94,7 +95,7 @@ def list_table(
             f"{refused} of its {len(paths)} paths cannot be used, the first: {first}; source {str(base)!r}"
         )
     files = {"path": paths, "source_nbytes": facts[:, 0], "source_mtime_ns": facts[:, 1]}
-    return Contents(pa.table(files | columns), classes)
+    return Source(base, pa.table(files | columns), classes)
 
 
 def read_table(
@@ -143,11 +144,8 @@ def read_table(
 
 
 def read_paths(path: str | os.PathLike[str]) -> list[str]:
-    """The paths that a file lists, of any kind that read_table takes; other columns do not matter.
-
-    Raises:
-        SourceError: the file cannot be read, or has no paths.
-    """
+    """Return the paths that a file lists, of any kind that read_table takes; other columns do not matter. Raises
+    SourceError when there are none."""
     paths = plain_column("path", _with_path(_read_file(os.fspath(path))).column("path")).drop_null()
     if len(paths) == 0 or not pa.types.is_large_string(paths.type):
         raise SourceError("it lists no paths")
@@ -155,15 +153,7 @@ def read_paths(path: str | os.PathLike[str]) -> list[str]:
 
 
 def _read_file(path: str, types: Types = None) -> pa.Table:
-    """All columns of a file, as they are read. The suffix decides how.
-
-    Args:
-        path: the file.
-        types: see Types.
-
-    Raises:
-        SourceError: the file cannot be read, or is not what its suffix says.
-    """
+    """Return all columns of a file, whose suffix decides how it is read. Raises SourceError when it cannot be."""
     read = _READERS.get(os.path.splitext(path)[1].lower())
     if read is None:
         raise SourceError(f"expected a name that ends with {', '.join(_READERS)}")
@@ -252,10 +242,6 @@ def _separator(file: BinaryIO, separators: str) -> str:
     return next((separator for separator in names if not {*PATH_NAMES}.isdisjoint(names[separator])), likeliest)
 
 
-def _read_tsv(file: BinaryIO, types: Types) -> pa.Table:
-    return _read_csv(file, types, "\t")
-
-
 def _read_list(file: BinaryIO, types: Types) -> pa.Table:
     """One path per line, with or without a label behind each: after a tab, or after a name with the suffix of an image
     format, as in ``cats/1.jpg 3``. Labels that are all whole numbers, without zeros before them, are numbers; quotes
@@ -294,14 +280,8 @@ def _read_json(file: BinaryIO, _: Types) -> pa.Table:
         lines = enumerate(text, 1)
         while block := list(islice(lines, JSON_ROWS_AT_ONCE)):
             rows = [_json_row(number, line) for number, line in block if not line.isspace()]
-            tables.append(rows_table(rows, _refuse))
-    return joined(tables, _refuse)
-
-
-def _refuse(name: str, _: int, error: Exception) -> None:
-    if isinstance(error, UnicodeError):
-        raise error
-    raise SourceError(f"column {name!r}: {one_line(error)}") from None
+            tables.append(rows_table(rows))
+    return joined(tables)
 
 
 def _json_row(number: int, line: str) -> dict[str, Any]:
@@ -321,9 +301,9 @@ def _read_parquet(file: BinaryIO, _: Types) -> pa.Table:
         return table.read(use_threads=False)
 
 
-_READERS = {
+_READERS: Mapping[str, Callable[[BinaryIO, Types], pa.Table]] = {
     ".csv": _read_csv,
-    ".tsv": _read_tsv,
+    ".tsv": partial(_read_csv, separators="\t"),
     ".txt": _read_list,
     ".jsonl": _read_json,
     ".ndjson": _read_json,

@@ -17,7 +17,7 @@ import pyarrow as pa
 from presize.errors import SourceError
 from presize.formatting import size_text
 from presize.options import SourceOptions
-from presize.sources.columns import count_left_out, joined, plain_table, rows_table
+from presize.sources.columns import joined, plain_table, rows_table
 from presize.sources.contents import Contents, as_utf8, field_name, is_utf8
 from presize.sources.source_files import Container
 from presize.store.rejects import IMAGE_SUFFIXES, NOT_AN_IMAGE, Reject
@@ -317,18 +317,15 @@ class _Samples:
             "source_nbytes": pa.array(sizes, pa.int64()),
             "offset": pa.array(offsets, pa.int64()),
         }
-        count = count_left_out(self._left_out)
-        fields = plain_table(rows_table(self._fields, count), count)
+        fields = plain_table(rows_table(self._fields, self._left_out), self._left_out)
         self._tables.append(pa.table(places | dict(zip(fields.column_names, fields.columns, strict=True))))
         self._rows, self._fields = [], []
 
     def listing(self, version: FileVersion) -> Contents:
         self._flush()
-        samples = joined(self._tables, count_left_out(self._left_out))
-        containers = (Container(self._tar, version),)
-        return Contents(
-            samples, rejects=self._rejects, hidden=self._hidden, containers=containers, left_out=self._left_out
-        )
+        samples = joined(self._tables, self._left_out)
+        container = Container(self._tar, version)
+        return Contents(container, samples, None, self._rejects, self._hidden, self._left_out)
 
 
 @functools.lru_cache(64)  # the samples of a tar have the same

@@ -51,12 +51,7 @@ _PICKLE = re.compile(rb"(?s)(\x80[\x02-\x05]|[ILFSV].*\n).*\.$")
 
 
 def read_texts(texts: pa.ChunkedArray, is_label: bool = False) -> pa.ChunkedArray:
-    """A column of texts as what it holds.
-
-    Args:
-        texts: the column.
-        is_label: keep booleans as text, since they are two classes.
-    """
+    """Return a column of texts as what it holds. Booleans of labels stay text, since they are two classes."""
     if _all_match(texts, _WHOLE):
         numbers = whole_numbers(_known(texts))
         if numbers.null_count == len(numbers):
@@ -114,11 +109,8 @@ def lost_spelling(texts: pa.ChunkedArray) -> str | None:
 
 
 def as_type(name: str, column: pa.ChunkedArray, kind: ValueType) -> pa.ChunkedArray:
-    """The column `name` as the type that --column-type gives it; "class" is text here.
-
-    Raises:
-        SourceError: a value is not of that type.
-    """
+    """Return the column `name` as the type that --column-type gives it; "class" is text here. Raises SourceError for a
+    value that is not of that type."""
     option = f"--column-type {name}:{kind}"
     wanted = _KINDS.get(kind, pa.large_string())
     if pa.types.is_large_string(column.type) or pa.types.is_string(column.type):
@@ -138,27 +130,19 @@ def _as_numbers(texts: pa.ChunkedArray, kind: ValueType, option: str) -> pa.Chun
     with suppress(pa.ArrowInvalid):
         if pc.all(fits, min_count=0).as_py():
             return plain.cast(_KINDS[kind])
+    # What fits is cast but for whole numbers of more than 64 bits.
     row = next(
-        i for i, (text, fit) in enumerate(zip(plain, fits, strict=True)) if not (fit.as_py() and _fits(text, kind))
+        i
+        for i, (text, fit) in enumerate(zip(plain.to_pylist(), fits.to_pylist(), strict=True))
+        if text is not None and not (fit and (kind == "float" or -(2**63) <= int(text) < 2**63))
     )
     wanted = {"int": "a whole number of at most 64 bits", "float": "a number"}[kind]
     raise SourceError(f"{option}: row {row + 1:,} has {texts[row].as_py()[:80]!r}, expected {wanted}")
 
 
-def _fits(text: pa.Scalar, kind: ValueType) -> bool:
-    try:
-        text.cast(_KINDS[kind])
-    except pa.ArrowInvalid:
-        return False
-    return True
-
-
 def label_texts(labels: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Booleans and bytes as texts, which name classes; other labels as they are.
-
-    Raises:
-        SourceError: bytes are no UTF-8 text.
-    """
+    """Return booleans and bytes as texts, which name classes; other labels as they are. Raises SourceError for bytes
+    that are no UTF-8 text."""
     kind = labels.type
     if pa.types.is_boolean(kind):
         return labels.cast(pa.large_string())

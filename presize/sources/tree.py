@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -15,9 +16,11 @@ from presize.errors import SourceError, warn
 from presize.formatting import plural, printable
 from presize.options import SourceOptions
 from presize.sources.columns import python_values
-from presize.sources.contents import Contents, warn_left_out
+from presize.sources.contents import Source, warn_left_out
+from presize.sources.source_files import Url
 from presize.sources.splits import SPLITS
 from presize.store.rejects import Reject, claims_to_be_an_image
+from presize.store.rejects_file import Rejects
 
 PATHS_AT_ONCE = 65536
 """How many paths are gathered before they become an Arrow array."""
@@ -122,7 +125,7 @@ class FileTree:
         return pa.concat_tables([self._files.slice(0, 0), *slices])
 
 
-def list_tree(tree: FileTree, options: SourceOptions) -> Contents:
+def list_tree(tree: FileTree, options: SourceOptions) -> Source:
     """List the samples among the files of a tree.
 
     With ``--labels none`` and in a source without class folders all files of the source, or of its splits, are samples
@@ -163,7 +166,8 @@ def list_tree(tree: FileTree, options: SourceOptions) -> Contents:
             "to none and are left out: move them into such a folder, or take all images without labels: --labels none"
         )
     by_folder = classes is not None and not in_splits
-    return Contents(table, classes, tree.rejects, tree.hidden, outside=len(beside), by_folder=by_folder)
+    root = tree.root if isinstance(tree.root, Url) else Path(tree.root)
+    return Source(root, table, classes, Rejects.of(tree.rejects), tree.hidden, len(beside), by_folder)
 
 
 def _classify(tree: FileTree, options: SourceOptions) -> tuple[list[Run], tuple[str, ...] | None]:
@@ -181,7 +185,12 @@ def _classify(tree: FileTree, options: SourceOptions) -> tuple[list[Run], tuple[
     names = tuple(sorted({_name(folder) for folders in by_split.values() for folder in folders}))
     if not names and not tree.refused_folders:
         if in_splits:
-            _warn_of_no_classes(tree.root, parents)
+            some = ", ".join(parents[:4]) + (", ..." if len(parents) > 4 else "")
+            warn(
+                f"source {tree.root!r}: its {plural(len(parents), 'split')} ({some}) hold no class folders, so that no "
+                "sample has a label; if these are the classes, leave out --split, and if none are wanted, add --labels "
+                "none"
+            )
         return [*runs, *(("", tree.files_in(parent)) for parent in parents)], None
     for parent, folders in by_split.items():
         runs.append((None, tree.files_in(parent)))
@@ -194,14 +203,6 @@ def _classify(tree: FileTree, options: SourceOptions) -> tuple[list[Run], tuple[
             "--split folders"
         )
     return runs, names
-
-
-def _warn_of_no_classes(root: str, splits: list[str]) -> None:
-    some = ", ".join(splits[:4]) + (", ..." if len(splits) > 4 else "")
-    warn(
-        f"source {root!r}: its {plural(len(splits), 'split')} ({some}) hold no class folders, so that no sample has a "
-        "label; if these are the classes, leave out --split, and if none are wanted, add --labels none"
-    )
 
 
 def _warn_of_differences(root: str, by_split: dict[str, set[str]], names: tuple[str, ...]) -> None:

@@ -22,8 +22,9 @@ from presize.store.index import companion_index, open_settled, read_index, valid
 from presize.store.manifest import Manifest, replaced
 from presize.store.shard import ENGINE
 from presize.store.shard_reader import CannotOpenError, ShardReader
-from presize.system.pagecache import MappedFile, Preload, preload, readahead_pays, window_bytes
+from presize.system.pagecache import MappedFile, Preload, preload, readahead_pays
 from presize.system.resources import available_memory
+from presize.system.storage import window_bytes
 
 OnDamage = Callable[[int, DatasetError], None]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from presize.system.files import open_at_once
-from presize.system.mounts import read_mounts
+from presize.system.storage import read_mounts
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _RENUMBERING = {"exfat", "fuse", "msdos", "vfat"}

@@ -168,7 +168,7 @@ def is_file_of(path: str | os.PathLike[str], nbytes: int) -> bool:
         return False
 
 
-def is_same_file(path: str, inode: tuple[int, int]) -> bool:
+def is_same_file(path: str | os.PathLike[str], inode: tuple[int, int]) -> bool:
     """Whether the file at `path` is still the one of this device and inode."""
     try:
         status = os.stat(path)

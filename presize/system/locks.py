@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from presize.system.files import is_same_file
+
 _POLL_S = 0.02
 
 
@@ -40,7 +42,8 @@ def file_lock(path: Path, shared: bool = False, patience_s: float = 0.0) -> Iter
                     raise
                 time.sleep(_POLL_S)
                 continue
-            if _is_still(path, held):
+            status = os.fstat(held)
+            if is_same_file(path, (status.st_dev, status.st_ino)):
                 break
             os.close(held)  # its holder has ended and removed the file between the two calls
             held = -1
@@ -62,13 +65,6 @@ def is_alone(held: int) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-def _is_still(path: Path, held: int) -> bool:
-    try:
-        return os.path.samestat(os.fstat(held), path.stat())
-    except FileNotFoundError:
-        return False
 
 
 _GATE, _ROOM = 0, 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import mmap
 import os
@@ -23,9 +22,6 @@ Preload = Literal["page-cache", "memory"]
 _READ_BYTES = 4 << 20
 _READERS = 8
 """Files read at the same time. A single reader waits for each response of a network disk; eight keep it busy."""
-
-_DEFAULT_WINDOW_BYTES = 128 << 10
-"""Linux's default (VM_READAHEAD_PAGES)."""
 
 
 def preload(files: Sequence[tuple[Path, int]], how: Preload) -> list[MappedFile]:
@@ -164,18 +160,6 @@ def resident_share(files: Sequence[Path]) -> float:
             pages += -(-nbytes // mmap.PAGESIZE)
             resident += MappedFile(path, nbytes).resident_bytes() // mmap.PAGESIZE
     return resident / pages if pages else 0.0
-
-
-def window_bytes(path: str | os.PathLike[str]) -> int:
-    """How far the kernel reads ahead in the file system of `path`: 128 KiB for most, local or network, some MB for
-    RAID arrays and the disks of some clouds. 128 KiB where the kernel does not tell."""
-    with contextlib.suppress(OSError):
-        device = os.stat(path).st_dev
-        name = f"{os.major(device)}:{os.minor(device)}"
-        for window in (f"/sys/class/bdi/{name}/read_ahead_kb", f"/sys/dev/block/{name}/../queue/read_ahead_kb"):
-            with contextlib.suppress(OSError, ValueError):
-                return int(Path(window).read_text()) << 10
-    return _DEFAULT_WINDOW_BYTES
 
 
 _WINDOW_RECORDS = 12

@@ -1,15 +1,16 @@
-"""The storage behind a path: its file system and its disk."""
+"""The storage behind a path: its mount (/proc/self/mountinfo, documented in proc(5)), file system and disk."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from presize.system.mounts import Mount, mount_of, read_mounts
-from presize.system.pagecache import window_bytes
+PROC, SYS = Path("/proc"), Path("/sys")
 
 Kind = Literal["memory", "network", "container", "nvme", "ssd", "rotating", "virtual", "unknown"]
 
@@ -36,6 +37,9 @@ _KINDS = {
     "virtual": "a virtual disk",
 }
 
+_DEFAULT_WINDOW_BYTES = 128 << 10
+"""Linux's default (VM_READAHEAD_PAGES)."""
+
 
 @dataclass(frozen=True)
 class Storage:
@@ -61,7 +65,7 @@ class Storage:
         return f"{self.file_system or 'unknown'}{on}{kind}"
 
 
-def find_storage(path: Path, proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> Storage:
+def find_storage(path: Path, proc: Path = PROC, sys: Path = SYS) -> Storage:
     """The storage behind `path`, which exists."""
     try:
         place = os.path.realpath(path)
@@ -85,9 +89,9 @@ def _kind(file_system: str, disk: Path | None) -> Kind:
         return "network"
     if disk is None:
         return "unknown"
-    if disk.name.startswith(_VIRTUAL_NAMES) or _text(disk / "device" / "model").startswith(_VIRTUAL_MODELS):
+    if disk.name.startswith(_VIRTUAL_NAMES) or read_text(disk / "device" / "model").startswith(_VIRTUAL_MODELS):
         return "virtual"
-    rotational = _text(disk / "queue" / "rotational")
+    rotational = read_text(disk / "queue" / "rotational")
     if rotational == "0":
         return "nvme" if disk.name.startswith("nvme") else "ssd"
     return "rotating" if rotational == "1" else "unknown"
@@ -114,7 +118,80 @@ def _disk(mount: Mount, sys: Path) -> Path | None:
     return device
 
 
-def _text(path: Path) -> str:
+def window_bytes(path: str | os.PathLike[str]) -> int:
+    """How far the kernel reads ahead in the file system of `path`: 128 KiB for most, local or network, some MB for
+    RAID arrays and the disks of some clouds. 128 KiB where the kernel does not tell."""
     with contextlib.suppress(OSError):
+        device = os.stat(path).st_dev
+        name = f"{os.major(device)}:{os.minor(device)}"
+        for window in (f"/sys/class/bdi/{name}/read_ahead_kb", f"/sys/dev/block/{name}/../queue/read_ahead_kb"):
+            with contextlib.suppress(OSError, ValueError):
+                return int(Path(window).read_text()) << 10
+    return _DEFAULT_WINDOW_BYTES
+
+
+# --- mounts ---
+
+
+class Mount(NamedTuple):
+    """One line of mountinfo.
+
+    Attributes:
+        device: ``major:minor``; major 0 where there is no block device.
+        root: the folder of the file system that is mounted.
+        point: the mount point.
+        type: the file system, such as ext4.
+        source: what is mounted, such as /dev/sda1.
+        options: those of the file system.
+    """
+
+    device: str
+    root: str
+    point: str
+    type: str
+    source: str
+    options: tuple[str, ...]
+
+
+_MOUNT = re.compile("[^ ]+ [^ ]+ ([^ ]+) ([^ ]+) ([^ ]+) [^ ]+ (?:[^ ]+ )*?- ([^ ]+) ([^ ]*) ([^ ]+)")
+"""``36 35 98:0 /root /point rw,noatime master:1 - ext3 /dev/sda1 rw,errors=continue``, with any number of fields before
+the dash."""
+
+
+def read_mounts(proc: Path = PROC) -> tuple[Mount, ...]:
+    """All mounts that this process sees, in mount order. Empty where there is no /proc."""
+    try:
+        text = (proc / "self" / "mountinfo").read_text("utf-8", "surrogateescape")
+    except OSError:
+        return ()
+    mounts = filter(None, map(_MOUNT.match, text.split("\n")))
+    return tuple(
+        Mount(device, _unescaped(root), _unescaped(point), kind, _unescaped(source), tuple(options.split(",")))
+        for device, root, point, kind, source, options in (mount.groups() for mount in mounts)
+    )
+
+
+def _unescaped(text: str) -> str:
+    """The kernel writes white space and backslashes as three octal digits."""
+    return re.sub(r"\\([0-3][0-7]{2})", lambda found: chr(int(found[1], 8)), text)
+
+
+def mount_of(path: str, mounts: Iterable[Mount]) -> Mount | None:
+    """The mount that holds `path`, which is absolute and free of links: the innermost, and of several at the same
+    mount point the last, which hides the others."""
+    holding = [mount for mount in mounts if path == mount.point or path.startswith(f"{mount.point.rstrip('/')}/")]
+    return max(reversed(holding), key=lambda mount: len(mount.point.rstrip("/")), default=None)
+
+
+def read_text(path: Path) -> str:
+    """The text of a file of /proc or /sys; empty when it is missing or may not be read."""
+    try:
         return path.read_text("utf-8", "replace").strip()
-    return ""
+    except OSError:
+        return ""
+
+
+def read_fields(path: Path) -> dict[str, str]:
+    """The lines ``name: value`` of a file of /proc, the first of each name."""
+    lines = (line.partition(":") for line in read_text(path).splitlines())
+    return {name.strip(): value.strip() for name, _, value in reversed(list(lines))}

@@ -13,6 +13,8 @@ from statistics import fmean
 from types import TracebackType
 from typing import Any, Self
 
+from presize.system.storage import read_fields
+
 _SAMPLE_EVERY_S = 0.1
 
 
@@ -48,22 +50,19 @@ def usage(pids: Iterable[int] = ()) -> Usage:
 
 
 def _read_bytes(pid: str) -> int | None:
-    return _field(Path("/proc", pid, "io"), "read_bytes:")
+    return _field(Path("/proc", pid, "io"), "read_bytes")
 
 
 def pss_bytes(pid: int) -> int | None:
     """The proportional set size of a process: a page that n processes share counts 1/n. (RSS would count the pages
     of a shard once for each worker that has mapped it.)"""
-    kilobytes = _field(Path(f"/proc/{pid}/smaps_rollup"), "Pss:")
+    kilobytes = _field(Path(f"/proc/{pid}/smaps_rollup"), "Pss")
     return None if kilobytes is None else kilobytes << 10
 
 
 def _field(path: Path, name: str) -> int | None:
-    with suppress(OSError):
-        for line in path.read_text().splitlines():
-            if line.startswith(name):
-                return int(line.split()[1])
-    return None
+    value = read_fields(path).get(name)
+    return None if value is None else int(value.split()[0])
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from presize.builder.fingerprint import CodecFingerprint
 from presize.builder.plan import differences, make_plan
 from presize.options import BuildOptions, ImageOptions, Size
-from presize.sources.scan import Source
+from presize.sources.contents import Source
 from presize.store.dealing import assign_shards, groups_of, mix, shard_count, shard_limit, shuffled
 
 

@@ -26,8 +26,7 @@ from presize.errors import DatasetError
 from presize.measure.codec_features import Codecs, Jpeg, OpenCV, Pillow, Resizer, libjpeg_turbo_in, read_codecs
 from presize.measure.doctor import CHECKS, CheckUp, Finding, as_text, check_up, judge, verdict
 from presize.measure.read_speed import Content, File, Reading
-from presize.system.machine import Cpu, Gpu, Limits, Nvidia, SharedMemory, Torch
-from presize.system.resources import Memory
+from presize.system.resources import Cpu, Gpu, Limits, Memory, Nvidia, SharedMemory, Torch
 from presize.system.storage import Storage
 
 NOTHING = "not asked"

@@ -15,13 +15,15 @@ import pytest
 
 from builds import SERIAL, SMALL, files
 from commands import Ran
+from listings import make
 from presize import build_dataset
 from presize.builder.parts import build_part
 from presize.builder.parts_listing import SharedListing, read_listing, write_listing
 from presize.builder.repair import repair_dataset
 from presize.errors import BuildError, PresizeError, PresizeWarning, SourceError
-from presize.options import BuildOptions, BuildPart, Companion, RunOptions, SourceOptions
-from presize.sources.scan import Source, scan
+from presize.options import BuildOptions, BuildPart, RunOptions, SourceOptions
+from presize.sources.contents import Source
+from presize.sources.scan import scan
 from presize.sources.source_files import Url
 from presize.store.rejects_file import read_rejects
 from processes import run_python
@@ -31,42 +33,40 @@ SHARDS = BuildOptions(SMALL.image, shard_samples=16)
 UPDATE = RunOptions(engine="sequential", report=False, update=True)
 
 
-@pytest.fixture
-def photos(raw: Path, tmp_path: Path) -> Path:
-    """A source with all that a listing has to get right."""
-    folder = shutil.copytree(raw, tmp_path / "photos")
+@pytest.fixture(scope="module")
+def photos(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A source with all that a listing has to get right; read only."""
+    folder = shutil.copytree(raw, tmp_path_factory.mktemp("bucket") / "photos")
     first, second = sorted(path for path in folder.iterdir())[:2]
     some = sorted(first.glob("*.jpg"))
     names = "sub dir/a b.jpg|sub dir/ü%20+#?&=~.jpg|sub-dir/z.jpg|sub/deeper/y.jpg|sub0.jpg|sub/x.jpg"
     for name in names.split("|"):
         (first / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(some[0], first / name)
-    (second / "notes.txt").write_text("no image")
-    for hidden in (".git/a.jpg", ".git/b.jpg", f"{first.name}/.DS_Store", f"{first.name}/.thumbs/deep/c.jpg"):
-        (folder / hidden).parent.mkdir(parents=True, exist_ok=True)
-        (folder / hidden).write_bytes(b"hidden")
-    (folder / "beside.txt").write_text("beside the class folders")
+    make(folder, "beside.txt", f"{second.name}/notes.txt", ".git/a.jpg", ".git/b.jpg")
+    make(first, ".DS_Store", ".thumbs/deep/c.jpg")
     return folder
 
 
-@pytest.fixture
-def prefix(tmp_path: Path) -> str:
-    """A place of its own: servers of one process have the same buckets."""
-    return tmp_path.name
-
-
-@pytest.fixture
-def server(photos: Path, prefix: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+@pytest.fixture(scope="module")
+def server() -> Iterator[int]:
     """The port of an S3 server that has `photos`."""
-    with s3(monkeypatch) as port:
-        upload(photos, prefix)
+    with pytest.MonkeyPatch.context() as patch, s3(patch) as port:
         yield port
 
 
+@pytest.fixture(scope="module")
+def url(server: int, photos: Path) -> str:  # noqa: ARG001
+    """Where `photos` are; read only."""
+    upload(photos, "photos")
+    return f"s3://{BUCKET}/photos"
+
+
 @pytest.fixture
-def url(server: int, prefix: str) -> str:  # noqa: ARG001
-    """Where `photos` are."""
-    return f"s3://{BUCKET}/{prefix}"
+def prefix(server: int, photos: Path, tmp_path: Path) -> str:  # noqa: ARG001
+    """A place of its own in the bucket with `photos`."""
+    upload(photos, tmp_path.name)
+    return tmp_path.name
 
 
 @pytest.fixture
@@ -74,6 +74,14 @@ def proxy(server: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
     with cutting(server, most=None) as proxy:
         point_to(monkeypatch, proxy.port)
         yield proxy
+
+
+@pytest.fixture(scope="module")
+def local(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The dataset that is made of the folder; read only."""
+    out = tmp_path_factory.mktemp("bucket") / "local"
+    build_dataset(photos, out, SHARDS, SERIAL)
+    return out
 
 
 def put(name: str, content: bytes) -> None:
@@ -137,41 +145,16 @@ def test_a_process_that_was_forked_from_one_that_used_a_store_is_told() -> None:
     assert run_python(FORKED).strip() == expected
 
 
-def test_objects_that_stand_for_folders_are_none(
-    url: str, prefix: str, photos: Path, raw: Path, tmp_path: Path
-) -> None:
-    first = min(path.name for path in raw.iterdir())
+def test_objects_that_stand_for_folders_are_none(prefix: str, photos: Path, tmp_path: Path) -> None:
+    first = min(path.name for path in photos.iterdir() if path.is_dir() and not path.name.startswith("."))
     for marker in ("", f"{first}/", f"{first}/sub/", f"{first}/sub/deeper/"):
         put(f"{prefix}/{marker}", b"")
     put(f"{prefix}/{first}/empty.jpg", b"")
-    (photos / first / "empty.jpg").write_bytes(b"")
-    assert listed(scan(url)) == listed(scan(photos))
-    build_dataset(url, tmp_path / "out", SHARDS, SERIAL)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("shape", ["splits", "flat"])
-def test_a_bucket_of_another_shape_is_listed_as_the_folder_is(
-    shape: str, prefix: str, raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for path in raw.rglob("*.jpg"):
-        names = [f"{path.parent.name}-{path.name}"]
-        if shape == "splits":
-            names = [f"{split}/{path.relative_to(raw)}" for split in ("train", "val")]
-        for name in names:
-            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(path, tmp_path / name)
-    options = SourceOptions(split="folders" if shape == "splits" else None)
-    with s3(monkeypatch):
-        upload(tmp_path, prefix)
-        assert listed(scan(f"s3://{BUCKET}/{prefix}/", options)) == listed(scan(tmp_path, options))
-
-
-@pytest.fixture
-def local(photos: Path, tmp_path: Path) -> Path:
-    """The dataset that is made of the folder."""
-    build_dataset(photos, tmp_path / "local", SHARDS, SERIAL)
-    return tmp_path / "local"
+    folder = shutil.copytree(photos, tmp_path / "photos")
+    (folder / first / "empty.jpg").touch()
+    source = f"s3://{BUCKET}/{prefix}"
+    assert listed(scan(source)) == listed(scan(folder))
+    build_dataset(source, tmp_path / "out", SHARDS, SERIAL)
 
 
 def assert_same_shards(one: Path, other: Path) -> None:
@@ -206,8 +189,6 @@ def test_a_web_server_is_read_with_a_label_table(photos: Path, tmp_path: Path) -
     options = labelled(tmp_path, paths)
     with http(photos) as port:
         build_dataset(f"http://127.0.0.1:{port}", tmp_path / "web", SHARDS, SERIAL, options)
-        with pytest.raises(SourceError, match="a web server does not list its files; give their paths with --labels"):
-            scan(f"http://127.0.0.1:{port}")
         with pytest.raises(SourceError, match=r"'nowhere\.jpg' does not exist"):
             scan(f"http://127.0.0.1:{port}", labelled(tmp_path, ["nowhere.jpg"]))
     build_dataset(photos, tmp_path / "local", SHARDS, SERIAL, labelled(tmp_path, paths))
@@ -215,7 +196,7 @@ def test_a_web_server_is_read_with_a_label_table(photos: Path, tmp_path: Path) -
 
 
 def test_objects_that_change_or_go_while_they_are_built_are_not_stored(
-    url: str, prefix: str, photos: Path, tmp_path: Path
+    prefix: str, photos: Path, tmp_path: Path
 ) -> None:
     first, second = sorted(path.relative_to(photos).as_posix() for path in photos.glob("[0-9]*/00*.jpg"))[:2]
 
@@ -224,7 +205,7 @@ def test_objects_that_change_or_go_while_they_are_built_are_not_stored(
         remove(f"{prefix}/{second}")
 
     with pytest.warns(PresizeWarning, match="2 files could not be read"):
-        build_dataset(url, tmp_path / "out", SHARDS, SERIAL, on_plan=meanwhile)
+        build_dataset(f"s3://{BUCKET}/{prefix}", tmp_path / "out", SHARDS, SERIAL, on_plan=meanwhile)
     reasons = {reject.path: reject.reason for reject in read_rejects(tmp_path / "out" / "rejects.jsonl")}
     assert {reasons[path].partition(":")[0] for path in (first, second)} == {"it changed during the build"}
 
@@ -253,9 +234,8 @@ def test_a_store_that_goes_away_is_one_line_and_the_build_goes_on(
     assert_same_shards(tmp_path / "out", local)
 
 
-def test_an_update_reads_what_is_new_and_nothing_else(
-    url: str, prefix: str, photos: Path, proxy: Proxy, tmp_path: Path
-) -> None:
+def test_an_update_reads_what_is_new_and_nothing_else(prefix: str, photos: Path, proxy: Proxy, tmp_path: Path) -> None:
+    url = f"s3://{BUCKET}/{prefix}"
     build_dataset(url, tmp_path / "out", SHARDS, SERIAL)
     some = next(photos.glob("[0-9]*/00*.jpg"))
     put(f"{prefix}/{some.parent.name}/new.jpg", some.read_bytes())
@@ -265,8 +245,8 @@ def test_an_update_reads_what_is_new_and_nothing_else(
     assert [path.rpartition("/")[2] for path in proxy.asked if "list-type" not in path] == ["new.jpg"]
 
 
-def test_a_damaged_shard_is_made_again_from_the_bucket(url: str, tmp_path: Path) -> None:
-    build_dataset(url, tmp_path / "out", SHARDS, SERIAL)
+def test_a_damaged_shard_is_made_again_from_the_bucket(url: str, local: Path, tmp_path: Path) -> None:
+    shutil.copytree(local, tmp_path / "out")
     shard = tmp_path / "out" / "shards" / "00001.lmdb"
     whole = shard.read_bytes()
     shard.write_bytes(bytes(len(whole)))
@@ -274,8 +254,9 @@ def test_a_damaged_shard_is_made_again_from_the_bucket(url: str, tmp_path: Path)
     assert shard.read_bytes() == whole
 
 
-def test_a_name_that_leads_out_of_the_bucket_is_one_line(url: str, prefix: str) -> None:
-    put(f"{prefix}/0-red-disc/../../c.jpg", b"x")
+def test_a_name_that_leads_out_of_the_bucket_is_one_line(server: int, tmp_path: Path) -> None:  # noqa: ARG001
+    url = f"s3://{BUCKET}/{tmp_path.name}"
+    put(f"{tmp_path.name}/0-red-disc/../../c.jpg", b"x")
     with pytest.raises(SourceError, match=rf"^source {url}: .*invalid path: .*0-red-disc/../../c.jpg") as caught:
         scan(url)
     assert "\n" not in str(caught.value)
@@ -288,15 +269,6 @@ def test_a_place_that_is_empty_or_not_there_is_one_line(url: str) -> None:
         scan(f"{url}/nothing")
     with pytest.raises(SourceError, match=r"^source s3://nowhere/raw: .*(404|NoSuchBucket)"):
         scan("s3://nowhere/raw")
-
-
-def test_pairs_want_a_folder(url: str, tmp_path: Path) -> None:
-    options = BuildOptions(SMALL.image, companions=(Companion("mask", "{stem}.png"),))
-    with pytest.raises(
-        SourceError,
-        match=f"^--pair is for folders, label tables, not for buckets; source '{url}'; copy it to a disk first",
-    ):
-        build_dataset(url, tmp_path / "out", options, SERIAL)
 
 
 def test_parts_agree_on_the_listing_of_a_bucket(url: str, tmp_path: Path) -> None:

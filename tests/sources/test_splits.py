@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from listings import facts, make
-from presize.errors import OptionError, PresizeWarning, SourceError
+from listings import make
 from presize.options import SourceOptions, parse_shares
-from presize.sources.scan import Source, scan
+from presize.sources.contents import Source
+from presize.sources.scan import scan
 from presize.sources.splits import draw_splits, folder_at
 
 
@@ -84,29 +82,6 @@ def test_shares_are_exact(text: str, shares: dict[str, str]) -> None:
     assert {name: str(share) for name, share in parse_shares(text).items()} == shares
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("", "expected folders, or names and shares, such as train=0.9,val=0.1, got ''"),
-        ("folder", "got 'folder'"),
-        ("train", "got 'train'"),
-        ("train=0.9,val", "got 'train=0.9,val'"),
-        ("train=0.9,", "got 'train=0.9,'"),
-        ("=0.9,val=0.1", "got '=0.9"),
-        ("train=90%,val=10%", "got 'train=90%,val=10%'"),
-        ("train=-0.5,val=1.5", "got 'train=-0.5"),
-        ("train=1,val=0", "got 'train=1,val=0'"),
-        ("train=0.5,train=0.5", "got 'train=0.5,train=0.5'"),
-        ("train=0.9,val=0.2", "the shares in 'train=0.9,val=0.2' add up to 1.1, expected 1"),
-        ("train=9,val=1", "add up to 10, expected 1"),
-    ],
-)
-def test_what_is_no_split_is_refused(text: str, said: str) -> None:
-    with pytest.raises(OptionError, match=r"^split: ") as caught:
-        SourceOptions(split=text)
-    assert said in str(caught.value)
-
-
 def test_class_folders_are_split_by_shares(tmp_path: Path) -> None:
     make(tmp_path, *(f"{name}/{i}.jpg" for name in "ab" for i in range(40)))
     source = scan(tmp_path, SourceOptions(split="train=0.5,val=0.5"))
@@ -124,102 +99,16 @@ def test_added_files_move_no_other_sample(tmp_path: Path) -> None:
     assert len(after) == 180 and before.items() <= after.items()
 
 
-def test_a_split_without_samples_gets_a_warning(tmp_path: Path) -> None:
-    make(tmp_path, "a/1.jpg")
-    with pytest.warns(PresizeWarning, match="no sample is in val, of 1 in all") as caught:
-        scan(tmp_path, SourceOptions(split="train=0.999999999999,val=0.000000000001"))
-    assert caught[0].filename == __file__
-
-
-def test_a_table_with_a_column_of_splits_is_refused(tmp_path: Path) -> None:
-    make(tmp_path / "raw", "1.jpg")
-    (tmp_path / "t.csv").write_text("path,split\n1.jpg,train\n")
-    assert by_path(scan(tmp_path / "raw", SourceOptions(tmp_path / "t.csv"))) == {"1.jpg": "train"}
-    with pytest.raises(SourceError, match="have a column 'split' already; leave out --split"):
-        scan(tmp_path / "raw", SourceOptions(tmp_path / "t.csv", split="train=0.5,val=0.5"))
-
-
 # By folders
-
-
-def folders(root: Path, **options: Any) -> Source:
-    return scan(root, SourceOptions(split="folders", **options))
-
-
-def split(source: Source) -> list[str]:
-    return source.table["split"].to_pylist()
-
-
-LACKS = "different classes; .*: val lacks 2 classes, such as 'ant'$"
-BESIDE = "folders in them its classes; 3 images beside them belong to none"
-NO_CLASSES = r"its 2 splits \(train, val\) hold no class folders, .*leave out --split, .*add --labels none"
-NO_LABELS: dict[str, Any] = {"classes": None, "labels": None}
-FOLDERS: dict[str, tuple[list[str], dict[str, Any], str | None, list[str], dict[str, Any]]] = {
-    "splits have one class list": (
-        ["val/bee/1.jpg", "train/bee/2.jpg", "train/ant/x/3.jpg", "val/ant/4.jpg"], {}, None,
-        ["train", "train", "val", "val"],
-        {"paths": ["train/ant/x/3.jpg", "train/bee/2.jpg", "val/ant/4.jpg", "val/bee/1.jpg"], "labels": [0, 1, 0, 1],
-         "classes": ("ant", "bee"), "by_folder": False},
-    ),
-    "a class that a split lacks is numbered": (
-        ["train/ant/1.jpg", "train/bee/1.jpg", "train/cow/1.jpg", "val/bee/1.jpg"], {}, LACKS,
-        ["train", "train", "train", "val"], {"classes": ("ant", "bee", "cow"), "labels": [0, 1, 2, 1]},
-    ),
-    "a class list numbers those of all splits": (
-        ["train/ant/1.jpg", "train/bee/1.jpg", "val/bee/1.jpg", "val/ant/1.jpg"], {"classes": ["bee", "cow", "ant"]},
-        None, ["train", "train", "val", "val"], {"labels": [2, 0, 2, 0]},
-    ),
-    "images beside the classes are counted": (
-        ["0.jpg", "test/1.jpg", "test/2.jpg", "train/ant/1.jpg", "train/notes.txt"], {}, BESIDE,
-        ["train"], {"paths": ["train/ant/1.jpg"], "outside": 4},
-    ),
-    "splits without classes have no labels": (
-        ["notes.txt", "val/2.jpg", "train/1.jpg"], {}, NO_CLASSES,
-        ["train", "val"], {"paths": ["train/1.jpg", "val/2.jpg"], "outside": 1, **NO_LABELS},
-    ),
-    "without labels all of a split is taken": (
-        ["notes.txt", "val/2.jpg", "train/1.jpg", "train/a/b/3.jpg"], {"labels": "none"}, None,
-        ["train", "train", "val"],
-        {"paths": ["train/1.jpg", "train/a/b/3.jpg", "val/2.jpg"], "outside": 1, **NO_LABELS},
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("files", "options", "said", "splits", "expected"), FOLDERS.values(), ids=FOLDERS)
-def test_folders_are_splits_and_folders_in_them_classes(
-    files: list[str], options: dict[str, Any], said: str | None, splits: list[str], expected: dict[str, Any],
-    tmp_path: Path,
-) -> None:  # fmt: skip
-    with pytest.warns(PresizeWarning, match=said) if said else nullcontext() as caught:
-        source = folders(make(tmp_path, *files), **options)
-    assert split(source) == splits
-    assert facts(source, *expected) == expected
-    assert caught is None or caught[0].filename == __file__
 
 
 def test_each_split_has_the_order_of_its_own_folder(tmp_path: Path) -> None:
     names = ("b/2", "b/1/x", "b/1-", "a/9", "a/10", "c/é")
     make(tmp_path, *(f"{split}/{name}.jpg" for split in ("train", "test") for name in names))
-    source = folders(tmp_path)
+    source = scan(tmp_path, SourceOptions(split="folders"))
     for split in ("train", "test"):
         own = [f"{split}/{path}" for path in scan(tmp_path / split).table["path"].to_pylist()]
         assert [path for path, its in by_path(source).items() if its == split] == own
-
-
-def test_a_table_is_split_by_the_folders_in_its_paths(tmp_path: Path) -> None:
-    make(tmp_path / "raw", "b/x/1.jpg", "a/2.jpg", "3.jpg")
-    (tmp_path / "t.csv").write_text("path,n\nb/x/1.jpg,1\na/2.jpg,2\n")
-    assert split(folders(tmp_path / "raw", labels=tmp_path / "t.csv")) == ["b", "a"]
-    (tmp_path / "t.csv").write_text("path,n\nb/x/1.jpg,1\n3.jpg,2\n")
-    with pytest.raises(SourceError, match=r"1 of 2 paths lie in no folder of the source, the first is '3\.jpg'"):
-        folders(tmp_path / "raw", labels=tmp_path / "t.csv")
-
-
-def test_a_source_without_folders_has_no_splits_and_one_with_other_classes_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match=r"--split folders: source .* has no folders; expected one for each split"):
-        folders(make(tmp_path / "flat", "1.jpg"))
-    with pytest.raises(SourceError, match=r"class folder 'bee' \(1 such\) is not in the class list of 1 names"):
-        folders(make(tmp_path / "raw", "train/ant/1.jpg", "train/bee/1.jpg"), classes=["ant"])
 
 
 @given(path=st.lists(st.text(st.sampled_from("ab.\n é"), min_size=1), min_size=1, max_size=4), depth=st.integers(0, 3))

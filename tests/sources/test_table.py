@@ -6,9 +6,8 @@ import datetime
 import decimal
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +24,9 @@ from presize.builder.plan import table_digest
 from presize.errors import SourceError
 from presize.sources.classes import naming
 from presize.sources.columns import plain_column
-from presize.sources.table import is_list, read_table
+from presize.sources.table import read_table
 from presize.store.index import INDEX_COLUMNS
+from processes import run_python
 
 
 def write(folder: Path, name: str, content: str | bytes) -> Path:
@@ -47,31 +47,109 @@ def column_types(table: pa.Table) -> dict[str, str]:
     return {field.name: str(field.type) for field in table.schema}
 
 
-# CSV
+# What is read
 
 
-@pytest.mark.parametrize(
-    ("text", "rows", "reason"),
-    [
-        ("path,n\na,1\n", [("a", 1)], "as usual"),
-        ("path,n\na,1", [("a", 1)], "no newline at the end"),
-        ("path,n\r\na,1\r\nb,2\r\n", [("a", 1), ("b", 2)], "from Windows"),
-        ("\ufeffpath,n\na,1\n", [("a", 1)], "with a byte order mark"),
-        ('path,n\n"a,b",1\n', [("a,b", 1)], "a comma in quotes"),
-        ('path,n\n"a\nb",1\n', [("a\nb", 1)], "a newline in quotes"),
-        ('path,n\n"a ""b""",1\n', [('a "b"', 1)], "quotes in quotes"),
-        ("path,n\n007,1\n1e3,2\n", [("007", 1), ("1e3", 2)], "paths are text, whatever they look like"),
-        ("path,n\na,-9223372036854775808\nb,7\n", [("a", -(2**63)), ("b", 7)], "the smallest number is one"),
-        ("path,n\na,1e+300\nb,7\n", [("a", 1e300), ("b", 7.0)], "large numbers that are not whole are floats"),
-        ("path,n\nNA,1\nnull,2\n", [("NA", 1), ("null", 2)], "no path is a null"),
-        ("path,n\n caté 🐈,1\n", [(" caté 🐈", 1)], "spaces and emoji"),
-        ("path,n\na,\nb,3\n", [("a", None), ("b", 3)], "a number may be missing"),
-        ("n,path\n1,b\n2,a\n", [("b", 1), ("a", 2)], "columns in any order, rows in theirs"),
-    ],
-)
-def test_csv_is_read(text: str, rows: list[tuple[str, int | None]], reason: str, tmp_path: Path) -> None:
-    table = read_table(write(tmp_path, "labels.csv", text))
-    assert list(zip(*table.select(["path", "n"]).to_pydict().values(), strict=True)) == rows, reason
+NUMBER = {"path": ["a"], "n": [1]}
+TEXTS = {"path": ["a"], "n": [1], "text": ["x"]}
+QUOTED = {"path": ["my a.jpg", "b.jpg"], "label": ["cat", "dog"]}
+QUOTES: list[tuple[str, list[Any], str]] = [
+    ('a.png, "Yes, we can"\nb.png, "No"\n', ["Yes, we can", "No"], "all are quoted, as in ICDAR's lists"),
+    ('\ufeffa.png, "say \\"hi\\""\r\nb.png, "C:\\\\d"\r\n', ['say "hi"', "C:\\d"], "quotes with backslashes"),
+    ('a.png,"say ""hi"""\nb.png,"x"\n', ['say "hi"', "x"], "doubled quotes"),
+    ('a.png, "see b.jpg, there"\nb.png, "x"\n', ["see b.jpg, there", "x"], "the name of an image in a label"),
+    ('a.png, "5" disk"\nb.png, "x"\n', ['5" disk', "x"], "a quote that is not escaped"),
+    ('a.png,cat\nb.png,"x, y"\n', ["cat", "x, y"], "only where they are needed"),
+    ('a.png\t"Yes"\nb.png\t"No"\n', ["Yes", "No"], "behind tabs"),
+    ('a.png\t"say ""hi"""\nb.png\tx\n', ['say "hi"', "x"], "only where they are needed, behind tabs"),
+    ('a.png, "7"\nb.png, "8"\n', [7, 8], "numbers, as in CSV"),
+    ('a.png, 5" disk\nb.png, x\n', ['5" disk', "x"], "a quote in a text"),
+    ('a.png "a" and "b"\n', ['"a" and "b"'], "two quoted words"),
+    ('a.png\t"Yes"\nb.png\tNo\n', ['"Yes"', "No"], "a quoted text among others"),
+    ('a.png, "\nb.png, x\n', ['"', "x"], "a single quote"),
+    ('a.png, "\\frac 1 \\\\ 2"\nb.png, "x"\n', ["\\frac 1 \\\\ 2", "x"], "backslashes that escape no quote"),
+    ("a.png 0x10\nb.png 5\n", ["0x10", "5"], "no number in hexadecimal digits"),
+]
+"""Quotes around the labels of a list are no part of them."""
+READ: list[tuple[str, str, dict[str, list[Any]], str]] = [
+    ("a.csv", "path,n\na,1\n", NUMBER, "as usual"),
+    ("a.csv", "path,n\na,1", NUMBER, "no newline at the end"),
+    ("a.csv", "path,n\r\na,1\r\nb,2\r\n", {"path": ["a", "b"], "n": [1, 2]}, "from Windows"),
+    ("a.csv", "\ufeffpath,n\na,1\n", NUMBER, "with a byte order mark"),
+    ("a.csv", 'path,n\n"a,b",1\n', {"path": ["a,b"], "n": [1]}, "a comma in quotes"),
+    ("a.csv", 'path,n\n"a\nb",1\n', {"path": ["a\nb"], "n": [1]}, "a newline in quotes"),
+    ("a.csv", 'path,n\n"a ""b""",1\n', {"path": ['a "b"'], "n": [1]}, "quotes in quotes"),
+    ("a.csv", "path,n\n007,1\n1e3,2\n", {"path": ["007", "1e3"], "n": [1, 2]}, "paths are text in any case"),
+    ("a.csv", "path,n\nNA,1\nnull,2\n", {"path": ["NA", "null"], "n": [1, 2]}, "no path is a null"),
+    ("a.csv", "path,n\n caté 🐈,1\n", {"path": [" caté 🐈"], "n": [1]}, "spaces and emoji"),
+    ("a.csv", "n,path\n1,b\n2,a\n", {"path": ["b", "a"], "n": [1, 2]}, "columns in any order, rows in theirs"),
+    ("a.csv", "n,filename\n1,007\n", {"n": [1], "path": ["007"]}, "the column of paths goes by three names"),
+    ("a.csv", "n,file_name\n1,007\n", {"n": [1], "path": ["007"]}, "in CSV"),
+    ("a.jsonl", '{"n": 1, "file_name": "007"}\n', {"n": [1], "path": ["007"]}, "and in JSON"),
+    ("a.csv", "filename,path\nx,a\n", {"filename": ["x"], "path": ["a"]}, "of path and filename the path"),
+    ("a.csv", "path,n,text\na,1,x\n", TEXTS, "commas"),
+    ("a.csv", "path;n;text\na;1;x\n", TEXTS, "semicolons, as a spreadsheet in Europe writes"),
+    ("a.csv", "path\tn\ttext\na\t1\tx\n", TEXTS, "tabs"),
+    ("a.csv", "path|n|text\na|1|x\n", TEXTS, "bars"),
+    ("a.CSV", '"n";"text";"path"\n1;x;a\n', TEXTS, "quoted names, in any order"),
+    ("a.csv", "\ufeffpath;n;text\r\na;1;x\r\n", TEXTS, "semicolons, from Windows"),
+    ("a.tsv", "path\tn\ttext\na\t1\tx\n", TEXTS, "tabs, by the suffix"),
+    ("a.csv", "path;n;text\na;1;x\nb;;\n;;\n;;\n", {"path": ["a", "b"], "n": [1, None], "text": ["x", ""]},
+     "rows of separators, as a spreadsheet leaves them at its end"),
+    ("a.csv", "path,text;more\na,1;2\n", {"path": ["a"], "text;more": ["1;2"]}, "another separator in a name"),
+    ("a.tsv", 'path\ttext\na\t"1, 2;\t3"\n', {"path": ["a"], "text": ["1, 2;\t3"]}, "separators in a value"),
+    ("a.csv", "path, n, label,caption\na, 1, cat, sits\nb, 2, dog,runs\n",
+     {"path": ["a", "b"], "n": [1, 2], "label": ["cat", "dog"], "caption": [" sits", "runs"]},
+     "a blank behind each separator is no part of a name or a text"),
+    ("a.csv", "n, path\n1, 007\n", {"n": [1], "path": ["007"]}, "nor of a path"),
+    *((name, text, {"path": ["a.jpg", "b.jpg"], "label": labels}, "codes of digits are texts")
+      for labels in (["0002", "7"], [2, 7])
+      for name, text in (("a.csv", "path,label\na.jpg,{}\nb.jpg,{}\n".format(*labels)),
+                         ("a.txt", "a.jpg\t{}\nb.jpg\t{}\n".format(*labels)))),
+    ("a.csv", 'path, label\na, "Yes, we can"\n', {"path": ["a"], "label": ["Yes, we can"]}, "quotes behind a blank"),
+    ("a.csv", 'path, "label"\na, "say ""hi"", or"\n', {"path": ["a"], "label": ['say "hi", or']}, "quotes in those"),
+    ("a.csv", '"label", "path"\n"x, y", "a, b"\n', {"path": ["a, b"], "label": ["x, y"]}, "quotes around all"),
+    *((f"a.{suffix}", '{"path": "a"}\n', {"path": ["a"]}, "JSON lines go by several names")
+      for suffix in ("jsonl", "ndjson", "json", "JSONL")),
+    ("a.jsonl", '\ufeff{"path": "a"}\r\n\r\n{"path": "b"}', {"path": ["a", "b"]}, "from Windows"),
+    ("a.jsonl", '{"path": "a", "n": 1}\n{"path": "b"}\n', {"path": ["a", "b"], "n": [1, None]}, "a missing key"),
+    ("a.jsonl", '{"path": "a"}\n{"n": 1, "path": "b"}\n', {"path": ["a", "b"], "n": [None, 1]}, "a late key"),
+    ("a.jsonl", '{"path": "2020-01-01"}\n', {"path": ["2020-01-01"]}, "text that looks like a date is text"),
+    ("a.jsonl", '{"path": "a\u2028b"}\n', {"path": ["a\u2028b"]}, "a line ends with a newline and nothing else"),
+    ("a.jsonl", '{"path": "\\ud83d\\udc08"}\n', {"path": ["🐈"]}, "an escaped emoji"),
+    ("a.jsonl", '{"path": "a", "n": 9223372036854775807}\n', {"path": ["a"], "n": [2**63 - 1]}, "exact whole numbers"),
+    ("a.jsonl", '{"path": "a", "n": 1}\n{"path": "b", "n": 1.5}\n', {"path": ["a", "b"], "n": [1.0, 1.5]}, "mixed"),
+    ("a.jsonl", '{"path": "a", "l": [null, 1]}\n', {"path": ["a"], "l": [[None, 1]]}, "pyarrow's reader gets it wrong"),
+    ("a.jsonl", '{"path": "a", "l": [[], null, ["x"]]}\n', {"path": ["a"], "l": [[[], None, ["x"]]]}, "lists of lists"),
+    ("a.jsonl", '{"path": "a", "s": {"b": [{"c": 1}]}}\n', {"path": ["a"], "s": [{"b": [{"c": 1}]}]}, "structs"),
+    ("a.jsonl", '{"path": "a", "s": {}}\n', {"path": ["a"], "s": [{}]}, "a struct of nothing"),
+    ("a.txt", "a.jpg\nb.png\n", {"path": ["a.jpg", "b.png"]}, "a path in each line"),
+    ("a.TXT", "a.jpg\nb.png", {"path": ["a.jpg", "b.png"]}, "no newline at the end"),
+    ("a.txt", "\ufeffa.jpg\r\n\r\n b.png \r\n", {"path": ["a.jpg", "b.png"]}, "from Windows, with blank lines"),
+    ("a.txt", "a b.jpg\n,c\n", {"path": ["a b.jpg", ",c"]}, "spaces and commas are part of a name"),
+    ("a.txt", '"a".jpg\n', {"path": ['"a".jpg']}, "so are quotes"),
+    ("a.txt", "cat 1\ncat 2\n", {"path": ["cat 1", "cat 2"]}, "a name without the suffix of an image has no label"),
+    ("a.txt", "./c/a.jpg\n././/b.jpg\n", {"path": ["c/a.jpg", "b.jpg"]}, "as find prints them"),
+    ("a.txt", "a.jpg 3\nb.JPEG 12\n", {"path": ["a.jpg", "b.JPEG"], "label": [3, 12]}, "numbers, as ImageNet's"),
+    ("a.txt", "a.jpg,3\nb.png, -1\n", {"path": ["a.jpg", "b.png"], "label": [3, -1]}, "a comma between"),
+    ("a.txt", "a.jpg x\nb.png 2\n", {"path": ["a.jpg", "b.png"], "label": ["x", "2"]}, "one text makes all text"),
+    ("a.txt", "a.jpg black cat\n", {"path": ["a.jpg"], "label": ["black cat"]}, "a label of two words"),
+    ("a.txt", "my a.jpg 1\n", {"path": ["my a.jpg"], "label": [1]}, "a space in the name, too"),
+    ("a.txt", "a.jpg/b.jpg x\n", {"path": ["a.jpg/b.jpg"], "label": ["x"]}, "the last suffix ends the path"),
+    ("a.txt", "a.jpg 1.jpg\n", {"path": ["a.jpg 1.jpg"]}, "a line that is a name is no label"),
+    ("a.txt", "a\tcat\nb\t\tblack dog\n", {"path": ["a", "b"], "label": ["cat", "black dog"]}, "tabs, for any name"),
+    ("a.txt", "a b\t7\n", {"path": ["a b"], "label": [7]}, "a tab decides"),
+    *(("gt.txt", text, {"path": ["a.png", "b.png"][: len(labels)], "label": labels}, reason)
+      for text, labels, reason in QUOTES),
+    ("a.txt", '"a, b.png", "text"\n"c.png", "d"\n', {"path": ["a, b.png", "c.png"], "label": ["text", "d"]}, "quotes"),
+    ("a.txt", '"my a.jpg" cat\nb.jpg dog\n', QUOTED, "quotes around some paths"),
+    ("a.txt", '"a b.jpg"\nc.jpg\n', {"path": ["a b.jpg", "c.jpg"]}, "quotes around a path alone"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "text", "expected", "reason"), READ)
+def test_a_table_is_read(name: str, text: str, expected: dict[str, list[Any]], reason: str, tmp_path: Path) -> None:
+    assert read_table(write(tmp_path, name, text)).to_pydict() == expected, reason
 
 
 def test_the_type_of_a_csv_column_is_decided_by_all_of_it(tmp_path: Path) -> None:
@@ -94,39 +172,6 @@ def test_csv_columns_have_the_types_of_their_values(tmp_path: Path) -> None:
         "none": "null",
     }
     assert table.to_pylist()[0]["whole"] == 2**63 - 1
-
-
-# JSON lines
-
-
-@pytest.mark.parametrize("suffix", [".jsonl", ".ndjson", ".json", ".JSONL"])
-def test_json_lines_go_by_several_names(suffix: str, tmp_path: Path) -> None:
-    assert read_table(write(tmp_path, "labels" + suffix, '{"path": "a"}\n')).to_pylist() == [{"path": "a"}]
-
-
-@pytest.mark.parametrize(
-    ("text", "rows", "reason"),
-    [
-        ('\ufeff{"path": "a"}\r\n\r\n{"path": "b"}', [{"path": "a"}, {"path": "b"}], "from Windows"),
-        ('{"path": "a", "n": 1}\n{"path": "b"}\n', [{"path": "a", "n": 1}, {"path": "b", "n": None}], "a missing key"),
-        ('{"path": "a"}\n{"n": 1, "path": "b"}\n', [{"path": "a", "n": None}, {"path": "b", "n": 1}], "a late key"),
-        ('{"path": "2020-01-01"}\n', [{"path": "2020-01-01"}], "text that looks like a date is text"),
-        ('{"path": "a\u2028b"}\n', [{"path": "a\u2028b"}], "a line ends with a newline and nothing else"),
-        ('{"path": "\\ud83d\\udc08"}\n', [{"path": "🐈"}], "an escaped emoji"),
-        ('{"path": "a", "n": 9223372036854775807}\n', [{"path": "a", "n": 2**63 - 1}], "exact whole numbers"),
-        (
-            '{"path": "a", "n": 1}\n{"path": "b", "n": 1.5}\n',
-            [{"path": "a", "n": 1.0}, {"path": "b", "n": 1.5}],
-            "mixed",
-        ),
-        ('{"path": "a", "l": [null, 1]}\n', [{"path": "a", "l": [None, 1]}], "pyarrow's reader gets it wrong"),
-        ('{"path": "a", "l": [[], null, ["x"]]}\n', [{"path": "a", "l": [[], None, ["x"]]}], "lists of lists"),
-        ('{"path": "a", "s": {"b": [{"c": 1}]}}\n', [{"path": "a", "s": {"b": [{"c": 1}]}}], "structs"),
-        ('{"path": "a", "s": {}}\n', [{"path": "a", "s": {}}], "a struct of nothing"),
-    ],
-)
-def test_json_lines_are_read(text: str, rows: list[dict[str, Any]], reason: str, tmp_path: Path) -> None:
-    assert read_table(write(tmp_path, "labels.jsonl", text)).to_pylist() == rows, reason
 
 
 SCALARS = {
@@ -236,33 +281,16 @@ def columns(**values: list[Any]) -> Callable[[Path], Path]:
     return lambda folder: parquet(folder, pa.table(values))
 
 
-def csv(content: str | bytes) -> Callable[[Path], Path]:
-    return lambda folder: write(folder, "labels.csv", content)
+def file(name: str, content: str | bytes) -> Callable[[Path], Path]:
+    return lambda folder: write(folder, name, content)
 
 
-def json_lines(content: str | bytes) -> Callable[[Path], Path]:
-    return lambda folder: write(folder, "labels.jsonl", content)
+csv, json_lines, txt = (partial(file, name) for name in ("labels.csv", "labels.jsonl", "train.txt"))
 
 
-def pipe(folder: Path) -> Path:
-    os.mkfifo(folder / "labels.csv")
-    return folder / "labels.csv"
-
-
-def txt(content: str | bytes) -> Callable[[Path], Path]:
-    return lambda folder: write(folder, "train.txt", content)
-
-
-def json_rows(*rows: dict[str, Any]) -> Callable[[Path], Path]:
-    return lambda folder: jsonl(folder, *rows)
-
-
-def folder_named(name: str) -> Callable[[Path], Path]:
-    def make(folder: Path) -> Path:
-        (folder / name).mkdir()
-        return folder / name
-
-    return make
+def made(make: Callable[[Path], object], name: str) -> Callable[[Path], Path]:
+    """What a call makes of a path."""
+    return lambda folder: (make(folder / name), folder / name)[1]
 
 
 TIMES = [
@@ -283,15 +311,15 @@ REFUSED = [
     (lambda folder: folder / "labels.csv", "No such file or directory", "not there"),
     (lambda folder: folder / "la\nbels.csv", r"la\nbels.csv': No such file", "a name that breaks lines"),
     (lambda folder: folder / ("x" * 300 + ".csv"), "File name too long", "no file system has it"),
-    (pipe, "it is not a regular file", "opening it would wait for ever"),
-    (folder_named("labels.csv"), "Is a directory", "a folder, named like CSV"),
-    (folder_named("labels.parquet"), "Is a directory", "a folder of Parquet files is not one table"),
-    (folder_named("labels"), "expected a name that ends with .csv, .tsv", "a folder"),
-    (lambda folder: write(folder, "labels.xml", "path\na\n"), "ends with .csv, .tsv, .txt, .jsonl, .ndjson", "unknown"),
-    (lambda folder: write(folder, ".csv", "path\na\n"), "expected a name that ends", "a name without a suffix"),
-    (lambda folder: write(folder, "labels.parquet", GARBAGE), "Parquet magic bytes not found", "not Parquet"),
-    (lambda folder: write(folder, "labels.parquet", b""), "Parquet file size is 0 bytes", "nothing at all"),
-    (lambda folder: write(folder, "labels.parquet", b"PAR1" + GARBAGE + b"PAR1"), "Parquet file size", "a bad footer"),
+    (made(os.mkfifo, "labels.csv"), "it is not a regular file", "opening it would wait for ever"),
+    (made(Path.mkdir, "labels.csv"), "Is a directory", "a folder, named like CSV"),
+    (made(Path.mkdir, "labels.parquet"), "Is a directory", "a folder of Parquet files is not one table"),
+    (made(Path.mkdir, "labels"), "expected a name that ends with .csv, .tsv", "a folder"),
+    (file("labels.xml", "path\na\n"), "ends with .csv, .tsv, .txt, .jsonl, .ndjson", "unknown"),
+    (file(".csv", "path\na\n"), "expected a name that ends", "a name without a suffix"),
+    (file("labels.parquet", GARBAGE), "Parquet magic bytes not found", "not Parquet"),
+    (file("labels.parquet", b""), "Parquet file size is 0 bytes", "nothing at all"),
+    (file("labels.parquet", b"PAR1" + GARBAGE + b"PAR1"), "Parquet file size", "a bad footer"),
     (csv(GARBAGE), "labels.csv': ", "not CSV"),
     (csv(b""), "Empty CSV file", "nothing at all"),
     (csv(bytes(5000)), "CSV", "zeros"),
@@ -308,6 +336,7 @@ REFUSED = [
     (csv("path,n,n\na,1,2\n"), "it has the column 'n' more than once", "which of the two?"),
     (csv("path,path\na,b\n"), "it has the column 'path' more than once", "which of the two?"),
     (csv("Path;n\na;2\n"), "it has 'Path', 'n'; rename the column of the paths to path", "by the likeliest separator"),
+    (csv("path;n\na;1\n;2\n"), "'' is not a relative path inside the source", "an empty path at the end"),
     (csv("path,n\n,1\na,2\n"), "'' is not a relative path inside the source", "an empty path"),
     (json_lines(""), "no path column (called path, filename or file_name); it has none", "nothing at all"),
     (json_lines("\n \n"), "no path column (called path, filename or file_name); it has none", "blank lines"),
@@ -349,10 +378,10 @@ REFUSED = [
      "column 'x' holds lists or objects nested more than 32 deep", "Arrow could not write it"),
     *((columns(path=[f"{n}.jpg" for n in range(len(values))], when=values), "values that Python has no type for", what)
       for values, what in TIMES),
-    *((json_rows({"path": "ok"}, {"path": path}),
+    *((json_lines(f'{{"path": "ok"}}\n{json.dumps({"path": path})}\n'),
        f"{path!r} is not a relative path inside the source; expected one such as cats/1.jpg", "it leads elsewhere")
       for path in ELSEWHERE),
-    *((json_rows({"path": "a", name: 1}), f"the index has a column {name!r} of its own; rename yours", "taken")
+    *((columns(path=["a"], **{name: [1]}), f"the index has a column {name!r} of its own; rename yours", "its own")
       for name in sorted(set(INDEX_COLUMNS) - {"path"})),
 ]  # fmt: skip
 
@@ -515,181 +544,21 @@ def test_what_lies_under_nulls_has_no_say(kind: str) -> None:
 
 def test_what_memory_held_before_has_no_say(tmp_path: Path) -> None:
     paths = [jsonl(tmp_path, *NASTY), parquet(tmp_path, pa.Table.from_pylist(NASTY), row_group_size=9)]
-    script = (
-        "import sys; from presize.sources.table import read_table; from presize.builder.plan import table_digest\n"
-        "for path in sys.argv[1:]: print(table_digest(read_table(path)))"
-    )
-    digests = set()
-    for fill in ("85", "170"):  # what glibc fills fresh memory with
-        environment = os.environ | {"MALLOC_PERTURB_": fill, "ARROW_DEFAULT_MEMORY_POOL": "system"}
-        ran = subprocess.run(
-            [sys.executable, "-c", script, *paths], env=environment, capture_output=True, text=True, check=True
-        )
-        digests |= set(ran.stdout.split())
-    assert digests == {table_digest(read_table(paths[0]))}
+    script = """
+        import sys
+        from presize.builder.plan import table_digest
+        from presize.sources.table import read_table
+        print({table_digest(read_table(path)) for path in sys.argv[1:]})
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MALLOC_PERTURB_", "85")  # what glibc fills fresh memory with
+        patch.setenv("ARROW_DEFAULT_MEMORY_POOL", "system")
+        assert run_python(script, *paths).strip() == str({table_digest(read_table(paths[0]))})
 
 
 def test_a_time_in_nanoseconds_that_are_whole_microseconds_is_taken(tmp_path: Path) -> None:
     table = read_table(parquet(tmp_path, pa.table({"path": ["a.jpg"], "when": pa.array([5000], pa.timestamp("ns"))})))
     assert table.column("when").to_pylist() == [datetime.datetime(1970, 1, 1, 0, 0, 0, 5)]
-
-
-# Separators, names of the column of paths, and plain lists
-
-
-def rows(folder: Path, name: str, text: str) -> dict[str, list[Any]]:
-    (folder / name).write_bytes(text.encode())
-    return read_table(folder / name).to_pydict()
-
-
-# Separators
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "reason"),
-    [
-        ("a.csv", "path,n,text\na,1,x\n", "commas"),
-        ("a.csv", "path;n;text\na;1;x\n", "semicolons, as a spreadsheet in Europe writes"),
-        ("a.csv", "path\tn\ttext\na\t1\tx\n", "tabs"),
-        ("a.csv", "path|n|text\na|1|x\n", "bars"),
-        ("a.CSV", '"n";"text";"path"\n1;x;a\n', "quoted names, in any order"),
-        ("a.csv", "\ufeffpath;n;text\r\na;1;x\r\n", "from Windows"),
-        ("a.tsv", "path\tn\ttext\na\t1\tx\n", "tabs, by the suffix"),
-    ],
-)
-def test_the_header_tells_the_separator(name: str, text: str, reason: str, tmp_path: Path) -> None:
-    found = rows(tmp_path, name, text)
-    assert {column: found[column] for column in ("path", "n", "text")} == {"path": ["a"], "n": [1], "text": ["x"]}, (
-        reason
-    )
-
-
-def test_rows_of_separators_alone_are_those_that_a_spreadsheet_leaves_at_its_end(tmp_path: Path) -> None:
-    assert rows(tmp_path, "a.csv", "path;n;text\na;1;x\nb;;\n;;\n;;\n") == {
-        "path": ["a", "b"], "n": [1, None], "text": ["x", ""],
-    }  # fmt: skip
-    with pytest.raises(SourceError, match="'' is not a relative path"):
-        rows(tmp_path, "a.csv", "path;n\na;1\n;2\n")
-
-
-def test_a_separator_in_a_value_says_nothing(tmp_path: Path) -> None:
-    assert rows(tmp_path, "a.csv", "path,text;more\na,1;2\n") == {"path": ["a"], "text;more": ["1;2"]}
-    assert rows(tmp_path, "a.tsv", 'path\ttext\na\t"1, 2;\t3"\n') == {"path": ["a"], "text": ["1, 2;\t3"]}
-
-
-def test_a_blank_behind_each_separator_is_no_part_of_a_name_or_a_text(tmp_path: Path) -> None:
-    text = "path, n, label,caption\na, 1, cat, sits\nb, 2, dog,runs\n"
-    assert rows(tmp_path, "a.csv", text) == {
-        "path": ["a", "b"], "n": [1, 2], "label": ["cat", "dog"], "caption": [" sits", "runs"],
-    }  # fmt: skip
-    assert rows(tmp_path, "a.csv", "n, path\n1, 007\n") == {"n": [1], "path": ["007"]}
-
-
-@pytest.mark.parametrize("name", ["a.csv", "a.txt"])
-def test_codes_of_digits_are_texts_where_a_number_would_lose_their_zeros(name: str, tmp_path: Path) -> None:
-    header, separator = ("path,label\n", ",") if name == "a.csv" else ("", "\t")
-    codes, numbers = ["0002", "7", "007", "1501"], ["0", "2", "7", "10"]
-    for labels, kept in ((codes, codes), (numbers, [0, 2, 7, 10])):
-        lines = [f"{i}.jpg{separator}{label}\n" for i, label in enumerate(labels)]
-        assert rows(tmp_path, name, header + "".join(lines))["label"] == kept
-
-
-# The column of paths
-
-
-@pytest.mark.parametrize("name", ["path", "filename", "file_name"])
-@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
-def test_the_column_of_paths_goes_by_three_names(name: str, kind: str, tmp_path: Path) -> None:
-    file = tmp_path / f"a.{kind}"
-    if kind == "parquet":
-        pa.parquet.write_table(pa.table({"n": [1], name: ["007"]}), file)
-    else:
-        file.write_text(f"n,{name}\n1,007\n" if kind == "csv" else f'{{"n": 1, "{name}": "007"}}\n')
-    assert read_table(file).to_pydict() == {"n": [1], "path": ["007"]}
-
-
-def test_of_path_and_filename_the_path_lists_the_samples(tmp_path: Path) -> None:
-    assert rows(tmp_path, "a.csv", "filename,path\nx,a\n") == {"filename": ["x"], "path": ["a"]}
-
-
-# Lists of paths
-
-
-@pytest.mark.parametrize(
-    ("text", "expected", "reason"),
-    [
-        ("a.jpg\nb.png\n", {"path": ["a.jpg", "b.png"]}, "a path in each line"),
-        ("a.jpg\nb.png", {"path": ["a.jpg", "b.png"]}, "no newline at the end"),
-        ("\ufeffa.jpg\r\n\r\n b.png \r\n", {"path": ["a.jpg", "b.png"]}, "from Windows, with blank lines"),
-        ("a b.jpg\n,c\n", {"path": ["a b.jpg", ",c"]}, "spaces and commas are part of a name"),
-        ('"a".jpg\n', {"path": ['"a".jpg']}, "so are quotes"),
-        ("cat 1\ncat 2\n", {"path": ["cat 1", "cat 2"]}, "a name without the suffix of an image has no label"),
-        ("./c/a.jpg\n././/b.jpg\n", {"path": ["c/a.jpg", "b.jpg"]}, "as find prints them"),
-        ("a.jpg 3\nb.JPEG 12\n", {"path": ["a.jpg", "b.JPEG"], "label": [3, 12]}, "numbers behind, as ImageNet's"),
-        ("a.jpg,3\nb.png, -1\n", {"path": ["a.jpg", "b.png"], "label": [3, -1]}, "a comma between"),
-        ("a.jpg x\nb.png 2\n", {"path": ["a.jpg", "b.png"], "label": ["x", "2"]}, "one text makes all of them text"),
-        ("a.jpg black cat\n", {"path": ["a.jpg"], "label": ["black cat"]}, "a label of two words"),
-        ("my a.jpg 1\n", {"path": ["my a.jpg"], "label": [1]}, "a space in the name, too"),
-        ("a.jpg/b.jpg x\n", {"path": ["a.jpg/b.jpg"], "label": ["x"]}, "the last suffix ends the path"),
-        ("a.jpg 1.jpg\n", {"path": ["a.jpg 1.jpg"]}, "a line that is a name is no label"),
-        ("a\tcat\nb\t\tblack dog\n", {"path": ["a", "b"], "label": ["cat", "black dog"]}, "tabs, whatever the name"),
-        ("a b\t7\n", {"path": ["a b"], "label": [7]}, "a tab decides"),
-    ],
-)
-def test_a_list_has_a_path_and_perhaps_a_label_in_each_line(
-    text: str, expected: dict[str, list[Any]], reason: str, tmp_path: Path
-) -> None:
-    assert rows(tmp_path, "train.txt", text) == expected, reason
-
-
-@pytest.mark.parametrize(
-    ("text", "labels", "reason"),
-    [
-        ('a.png, "Yes, we can"\nb.png, "No"\n', ["Yes, we can", "No"], "all are quoted, as in ICDAR's lists"),
-        ('\ufeffa.png, "say \\"hi\\""\r\nb.png, "C:\\\\d"\r\n', ['say "hi"', "C:\\d"], "quotes with backslashes"),
-        ('a.png,"say ""hi"""\nb.png,"x"\n', ['say "hi"', "x"], "doubled quotes"),
-        ('a.png, "see b.jpg, there"\nb.png, "x"\n', ["see b.jpg, there", "x"], "the name of an image in a label"),
-        ('a.png, "5" disk"\nb.png, "x"\n', ['5" disk', "x"], "a quote that is not escaped"),
-        ('a.png,cat\nb.png,"x, y"\n', ["cat", "x, y"], "only where they are needed"),
-        ('a.png\t"Yes"\nb.png\t"No"\n', ["Yes", "No"], "behind tabs"),
-        ('a.png\t"say ""hi"""\nb.png\tx\n', ['say "hi"', "x"], "only where they are needed, behind tabs"),
-        ('a.png, "7"\nb.png, "8"\n', [7, 8], "numbers, as in CSV"),
-        ('a.png, 5" disk\nb.png, x\n', ['5" disk', "x"], "a quote in a text"),
-        ('a.png "a" and "b"\n', ['"a" and "b"'], "two quoted words"),
-        ('a.png\t"Yes"\nb.png\tNo\n', ['"Yes"', "No"], "a quoted text among others"),
-        ('a.png, "\nb.png, x\n', ['"', "x"], "a single quote"),
-        ('a.png, "\\frac 1 \\\\ 2"\nb.png, "x"\n', ["\\frac 1 \\\\ 2", "x"], "backslashes that escape no quote"),
-        ("a.png 0x10\nb.png 5\n", ["0x10", "5"], "no number in hexadecimal digits"),
-    ],
-)
-def test_quotes_around_the_labels_of_a_list_are_no_part_of_them(
-    text: str, labels: list[Any], reason: str, tmp_path: Path
-) -> None:
-    assert rows(tmp_path, "gt.txt", text)["label"] == labels, reason
-
-
-def test_paths_in_quotes_are_those_within(tmp_path: Path) -> None:
-    assert rows(tmp_path, "a.txt", '"a, b.png", "text"\n"c.png", "d"\n') == {
-        "path": ["a, b.png", "c.png"], "label": ["text", "d"],
-    }  # fmt: skip
-    assert rows(tmp_path, "a.txt", '"my a.jpg" cat\nb.jpg dog\n')["path"] == ["my a.jpg", "b.jpg"]
-    assert rows(tmp_path, "a.txt", '"a b.jpg"\nc.jpg\n') == {"path": ["a b.jpg", "c.jpg"]}
-
-
-@pytest.mark.parametrize(
-    ("text", "label"),
-    [
-        ('path, label\na.png, "Yes, we can"\n', "Yes, we can"),
-        ('path, "label"\na.png, "say ""hi"", or"\n', 'say "hi", or'),
-        ('"label", "path"\n"x, y", "a, b.png"\n', "x, y"),
-    ],
-)
-def test_quotes_behind_a_separator_and_a_blank_are_quotes(text: str, label: str, tmp_path: Path) -> None:
-    assert rows(tmp_path, "a.csv", text)["label"] == [label]
-
-
-def test_only_text_files_are_lists(tmp_path: Path) -> None:
-    assert [is_list(tmp_path / name) for name in ("a.txt", "a.TXT", "a.csv", "txt")] == [True, True, False, False]
 
 
 @settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -2,61 +2,33 @@
 
 from __future__ import annotations
 
-import io
 import os
-import re
 import tarfile
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from effort import examples
-from foreign import FIXTURES, picture, tar_samples, write_tar
-from listings import listed, rejected, values
-from presize.errors import PresizeWarning, SourceError
+from foreign import FIXTURES, tar_bytes, tar_samples, write_tar
+from listings import rejected, values
+from presize.errors import SourceError
 from presize.options import SourceOptions
-from presize.sources.scan import Source, scan
+from presize.sources.scan import scan
 from presize.sources.tar import END_MARK, CutShort, list_tar, members
 
 
-def test_shards_of_webdataset_are_read_sample_by_sample() -> None:
-    source = scan(FIXTURES / "webdataset")
-    assert listed(source) == [
-        {
-            "path": f"{'ant bee cow'.split()[number % 3]}/{number:04d}.jpg",
-            "label": number % 3,
-            "caption": f"picture {number}",
-            "width_": 24 + number,  # the index has a width of its own
-            "score": number / 4,
-            "txt": f"a text of {number}",
-        }
-        for number in range(9)
-    ]
+def test_images_are_those_that_tarfile_reads() -> None:
     images = []
     for name in ("shard-000000.tar", "shard-000001.tar"):
         with tarfile.open(FIXTURES / "webdataset" / name) as tar:
             images += [tar.extractfile(one).read() for one in tar if one.name.endswith(".jpg")]
-    assert values(source) == images
+    assert values(scan(FIXTURES / "webdataset")) == images
 
 
-FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
-NAMES = {"short": "a.png", "with a prefix": "folder/" * 20 + "0001.png", "UTF-8": "été/ü.png"}
-LONG = "very/long/" + "folder/" * 30 + "0001.png"
-
-
-@pytest.mark.parametrize(
-    ("form", "name"),
-    [(form, name) for form in FORMATS for name in NAMES.values()] + [("gnu", LONG), ("pax", LONG)],  # not in USTAR
-)
-def test_names_of_every_format_are_read(form: str, name: str, tmp_path: Path) -> None:
-    write_tar(tmp_path / "a.tar", [(name, picture(1)), ("z.png", picture(2))], FORMATS[form])
-    source = scan(tmp_path / "a.tar")
-    assert [row["path"] for row in listed(source)] == [name, "z.png"]
-    assert values(source) == [picture(1), picture(2)]
+LONG = "very/long/" + "folder/" * 30
 
 
 def test_a_size_of_more_than_8_gib_is_read(tmp_path: Path) -> None:
@@ -72,103 +44,14 @@ def test_a_size_of_more_than_8_gib_is_read(tmp_path: Path) -> None:
         assert found.rejects == []
 
 
-CAT = picture(1)
-HIDDEN = [("./._1.png", b"mac"), ("./1.png", CAT), ("./x/.hidden.png", b"")]
-ELSEWHERE = ["../1.png", "/etc/2.png", "a/../../3.png", "x" * 5000 + "/5.png"]
-NO_PATH = "its name is no relative path of UTF-8 text"
-SAMPLES: dict[str, tuple[list[tuple[str, bytes]], list[dict[str, Any]], dict[str, str]]] = {
-    "files of one stem up to the first dot": (
-        [("a/1.left.png", CAT), ("a/1.json", b'{"x": 1}'), ("b/1.PNG", CAT), ("b/1.json", b'{"x": 2}')],
-        [{"path": "a/1.left.png", "x": 1}, {"path": "b/1.PNG", "x": 2}], {},
-    ),
-    "a leading dot is no part of a name": (HIDDEN, [{"path": "1.png"}], {}),
-    "what has no extension or no image": (
-        [("README", b"text"), ("1.txt", b"text"), ("2.png", CAT)], [{"path": "2.png"}],
-        {"README": "its name has no extension",
-         "1.txt": "no image among .txt; the files of a sample have to follow each other"},
-    ),
-    "names that lead elsewhere": (
-        [*((name, CAT) for name in ELSEWHERE), ("4.png", CAT)], [{"path": "4.png"}], dict.fromkeys(ELSEWHERE, NO_PATH),
-    ),
-    "of two samples of one name the first is taken": (
-        [("1.png", CAT), ("2.png", CAT), ("1.png", b"other")], [{"path": "1.png"}, {"path": "2.png"}],
-        {"1.png": "an earlier sample of the file has its name"},
-    ),
-    "no label among others": (
-        [("1.png", CAT), ("1.cls", b"7"), ("2.png", CAT)], [{"path": "1.png", "label": 7}],
-        {"2.png": "it has no label"},
-    ),
-    "JSON of all kinds of values becomes columns": (
-        [("0.png", CAT), ("0.json", b'{"tags": ["a", "b"], "box": {"x": 1.5}, "n": null}'),
-         ("1.png", CAT), ("1.json", b'{"tags": [], "n": 3, "flag": true}')],
-        [{"path": "0.png", "tags": ["a", "b"], "box": {"x": 1.5}, "n": None, "flag": None},
-         {"path": "1.png", "tags": [], "box": None, "n": 3, "flag": True}], {},
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("files", "samples", "rejects"), SAMPLES.values(), ids=SAMPLES)
-def test_files_that_follow_each_other_are_samples(
-    files: list[tuple[str, bytes]], samples: list[dict[str, Any]], rejects: dict[str, str], tmp_path: Path
-) -> None:
-    write_tar(tmp_path / "a.tar", files)
-    source = scan(tmp_path)
-    assert listed(source) == samples
-    assert values(source) == [CAT] * len(samples)
-    assert rejected(source) == {f"a.tar/{name}": reason for name, reason in rejects.items()}
-    assert source.hidden == sum(".hidden" in name or "._1" in name for name, _ in files)
-
-
-def test_links_and_names_that_are_not_utf_8_are_rejected(tmp_path: Path) -> None:
-    path = write_tar(tmp_path / "a.tar", [(os.fsdecode(b"\xff.png"), CAT), ("2.png", CAT)], tarfile.GNU_FORMAT)
+def test_links_are_rejected_and_folders_are_nothing(tmp_path: Path) -> None:
+    path = write_tar(tmp_path / "a.tar", tar_samples(2))
     with tarfile.open(path, "a") as tar:
         for name, kind in (("3.png", tarfile.SYMTYPE), ("folder.png", tarfile.DIRTYPE)):
             member = tarfile.TarInfo(name)
-            member.type, member.linkname = kind, "/etc/passwd"
+            member.type, member.linkname, member.size = kind, "/etc/passwd", 700  # which it does not have
             tar.addfile(member)
-    assert rejected(scan(tmp_path)) == {
-        "a.tar/\\xff.png": "its name is not UTF-8", "a.tar/3.png": "it is a link, or no regular file",
-    }  # fmt: skip
-
-
-def test_an_extension_chooses_among_several_images(tmp_path: Path) -> None:
-    write_tar(tmp_path / "a.tar", [("1.jpg", picture(1)), ("1.png", picture(2)), ("1.cls", b"5")])
-    with pytest.raises(
-        SourceError, match=r"its sample has several images, \.jpg and \.png; choose one, such as --keys"
-    ):
-        scan(tmp_path)
-    with pytest.warns(PresizeWarning, match=r"\.jpg \(1\); it is left out"):
-        assert listed(scan(tmp_path, SourceOptions(keys="png"))) == [{"path": "1.png", "label": 5}]
-
-
-@pytest.mark.parametrize(
-    ("extension", "content", "reason"),
-    [
-        ("cls", b"cat", "its .cls cannot be read: expected a whole number, got 'cat'"),
-        ("json", b"[1]", "its .json cannot be read: expected a JSON object"),
-        ("json", b'{"a": ', "its .json cannot be read: Expecting value"),
-        ("json", b"[" * 100_000, "its .json cannot be read: "),
-        ("txt", b"\xff\xfe", "its .txt cannot be read: "),
-        ("txt", b"a" * (1 << 20) + b"a", "its .txt has 1.05 MB, too many for a label"),
-    ],
-)
-def test_a_label_that_cannot_be_read_costs_one_sample(
-    extension: str, content: bytes, reason: str, tmp_path: Path
-) -> None:
-    files = [("1.png", picture(1)), (f"1.{extension}", content), ("2.png", picture(2))]
-    write_tar(tmp_path / "a.tar", files)
-    source = scan(tmp_path)
-    assert [row["path"] for row in listed(source)] == ["2.png"]
-    ((path, found),) = rejected(source).items()
-    assert path == "a.tar/1.png"
-    assert found.startswith(reason)
-
-
-def test_fields_without_one_type_are_left_out_and_said(tmp_path: Path) -> None:
-    files = [("1.png", picture(1)), ("1.json", b'{"x": 1, "y": 1}'), ("2.png", picture(2)), ("2.json", b'{"x": "a"}')]
-    write_tar(tmp_path / "a.tar", files)
-    with pytest.warns(PresizeWarning, match=r"number of samples that have it: x \(2\); it is left out"):
-        assert listed(scan(tmp_path)) == [{"path": "1.png", "y": 1}, {"path": "2.png", "y": None}]
+    assert rejected(scan(tmp_path)) == {"a.tar/3.png": "it is a link, or no regular file"}
 
 
 # Tars that are cut short, or no tars
@@ -181,14 +64,6 @@ def whole_before(cut: int, path: Path) -> list[str]:
         for member in tar:
             ends[member.name.split(".")[0]] = member.offset_data + member.size
     return [stem for stem, end in ends.items() if end <= cut]
-
-
-def test_a_first_sample_that_may_lack_a_file_is_rejected(tmp_path: Path) -> None:
-    path = write_tar(tmp_path / "a.tar", tar_samples(1))
-    with tarfile.open(path) as tar:
-        os.truncate(path, tar.getmembers()[1].offset + 100)
-    found = list_tar(str(path), "a.tar", SourceOptions())
-    assert found.rejects[0].reason == "the tar ends before this sample does"
 
 
 @pytest.fixture(scope="module")
@@ -211,41 +86,13 @@ def test_of_a_tar_cut_short_what_is_whole_is_kept(share: float, shard: Path) -> 
     assert "what lies before is kept" in found.rejects[-1].reason
 
 
-@pytest.mark.parametrize("at", [0, 3, 124, 150, 345])
-def test_a_header_that_is_damaged_ends_a_tar(at: int, shard: Path, tmp_path: Path) -> None:
-    content = bytearray(shard.read_bytes())
-    with tarfile.open(shard) as tar:
-        third = tar.getmembers()[4].offset
-    content[third + at] ^= 0x55
-    (tmp_path / "a.tar").write_bytes(content)
-    source = scan(tmp_path / "a.tar")
-    assert len(source.table) == 2
-    assert rejected(source) == {"a.tar": f"byte {third:,} begins no header; what lies before is kept"}
-
-
-def test_a_download_that_stopped_in_a_file_of_its_full_size_is_noticed(shard: Path, tmp_path: Path) -> None:
-    (tmp_path / "a.tar").write_bytes(shard.read_bytes())
-    os.truncate(tmp_path / "a.tar", 3 << 20)
-    (reason,) = rejected(scan(tmp_path / "a.tar")).values()
-    assert "is followed by 3.1" in reason
-
-
 # Tars that were joined
-
-
-def tar_bytes(folder: Path, files: list[tuple[str, bytes]], form: int = tarfile.PAX_FORMAT) -> bytes:
-    return write_tar(folder / "one.tar", files, form).read_bytes()
-
-
-def joined(folder: Path, content: bytes) -> Source:
-    (folder / "all.tar").write_bytes(content)
-    return scan(folder / "all.tar")
 
 
 @settings(max_examples=examples(15))
 @given(
     counts=st.lists(st.integers(0, 3), min_size=1, max_size=4),
-    form=st.sampled_from(list(FORMATS.values())),
+    form=st.sampled_from([tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]),
     folders=st.sampled_from(["", "été/", LONG]),
     end=st.sampled_from([0, 1, 2, 20, 3000]),
 )
@@ -258,7 +105,7 @@ def test_joined_tars_have_the_files_that_tarfile_reads(
     content, first = b"", 0
     for count in counts:
         files = [(f"{folders}{first + n}.bin", b"%d" % n) for n in range(count)]
-        tar = tar_bytes(folder, files, form)
+        tar = tar_bytes(files, form)
         content += tar[: (len(tar.rstrip(b"\0")) + 511) // 512 * 512] + bytes(512 * end)
         first += count
     (folder / "all.tar").write_bytes(content)
@@ -269,89 +116,6 @@ def test_joined_tars_have_the_files_that_tarfile_reads(
         for member in members(file):
             found += [member.name] if member is not END_MARK else []
     assert found == expected
-
-
-@pytest.mark.parametrize("padding", [0, 512, 10240, 3 << 20])
-def test_every_sample_of_joined_tars_is_listed(padding: int, tmp_path: Path) -> None:
-    tars = [tar_bytes(tmp_path, tar_samples(3, first), tarfile.GNU_FORMAT) for first in (0, 3, 6)]
-    source = joined(tmp_path, bytes(padding).join(tars))
-    assert values(source) == [picture(n) for n in range(9)]
-    assert source.table.column("label").to_pylist() == [n % 3 for n in range(9)]
-    assert rejected(source) == {}
-
-
-def test_a_sample_has_no_files_of_the_next_tar(tmp_path: Path) -> None:
-    first = tar_bytes(tmp_path, [*tar_samples(2), ("x.png", picture(9))])
-    source = joined(tmp_path, first + tar_bytes(tmp_path, [("x.cls", b"1"), *tar_samples(1, 5)]))
-    assert [row["path"] for row in listed(source)] == ["000000.png", "000001.png", "000005.png"]
-    assert rejected(source) == {
-        "all.tar/x.png": "it has no label",
-        "all.tar/x.cls": "no image among .cls; the files of a sample have to follow each other",
-    }
-
-
-def test_of_joined_tars_with_the_same_names_the_first_is_taken(tmp_path: Path) -> None:
-    source = joined(tmp_path, 2 * tar_bytes(tmp_path, tar_samples(2)))
-    assert values(source) == [picture(0), picture(1)]
-    assert rejected(source) == dict.fromkeys(
-        ("all.tar/000000.png", "all.tar/000001.png"), "an earlier sample of the file has its name"
-    )
-
-
-@pytest.mark.parametrize(
-    "rest", [b"\n", b"<html>" * 1000, b"\x1f\x8b" + bytes(2000) + b"x"], ids=["line", "text", "gzip"]
-)
-@pytest.mark.parametrize("padding", [0, 2 << 20])
-def test_what_follows_an_end_mark_and_is_no_tar_is_told_of(rest: bytes, padding: int, tmp_path: Path) -> None:
-    tar = tar_bytes(tmp_path, tar_samples(2))
-    source = joined(tmp_path, tar + bytes(padding) + rest)
-    assert values(source) == [picture(0), picture(1)]
-    ((path, reason),) = rejected(source).items()
-    assert path == "all.tar"
-    assert re.fullmatch(
-        rf"byte {len(tar) + padding:,}, behind its end mark at byte [\d,]+, begins no header; what lies before is kept",
-        reason,
-    )
-
-
-def test_of_a_tar_that_is_cut_short_behind_another_what_is_whole_is_kept(tmp_path: Path) -> None:
-    second = tar_bytes(tmp_path, tar_samples(3, 1))
-    source = joined(tmp_path, tar_bytes(tmp_path, tar_samples(1)) + second[:700])
-    assert [row["path"] for row in listed(source)] == ["000000.png"]
-    assert "bytes of '000001.png'; what lies before is kept" in rejected(source)["all.tar"]
-
-
-@pytest.mark.parametrize("mode", ["gz", "bz2", "xz"])
-def test_a_compressed_tar_is_refused_with_the_cure(mode: str, tmp_path: Path) -> None:
-    with tarfile.open(tmp_path / f"a.tar.{mode}", f"w:{mode}") as tar:
-        tar.addfile(tarfile.TarInfo("a"), io.BytesIO())
-    with pytest.raises(SourceError, match=rf"it is compressed, .*; decompress it first: \w+ -d a\.tar\.{mode}$"):
-        scan(tmp_path)
-
-
-def test_a_file_that_is_no_tar_is_left_out_and_said(tmp_path: Path) -> None:
-    write_tar(tmp_path / "a.tar", tar_samples(2))
-    (tmp_path / "b.tar").write_bytes(b"<html>" * 200)
-    with pytest.warns(PresizeWarning, match=r"1 file left out with all that is in them; .*'b\.tar': it is no tar"):
-        source = scan(tmp_path)
-    assert len(source.table) == 2
-    assert rejected(source) == {"b.tar": "it is no tar: its first block is no header"}
-
-
-@pytest.mark.parametrize("content", [b"", b"a", bytes(100), b"x" * 600], ids=["nothing", "a byte", "zeros", "text"])
-def test_a_file_that_is_too_small_or_no_tar_is_refused(content: bytes, tmp_path: Path) -> None:
-    (tmp_path / "a.tar").write_bytes(content)
-    with pytest.raises(SourceError, match=r"holds no samples in 1 file; the first, 'a\.tar': it is no tar"):
-        scan(tmp_path)
-
-
-@pytest.mark.parametrize("size", ["9" * 5000, "-5", "1_0"])
-def test_a_size_that_is_no_number_is_not_taken(size: str, tmp_path: Path) -> None:
-    with tarfile.open(tmp_path / "a.tar", "w", format=tarfile.PAX_FORMAT) as tar:
-        member = tarfile.TarInfo("1.png")
-        member.size, member.pax_headers = len(picture(1)), {"size": size}
-        tar.addfile(member, io.BytesIO(picture(1)))
-    assert values(scan(tmp_path)) == [picture(1)]
 
 
 HEADERS = st.binary(min_size=512, max_size=512)

@@ -159,8 +159,8 @@ def test_a_value_of_another_type_is_named_with_its_row(
     kind: ValueType, text: str, expected: str, tmp_path: Path
 ) -> None:
     with pytest.raises(SourceError) as caught:
-        labels(tmp_path, "1", f'"{text}"', types={"label": kind})
-    assert str(caught.value) == f"--column-type label:{kind}: row 2 has {text!r}, expected {expected}"
+        labels(tmp_path, "1", "", f'"{text}"', types={"label": kind})
+    assert str(caught.value) == f"--column-type label:{kind}: row 3 has {text!r}, expected {expected}"
 
 
 def test_a_type_is_for_a_column_that_is_there(tmp_path: Path) -> None:

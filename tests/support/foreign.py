@@ -45,13 +45,18 @@ def text_recognition(path: Path, texts: Sequence[str]) -> Path:
     return write_lmdb(path, records | {"num-samples": str(len(texts)).encode()})
 
 
-def write_tar(path: Path, files: Sequence[tuple[str, bytes]], form: int = tarfile.PAX_FORMAT) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(path, "w", format=form) as tar:
+def tar_bytes(files: Sequence[tuple[str, bytes]], form: int = tarfile.PAX_FORMAT, **pax_headers: str) -> bytes:
+    with tarfile.open(fileobj=(stream := io.BytesIO()), mode="w", format=form) as tar:
         for name, content in files:
             member = tarfile.TarInfo(name)
-            member.size = len(content)
+            member.size, member.pax_headers = len(content), pax_headers
             tar.addfile(member, io.BytesIO(content))
+    return stream.getvalue()
+
+
+def write_tar(path: Path, files: Sequence[tuple[str, bytes]], form: int = tarfile.PAX_FORMAT) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(tar_bytes(files, form))
     return path
 
 

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -53,21 +53,17 @@ def test_it_keeps_the_memory_of_a_record_for_the_next(child: Child) -> None:
     assert child.call(errands.pages_taken, records, nbytes, 20) < 3 * records * nbytes / mmap.PAGESIZE
 
 
-def test_a_signal_that_ends_it_is_named(child: Child) -> None:
-    with pytest.raises(ChildDiedError, match=r"^SIGSEGV$") as caught:
-        child.call(errands.die)
-    assert caught.value.code == -signal.SIGSEGV
-
-
-def test_an_exit_code_is_named(child: Child) -> None:
-    with pytest.raises(ChildDiedError, match=r"^exit code 5$"):
-        child.call(errands.end, 5)
-
-
-def test_one_that_has_died_says_so_again(child: Child) -> None:
+@pytest.mark.parametrize(
+    ("function", "arguments", "said", "code"),
+    [(errands.die, (), "SIGSEGV", -signal.SIGSEGV), (errands.end, (5,), "exit code 5", 5)],
+)
+def test_what_ends_it_is_named_each_time(
+    child: Child, function: Callable[..., object], arguments: tuple[int, ...], said: str, code: int
+) -> None:
     for _ in range(2):
-        with pytest.raises(ChildDiedError, match=r"^exit code 5$"):
-            child.call(errands.end, 5)
+        with pytest.raises(ChildDiedError, match=f"^{said}$") as caught:
+            child.call(function, *arguments)
+        assert caught.value.code == code
 
 
 def test_killing_it_from_another_thread_ends_a_call(child: Child) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from presize.system import file_version
 from presize.system.file_version import FileVersion
-from presize.system.mounts import Mount
+from presize.system.storage import Mount
 
 HERE = FileVersion(nbytes=10, mtime_ns=20, ctime_ns=30, inode=40, host="a")
 

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 import presize.system.pagecache
 from presize.datasets import LMDBDataset, Loader, Resize
 from presize.errors import DatasetError, OptionError
-from presize.system.pagecache import MappedFile, drop, preload, readahead_pays, window_bytes
+from presize.system.pagecache import MappedFile, drop, preload, readahead_pays
 from presize.system.resources import Memory
+from presize.system.storage import window_bytes
 from processes import run_python
 from tampering import change_manifest
 
@@ -124,8 +125,9 @@ def test_what_another_rank_has_locked_already_needs_no_more_memory(
 
 NOT_ALLOWED = """
     import ctypes, resource, sys
-    from presize.datasets import LMDBDataset
+    from pathlib import Path
     from presize.errors import OptionError
+    from presize.system.pagecache import preload
 
     resource.setrlimit(resource.RLIMIT_MEMLOCK, (4096, 4096))
     libc = ctypes.CDLL(None, use_errno=True)  # and without CAP_IPC_LOCK, which is number 14
@@ -134,19 +136,16 @@ NOT_ALLOWED = """
     sets[0] &= ~(1 << 14)
     assert libc.capset(header, sets) == 0
     try:
-        LMDBDataset(sys.argv[1], preload="memory")
+        preload([(Path(sys.argv[1]), int(sys.argv[2]))], "memory")
     except OptionError as error:
         print(error)
 """
 
 
-def test_memory_that_may_not_be_locked_is_one_line_that_says_what_to_do(dataset: Path) -> None:
-    said = run_python(NOT_ALLOWED, dataset)
-    assert said.count("\n") == 1
-    assert re.match(
-        r"preload: 'memory' locks [\d.]+ kB, and this process may lock 4\.1 kB; allow more with ulimit", said
-    )
-    assert "'page-cache'" in said
+def test_memory_that_may_not_be_locked_is_one_line_that_says_what_to_do(file: tuple[Path, int]) -> None:
+    said = run_python(NOT_ALLOWED, *file)
+    assert re.match(r"preload: 'memory' locks 3\.15 MB, and this process may lock 4\.1 kB; allow more with ul", said)
+    assert "'page-cache'" in said and said.count("\n") == 1
 
 
 # --- a dataset's ---

@@ -1,21 +1,30 @@
-"""Cores and memory that a process may have, as made-up /proc and /sys trees tell it; and what this one has."""
+"""What a machine has and a process may use, as made-up /proc and /sys trees tell it; and what this one has."""
 
 from __future__ import annotations
 
 import os
 import resource
+import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 
 from presize.datasets import LMDBDataset, Loader, RandomResizedCrop, make_loader
 from presize.system.resources import (
+    Cpu,
+    Nvidia,
     available_memory,
     control_groups,
     cpu_quota,
     max_open_shards,
+    read_cpu,
+    read_limits,
     read_memory,
+    read_nvidia,
+    read_shared_memory,
     usable_cores,
 )
 from trees import roots
@@ -91,18 +100,18 @@ GROUPS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("proc", "sys", "expected", "reason"), GROUPS, ids=[row[3] for row in GROUPS])
+@pytest.mark.parametrize(("proc", "groups", "expected", "reason"), GROUPS, ids=[row[3] for row in GROUPS])
 def test_limits_of_control_groups(
-    proc: Mapping[str, str], sys: Mapping[str, str], expected: tuple[object, object], reason: str, tmp_path: Path
+    proc: Mapping[str, str], groups: Mapping[str, str], expected: tuple[object, object], reason: str, tmp_path: Path
 ) -> None:
-    places = roots(tmp_path, {"meminfo": MEMINFO, **proc}, sys)
+    places = roots(tmp_path, {"meminfo": MEMINFO, **proc}, groups)
     assert (cpu_quota(*places), read_memory(*places).limit) == expected, reason
 
 
 def test_the_innermost_group_comes_first_and_none_lies_outside(tmp_path: Path) -> None:
     own = {"self/mountinfo": V2_ROOT, "self/cgroup": "0::/a/b\n"}
-    proc, sys = roots(tmp_path, own, {"fs/cgroup/a/b/x": "", "fs/x": ""})
-    groups = [group.relative_to(sys).as_posix() for group in control_groups("cpu", proc, sys)]
+    proc, system = roots(tmp_path, own, {"fs/cgroup/a/b/x": "", "fs/x": ""})
+    groups = [group.relative_to(system).as_posix() for group in control_groups("cpu", proc, system)]
     assert groups == ["fs/cgroup/a/b", "fs/cgroup/a", "fs/cgroup"]
 
 
@@ -190,3 +199,132 @@ def test_the_number_of_open_shards_follows_from_the_limits(
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, soft))
     assert max_open_shards() == shards, reason
+
+
+# --- the CPU, limits and GPUs ---
+
+X86 = """\
+processor\t: 0
+vendor_id\t: GenuineIntel
+model name\t: Intel(R) Xeon(R) Platinum 8375C CPU @ 2.90GHz
+flags\t\t: fpu sse sse2 ssse3 sse4_1 sse4_2 avx avx2 avx512f avx512bw
+
+processor\t: 1
+model name\t: another
+flags\t\t: fpu
+"""
+ARM = (
+    "processor\t: 0\nBogoMIPS\t: 243.75\nFeatures\t: fp asimd evtstrm aes\nCPU implementer\t: 0x41\nCPU part\t: 0xd0c\n"
+)
+
+
+# --- the CPU ---
+
+
+XEON = "Intel(R) Xeon(R) Platinum 8375C CPU @ 2.90GHz"
+
+
+@pytest.mark.parametrize(
+    ("proc", "online", "model", "instructions", "cores"),
+    [
+        ({"cpuinfo": X86}, "0-31,64-95", XEON, ("SSE4", "AVX2", "AVX-512"), 64),
+        ({"cpuinfo": X86}, "0", XEON, ("SSE4", "AVX2", "AVX-512"), 1),
+        ({"cpuinfo": ARM}, "0-3,8", None, ("NEON",), 5),
+        ({}, "0-0,2,4-63", None, None, 62),
+        ({}, None, None, None, os.cpu_count()),
+    ],
+)
+def test_a_cpu_has_a_model_instructions_and_cores(
+    proc: Mapping[str, str], online: str | None, model: str | None, instructions: Any, cores: int, tmp_path: Path
+) -> None:
+    cpu = read_cpu(*roots(tmp_path, proc, {"devices/system/cpu/online": f"{online}\n"} if online else {}))
+    assert (cpu.instructions, cpu.online, cpu.quota) == (instructions, cores, None)
+    assert cpu.model == model if model else cpu.model
+
+
+def test_this_process_may_use_the_cores_it_is_bound_to() -> None:
+    allowed = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {min(allowed)})
+        assert read_cpu().cores == 1
+    finally:
+        os.sched_setaffinity(0, allowed)
+    assert read_cpu().cores == len(allowed)
+
+
+@pytest.mark.parametrize(("cores", "quota", "usable"), [(64, 2.5, 2.5), (2, 8.0, 2.0), (4, None, 4.0)])
+def test_the_time_of_no_more_cores_can_be_used_than_there_are_and_than_the_quota_is(
+    cores: int, quota: float | None, usable: float
+) -> None:
+    assert Cpu("", None, cores, 64, quota).usable == usable
+
+
+def test_shared_memory_may_be_absent(tmp_path: Path) -> None:
+    assert read_shared_memory(tmp_path / "shm") is None
+    found = read_shared_memory(tmp_path)
+    assert found is not None
+    assert 0 < found.free <= found.total
+
+
+# --- limits ---
+
+
+def test_limits_are_those_of_this_process(tmp_path: Path) -> None:
+    limits = read_limits(tmp_path)
+    files, locked = resource.getrlimit(resource.RLIMIT_NOFILE), resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    expected = [None if value == resource.RLIM_INFINITY else value for value in (*files, locked[0])]
+    assert [limits.open_files, limits.open_files_at_most, limits.locked_bytes] == expected
+
+
+@pytest.mark.parametrize(("capabilities", "any_amount"), [("000001fffeffffff", True), ("00000000a80425fb", False)])
+def test_who_has_the_capability_may_lock_any_amount(capabilities: str, any_amount: bool, tmp_path: Path) -> None:
+    if resource.getrlimit(resource.RLIMIT_MEMLOCK)[0] == resource.RLIM_INFINITY:
+        pytest.skip("this machine has no limit")
+    proc, _ = roots(tmp_path, {"self/status": f"Name:\tpython\nCapEff:\t{capabilities}\n"})
+    assert (read_limits(proc).locked_bytes is None) == any_amount
+
+
+# --- NVIDIA's driver ---
+
+VERSION = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build\nGCC version:  gcc 12\n"
+DRIVER = {
+    "driver/nvidia/version": VERSION,
+    "driver/nvidia/gpus/0000:17:00.0/information": "Model: \t\t NVIDIA H100 80GB HBM3\nIRQ:   \t\t 18\n",
+    "driver/nvidia/gpus/0000:65:00.0/information": "Model: \t\t NVIDIA L4\n",
+}
+
+
+def test_the_driver_and_its_gpus_are_known_without_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert read_nvidia(tmp_path) is None
+    assert read_nvidia(roots(tmp_path, DRIVER)[0]) == Nvidia("570.86.15", ("NVIDIA H100 80GB HBM3", "NVIDIA L4"))
+
+
+class NVMLError(Exception):
+    pass
+
+
+def nvml(lanes: int | None) -> ModuleType:
+    """As pynvml is to be called: no GPU here to ask. None for a driver that does not answer."""
+
+    def ask(_gpu: int) -> int:
+        if lanes is None:
+            raise NVMLError
+        return lanes
+
+    module = ModuleType("pynvml")
+    vars(module).update(
+        NVMLError=NVMLError, nvmlInit=lambda: None, nvmlShutdown=lambda: None, nvmlDeviceGetCount=lambda: 2,
+        nvmlDeviceGetHandleByIndex=lambda number: number, nvmlDeviceGetCurrPcieLinkWidth=ask,
+    )  # fmt: skip
+    return module
+
+
+@pytest.mark.parametrize(("lanes", "expected"), [(16, (16, 16)), (None, ())])
+def test_pynvml_tells_the_lanes_where_it_is_installed(
+    lanes: int | None, expected: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", nvml(lanes))
+    found = read_nvidia(roots(tmp_path, DRIVER)[0])
+    assert found is not None
+    assert found.pcie_lanes == expected

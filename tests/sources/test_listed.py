@@ -1,0 +1,525 @@
+"""What is in a source, whatever kind it is of: its samples in their order, their labels, and what is left out."""
+
+from __future__ import annotations
+
+import os
+import tarfile
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foreign import FIXTURES, image_column, picture, tar_bytes, tar_samples, text_recognition, write_lmdb
+from listings import (
+    OUT,
+    Make,
+    at,
+    classes_in_parquet,
+    facts,
+    files,
+    holding,
+    in_lmdb,
+    in_parquet,
+    in_tar,
+    labelled,
+    make,
+    not_utf8,
+    several,
+    table,
+)
+from presize.errors import PresizeWarning
+from presize.formatting import size_text
+from presize.options import ColumnType, Companion, SourceOptions
+from presize.sources.scan import scan
+
+
+def of(reason: str, make: Make, options: dict[str, Any] | None = None, said: str = "", **expected: Any) -> Any:
+    """A row of the table.
+
+    Args:
+        reason: what it shows.
+        make: makes the source.
+        options: SourceOptions, and arguments of scan.
+        said: the warning that there is, and no other.
+        expected: what `facts` tells of the source; no rejects where nothing is said of them.
+    """
+    return pytest.param(make, options or {}, said, {"rejected": {}, **expected}, id=reason)
+
+
+FLAT: dict[str, Any] = {"classes": None, "labels": None, "by_folder": False}
+UNLABELLED = {"labels": "none"}
+LONG = "é" * 127 + "x"
+SPLITS = "they become its classes; if they are splits, use --split folders$"
+FOLDERS = [
+    of("a folder is before those in it and after names that sort before a slash",
+       files("c/a/b/1", "c/a/2", "c/a-b/3", "c/4", "c/a0/5", "c/b"),
+       paths=["c/4", "c/b", "c/a/2", "c/a-b/3", "c/a/b/1", "c/a0/5"], by_folder=True),
+    of("a flat folder has no labels", files("2", "10", "1"), paths=["1", "10", "2"], **FLAT),
+    of("names do not decide", files("a/t.txt", "a/1", "a/2.jpg"), paths=["a/1", "a/2.jpg", "a/t.txt"]),
+    of("hidden files and folders are counted and not entered",
+       files(".DS_Store", ".git/config", ".git/objects/1", "a/._1.jpg", "a/.thumbs/1.jpg", "a/1.jpg", "a/..2"),
+       paths=["a/1.jpg"], hidden=5, classes=("a",)),
+    of("files beside class folders are counted", files("README", "labels.csv", "zzz", "a/1", "b/1"),
+       paths=["a/1", "b/1"], labels=[0, 1], outside=3),
+    of("without labels every file is listed at any depth",
+       files("0.jpg", "b/1.jpg", "a/c/2.jpg", "a/3.jpg", "train/4.jpg", ".hidden/5.jpg"), UNLABELLED,
+       paths=["0.jpg", "a/3.jpg", "a/c/2.jpg", "b/1.jpg", "train/4.jpg"], outside=0, hidden=1, **FLAT),
+    of("splits without labels are no matter", files("train/1.jpg", "val/2.jpg", "3.jpg"), UNLABELLED,
+       paths=["3.jpg", "train/1.jpg", "val/2.jpg"]),
+    of("an empty class folder keeps its number", files("a/1", "b/", "c/.hidden", "d/e/", "f/1"),
+       classes=("a", "b", "c", "d", "f"), labels=[0, 4]),
+    of("a name of 255 bytes", files(f"{LONG}/{LONG}"), paths=[f"{LONG}/{LONG}"]),
+    of("a class list decides the numbers and not the order", files("ant/1", "bee/1", "cow/1"),
+       {"classes": ["cow", "bee", "ant"]},
+       classes=("cow", "bee", "ant"), paths=["ant/1", "bee/1", "cow/1"], labels=[2, 1, 0]),
+    of("a class list may have more names than there are folders", files("bee/1"), {"classes": ["ant", "bee", "cow"]},
+       classes=("ant", "bee", "cow"), labels=[1]),
+    of("vehicles are no splits", files("train/1", "bus/1"), classes=("bus", "train")),
+    of("another word than a split", files("training-shoes/1"), labels=[0]),
+    of("splits asked for by name", files("train/1", "val/1"), {"classes": ["train", "val"]}, labels=[0, 1]),
+    of("images beside classes", files("cats/1.jpg", "2.jpg", "3.png", "notes.txt"),
+       said="2 images beside them belong to none and are left out", paths=["cats/1.jpg"]),
+    of("train and val", files("train/cat/1", "val/cat/1"), said=SPLITS, labels=[0, 1]),
+    of("in other letters", files("Train/cat/1", "VALID/cat/1", "test/cat/1"), said=SPLITS, labels=[0, 1, 2]),
+    of("training", files("training/cat/1"), said=SPLITS, labels=[0]),
+    of("a name from Windows", files("train\\cats\\1.jpg", "train\\dogs\\2.jpg"), said=r"2 of 2 names hold backslashes, "
+       r"such as 'train\\cats\\1.jpg': folders on Windows, but not here, and no sample has a label; unpack the archive "
+       "with unzip, which makes them$", labels=None),
+    of("names from Windows in one class", files("a/b\\1.jpg", "a/b\\2.jpg"),
+       said="2 of 2 names hold backslashes, .* and all samples are of one class; unpack", classes=("a",)),
+    of("names from Windows without labels", files("b\\1.jpg"), UNLABELLED, paths=["b\\1.jpg"]),
+    of("names from Windows in a list", table("b\\1.jpg", "b\\1.jpg", name="t.txt"), {"labels": "t.txt"},
+       said="1 of 1 names hold backslashes", labels=None),
+    of("names from Windows with labels", table("path,label\nb\\1.jpg,cat\n", "b\\1.jpg"), {"labels": "t.csv"},
+       labels=[0]),
+    of("names from Windows in a tar", in_tar(("b\\1.png", picture(1))),
+       said="1 of 1 names hold backslashes, .* has a label; write it again with / in names$", labels=None),
+]  # fmt: skip
+
+AROUND = ("../far/2.jpg", "../far.jpg", "../raw-2/1.jpg", "../far/back -> ../raw/a/1.jpg")
+"""A folder and files beside the source."""
+UNSEEN = "cannot be looked at: "
+LOOP = "a link to a folder that it lies in"
+MANY = UNSEEN + "Too many levels of symbolic links"
+NOWHERE = UNSEEN + "No such file or directory"
+LINKS: list[tuple[str, tuple[str, ...], list[str], dict[str, str]]] = [
+    ("a file inside", ("b/2.jpg -> ../a/1.jpg",), ["a/1.jpg", "b/2.jpg"], {}),
+    ("a folder inside is a class of its own", ("b -> a",), ["a/1.jpg", "b/1.jpg"], {}),
+    ("one that goes out and comes back is inside", ("b/1.jpg -> ../../far/back",), ["a/1.jpg", "b/1.jpg"], {}),
+    ("a link to its own folder", ("a/b -> .",), ["a/1.jpg"], {"a/b": LOOP}),
+    ("a link to the source", ("a/b -> ..",), ["a/1.jpg"], {"a/b": LOOP}),
+    ("a link to the source, as a class", ("b -> .",), ["a/1.jpg"], {"b": LOOP}),
+    ("a link to itself", ("a/b -> b",), ["a/1.jpg"], {"a/b": MANY}),
+    ("a link to itself, as a class", ("b -> b",), ["a/1.jpg"], {"b": MANY}),
+    ("two links to each other", ("a/b -> c", "a/c -> b"), ["a/1.jpg"], {"a/b": MANY, "a/c": MANY}),
+    ("each in the other", ("a/b -> ../c", "c/d -> ../a"), ["a/1.jpg", "c/d/1.jpg"], {"a/b/d": LOOP, "c/d/b": LOOP}),
+    ("three folders in a ring", ("a/b -> ../c", "c/d -> ../e", "e/f -> ../a"), ["a/1.jpg", "c/d/f/1.jpg", "e/f/1.jpg"],
+     {"a/b/d/f": LOOP, "c/d/f/b": LOOP, "e/f/b/d": LOOP}),
+    ("a broken link", ("a/2.jpg -> nowhere",), ["a/1.jpg"], {"a/2.jpg": NOWHERE}),
+    ("a broken link, as a class", ("b -> nowhere",), ["a/1.jpg"], {"b": NOWHERE}),
+    ("a device is never read", ("a/2.jpg -> /dev/zero",), ["a/1.jpg"], {"a/2.jpg": "neither a file nor a folder"}),
+]  # fmt: skip
+LINKS_OUT = [
+    ("a file", "a/2.jpg", "../../far.jpg", "a/2.jpg"),
+    ("a folder that begins like the source is outside", "a/2.jpg", "../../raw-2/1.jpg", "a/2.jpg"),
+    ("a folder, as a class", "b", "../far", "b/2.jpg"),
+    ("a folder", "a/deeper", "../../far", "a/deeper/2.jpg"),
+]
+LEFT_OUT = "1 folder left out with all that is in them; the first is '.*--follow-links"
+FOLLOWED = {"follow_links": True}
+LINKED = [
+    *(of(f"{reason}{', followed' * len(options)}", files("a/1.jpg", *AROUND, *links), options, paths=paths,
+         rejected=rejected, classes=tuple(sorted({path.partition("/")[0] for path in paths})))
+      for reason, links, paths, rejected in LINKS for options in ({}, FOLLOWED)),
+    *(of(f"{reason} outside", files("a/1.jpg", *AROUND, f"{link} -> {to}"), said="" if link == path else LEFT_OUT,
+         paths=["a/1.jpg"], classes=("a",), rejected={link: OUT}, errors={link: "SourceError"})
+      for reason, link, to, path in LINKS_OUT),
+    *(of(f"{reason} outside, followed", files("a/1.jpg", *AROUND[:3], f"{link} -> {to}"),
+         FOLLOWED, paths=["a/1.jpg", path])
+      for reason, link, to, path in LINKS_OUT),
+    of("the folder above the source", files("a/1.jpg", "../far/2.jpg", "a/up -> ../.."), FOLLOWED,
+       paths=["a/1.jpg", "a/up/far/2.jpg"], rejected={"a/up/raw": LOOP}),
+    of("the source is a link", lambda folder: make(folder, "raw/a/1.jpg", "link -> raw") / "link", paths=["a/1.jpg"]),
+    of("a container that is a link out", several(in_tar(*tar_samples(2), name="x"), files("1.tar -> ../x")), FOLLOWED,
+       labels=[0, 1]),
+    of("a name like a URL", at("s3:/x", "s3:/x/1.png"), paths=["1.png"]),
+]  # fmt: skip
+
+CATS = ("cats/0.jpg", "cats/1.jpg", "dogs/0.jpg", "dogs/1.jpg")
+TWO = "path,label\ncats/0.jpg,cat\ndogs/0.jpg,dog\n"
+DIGITS = "path,label\ncats/0.jpg,10\ndogs/0.jpg,9\n"
+CSV, TXT = {"labels": "t.csv"}, {"labels": "t.txt"}
+
+
+def typed(name: str, kind: Any) -> dict[str, Any]:
+    return {"types": [ColumnType(name, kind)]}
+
+
+def lines(text: str, *names: str) -> Make:
+    """A plain list of paths."""
+    return table(text, *CATS, *names, name="t.txt")
+
+
+TABLES = [
+    of("a table has its own order",
+       table("label,path,score\nb,dogs/0.jpg,1.5\na,cats/1.jpg,\n", *CATS, "dogs/0.jpg = 12345"),
+       CSV, paths=["dogs/0.jpg", "cats/1.jpg"], labels=[1, 0], classes=("a", "b"), score=[1.5, None],
+       source_nbytes=[5, 1], columns=["path", "source_nbytes", "source_mtime_ns", "label", "score"]),
+    of("whole numbers", table("path,label\ncats/0.jpg,70\ncats/1.jpg,-1\n", *CATS), CSV, classes=None, labels=[70, -1]),
+    of("no labels are needed", table("path\ncats/0.jpg\n", *CATS), CSV, paths=["cats/0.jpg"], **FLAT),
+    of("hidden and other files", table("path\n.hidden.jpg\nnotes.txt\n", ".hidden.jpg", "notes.txt"), CSV,
+       paths=[".hidden.jpg", "notes.txt"]),
+    of("a list of classes", table(TWO, *CATS), {**CSV, "classes": ["dog", "ant", "cat"]},
+       classes=("dog", "ant", "cat"), labels=[2, 0]),
+    of("digits are names, by their values, if told", table(DIGITS, *CATS), CSV | typed("label", "class"),
+       classes=("9", "10"), labels=[1, 0]),
+    of("and by their texts", table(DIGITS, *CATS), CSV | typed("label", "text"), classes=("10", "9")),
+    of("and by a list", table(DIGITS, *CATS), {**CSV, **typed("label", "class"), "classes": ["10", "9"]},
+       classes=("10", "9"), labels=[0, 1]),
+    of("absolute paths", table("path\n{raw}/dogs/1.jpg\ncats/0.jpg\n", *CATS), CSV, paths=["dogs/1.jpg", "cats/0.jpg"]),
+    of("repeated rows are one sample", table("path,caption\ncats/0.jpg,a\ndogs/0.jpg,b\ncats/0.jpg,c\n", *CATS),
+       {**CSV, "repeated": "list"}, paths=["cats/0.jpg", "dogs/0.jpg"], caption=[["a", "c"], ["b"]]),
+    of("one file by several paths is several samples",
+       table("path\ncats/0.jpg\nkittens/0.jpg\ncat.jpg\n", *CATS, "kittens -> cats", "cat.jpg -> cats/0.jpg"), CSV,
+       paths=["cats/0.jpg", "kittens/0.jpg", "cat.jpg"]),
+    of("links out when that is asked for",
+       table("path\nout.jpg\nout/1.jpg\n", "../far/1.jpg", "out -> ../far", "out.jpg -> ../far/1.jpg"),
+       CSV | FOLLOWED, paths=["out.jpg", "out/1.jpg"]),
+    of("containers beside a table are no matter",
+       several(in_parquet(path=["0001"], label=["cat"]), files("0001")), {"labels": "raw/a.parquet"}, paths=["0001"]),
+    of("the folders of a list are classes", lines("dogs/1.jpg\ncats/0.jpg\ndogs/0.jpg\n"), TXT,
+       paths=["dogs/1.jpg", "cats/0.jpg", "dogs/0.jpg"], classes=("cats", "dogs"), labels=[1, 0, 1]),
+    of("a class list of a list", lines("dogs/1.jpg\n"), {**TXT, "classes": ["pets", "dogs"]}, labels=[1]),
+    of("one path has no folder", lines("dogs/1.jpg\n1.jpg\n", "1.jpg"), TXT, classes=None, labels=None),
+    of("labels of its own", lines("dogs/1.jpg pet\ncats/0.jpg lion\n"), TXT, classes=("lion", "pet"), labels=[1, 0]),
+    of("numbers of its own", lines("dogs/1.jpg 7\ncats/0.jpg 2\n"), TXT, classes=None, labels=[7, 2]),
+    of("the second folder, with splits",
+       lines("val/dogs/2.jpg\ntrain/cats/1.jpg\n", "train/cats/1.jpg", "val/dogs/2.jpg"), {**TXT, "split": "folders"},
+       classes=("cats", "dogs"), labels=[1, 0], split=["val", "train"]),
+]  # fmt: skip
+
+BY_FOLDERS = {"split": "folders"}
+SPLIT = [
+    of("splits have one class list", files("val/bee/1.jpg", "train/bee/2.jpg", "train/ant/x/3.jpg", "val/ant/4.jpg"),
+       BY_FOLDERS, split=["train", "train", "val", "val"],
+       paths=["train/ant/x/3.jpg", "train/bee/2.jpg", "val/ant/4.jpg", "val/bee/1.jpg"], labels=[0, 1, 0, 1],
+       classes=("ant", "bee"), by_folder=False),
+    of("a class that a split lacks is numbered",
+       files("train/ant/1.jpg", "train/bee/1.jpg", "train/cow/1.jpg", "val/bee/1.jpg"), BY_FOLDERS,
+       said="different classes; .*: val lacks 2 classes, such as 'ant'$", split=["train", "train", "train", "val"],
+       classes=("ant", "bee", "cow"), labels=[0, 1, 2, 1]),
+    of("a class list numbers those of all splits",
+       files("train/ant/1.jpg", "train/bee/1.jpg", "val/bee/1.jpg", "val/ant/1.jpg"),
+       {**BY_FOLDERS, "classes": ["bee", "cow", "ant"]}, split=["train", "train", "val", "val"], labels=[2, 0, 2, 0]),
+    of("images beside the classes of splits are counted",
+       files("0.jpg", "test/1.jpg", "test/2.jpg", "train/ant/1.jpg", "train/notes.txt"), BY_FOLDERS,
+       said="folders in them its classes; 3 images beside them belong to none", split=["train"],
+       paths=["train/ant/1.jpg"], outside=4),
+    of("splits without classes have no labels", files("notes.txt", "val/2.jpg", "train/1.jpg"), BY_FOLDERS,
+       said=r"its 2 splits \(train, val\) hold no class folders, .*leave out --split, .*add --labels none",
+       split=["train", "val"], paths=["train/1.jpg", "val/2.jpg"], outside=1, classes=None, labels=None),
+    of("without labels all of a split is taken",
+       files("notes.txt", "val/2.jpg", "train/1.jpg", "train/a/b/3.jpg"), BY_FOLDERS | UNLABELLED,
+       split=["train", "train", "val"], paths=["train/1.jpg", "train/a/b/3.jpg", "val/2.jpg"], outside=1,
+       classes=None, labels=None),
+    of("a table has the folders in its paths", table("path\nb/x/1.jpg\na/2.jpg\n", "b/x/1.jpg", "a/2.jpg"),
+       CSV | BY_FOLDERS, split=["b", "a"]),
+    of("a table may have splits", table("path,split\n1.jpg,train\n", "1.jpg"), CSV, split=["train"]),
+    of("a split without samples", files("a/1.jpg"), {"split": "train=0.999999999999,val=0.000000000001"},
+       said="no sample is in val, of 1 in all$", split=["train"]),
+    *(of(f"splits of {' and '.join(names)}",
+         several(*(in_tar(*tar_samples(1, n), name=f"raw/{name}") for n, name in enumerate(names)), files()),
+         {"split": text}, split=split)
+      for names, text, split in (
+          (("data/train-000000.tar", "data/train-000001.tar", "data/val_0.tar"), "folders", ["train", "train", "val"]),
+          (("train/0.tar", "val/0.tar"), "folders", ["train", "val"]),
+          (("0.tar", "1.tar", "2.tar"), "all=1", ["all"] * 3))),
+]  # fmt: skip
+
+CAT = picture(1)
+ELSEWHERE = ["../1.png", "/etc/2.png", "a/../../3.png", "x" * 5000 + "/5.png"]
+NO_PATH = "its name is no relative path of UTF-8 text"
+
+
+FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
+FAR = "very/long/" + "folder/" * 30 + "0001.png"
+"""No name in USTAR."""
+TWO_SAMPLES = tar_bytes(tar_samples(2))
+KEPT = "what lies before is kept"
+
+
+def end_of(tar: bytes) -> int:
+    """Where its end mark is."""
+    return -(-len(tar.rstrip(b"\0")) // 512) * 512
+
+
+def damaged(tar: bytes, at: int) -> bytes:
+    """A tar with a wrong byte in the header of its third sample."""
+    content = bytearray(tar)
+    content[end_of(TWO_SAMPLES) + at] ^= 0x55
+    return bytes(content)
+
+
+def one_field(extension: str, content: bytes) -> Make:
+    """Two samples, the first of which has a file beside its image."""
+    return in_tar(("1.png", CAT), (f"1.{extension}", content), ("2.png", CAT))
+
+
+TARS = [
+    of("files of one stem up to the first dot are a sample",
+       in_tar(("a/1.left.png", CAT), ("a/1.json", b'{"x": 1}'), ("b/1.PNG", CAT), ("b/1.json", b'{"x": 2}')),
+       listed=[{"path": "a/1.left.png", "x": 1}, {"path": "b/1.PNG", "x": 2}], values=[CAT, CAT]),
+    of("a leading dot is no part of a name",
+       in_tar(("./._1.png", b"mac"), ("./1.png", CAT), ("./x/.hidden.png", b"")), listed=[{"path": "1.png"}], hidden=2),
+    of("what has no extension or no image", in_tar(("README", b"text"), ("1.txt", b"text"), ("2.png", CAT)),
+       listed=[{"path": "2.png"}], values=[CAT],
+       rejected={"a.tar/README": "its name has no extension",
+                 "a.tar/1.txt": "no image among .txt; the files of a sample have to follow each other"}),
+    of("names that lead elsewhere", in_tar(*((name, CAT) for name in ELSEWHERE), ("4.png", CAT)),
+       listed=[{"path": "4.png"}], rejected={f"a.tar/{name}": NO_PATH for name in ELSEWHERE}),
+    of("of two samples of one name the first is taken",
+       in_tar(("1.png", CAT), ("2.png", CAT), ("1.png", b"other")), paths=["1.png", "2.png"], values=[CAT, CAT],
+       rejected={"a.tar/1.png": "an earlier sample of the file has its name"}),
+    of("no label among others", in_tar(("1.png", CAT), ("1.cls", b"7"), ("2.png", CAT)),
+       listed=[{"path": "1.png", "label": 7}], rejected={"a.tar/2.png": "it has no label"}),
+    of("JSON of all kinds of values becomes columns",
+       in_tar(("0.png", CAT), ("0.json", b'{"tags": ["a", "b"], "box": {"x": 1.5}, "n": null}'),
+              ("1.png", CAT), ("1.json", b'{"tags": [], "n": 3, "flag": true}')),
+       listed=[{"path": "0.png", "tags": ["a", "b"], "box": {"x": 1.5}, "n": None, "flag": None},
+               {"path": "1.png", "tags": [], "box": None, "n": 3, "flag": True}]),
+    of("a name that is not UTF-8", in_tar(("\udcff.png", CAT), ("2.png", CAT), form=tarfile.GNU_FORMAT),
+       paths=["2.png"], rejected={"a.tar/\\xff.png": "its name is not UTF-8"}),
+    of("an extension chooses among several images", in_tar(("1.jpg", CAT), ("1.png", picture(2)), ("1.cls", b"5")),
+       {"keys": "png"}, said=r"\.jpg \(1\); it is left out",
+       listed=[{"path": "1.png", "label": 5}], values=[picture(2)]),
+    of("several images", in_tar(("1.jpg", CAT), ("1.png", CAT), ("2.png", CAT)), paths=["2.png"],
+       rejected={"a.tar/1.jpg": "its sample has several images, .jpg and .png; choose one, such as --keys jpg"}),
+    of("fields without one type are left out and said",
+       in_tar(("1.png", CAT), ("1.json", b'{"x": 1, "y": 1}'), ("2.png", CAT), ("2.json", b'{"x": "a"}')),
+       said=r"number of samples that have it: x \(2\); it is left out",
+       listed=[{"path": "1.png", "y": 1}, {"path": "2.png", "y": None}]),
+    of("a field whose name is no text", in_tar(("a.png", CAT), ("a.json", b'{"\\ud800": 3, "b": 4}')),
+       said=r"number of samples that have it: .*\(1\); it is left out", listed=[{"path": "a.png", "b": 4}]),
+    of("a file that is no tar among others",
+       several(in_tar(*tar_samples(2)), lambda folder: (folder / "raw/b.tar").write_bytes(b"<html>" * 200), files()),
+       said=r"1 file left out with all that is in them; .*'b\.tar': it is no tar", labels=[0, 1],
+       rejected={"b.tar": "it is no tar: its first block is no header"}),
+    of("a container whose name is not UTF-8",
+       several(in_tar(*tar_samples(2)), in_tar(*tar_samples(1), name="raw/\udcff.tar")),
+       said="its name is not UTF-8", labels=[0, 1], rejected={"\\xff.tar": "its name is not UTF-8"}),
+    *(of(f".{extension} of {content[:20]!r}", one_field(extension, content), paths=["2.png"],
+         rejected={"a.tar/1.png": said})
+      for extension, content, said in (
+          ("cls", b"cat", "its .cls cannot be read: expected a whole number, got 'cat'"),
+          ("json", b"[1]", "its .json cannot be read: expected a JSON object"),
+          ("json", b'{"a": ', "its .json cannot be read: Expecting value"),
+          ("json", b"[" * 100_000, "its .json cannot be read: maximum recursion depth exceeded while decoding a JSON "
+           "array from a unicode string"),
+          ("txt", b"\xff\xfe", "its .txt cannot be read: 'utf-8' codec can't decode byte 0xff in position 0: invalid "
+           "start byte"),
+          ("txt", b"a" * (1 << 20) + b"a", "its .txt has 1.05 MB, too many for a label"))),
+    *(of(f"{form} of {name[:30]}", in_tar((name, CAT), ("z.png", picture(2)), form=number), paths=[name, "z.png"],
+         values=[CAT, picture(2)])
+      for form, number in FORMATS.items()
+      for name in ("a.png", "folder/" * 20 + "0001.png", "été/ü.png", *[FAR] * (form != "ustar"))),
+    *(of(f"a size of {size[:9]} is not taken", holding("a.tar", tar_bytes([("1.png", CAT)], size=size)), values=[CAT])
+      for size in ("9" * 5000, "-5", "1_0")),
+    *(of(f"tars with {padding} bytes between them",
+         holding("a.tar", bytes(padding).join(tar_bytes(tar_samples(3, n), tarfile.GNU_FORMAT) for n in (0, 3, 6))),
+         values=[picture(n) for n in range(9)], labels=[n % 3 for n in range(9)])
+      for padding in (0, 512, 10240, 3 << 20)),
+    of("a sample has no files of the next tar",
+       holding("a.tar", tar_bytes([*tar_samples(2), ("x.png", CAT)])
+               + tar_bytes([("x.cls", b"1"), *tar_samples(1, 5)])),
+       paths=["000000.png", "000001.png", "000005.png"],
+       rejected={"a.tar/x.png": "it has no label",
+                 "a.tar/x.cls": "no image among .cls; the files of a sample have to follow each other"}),
+    of("of joined tars with the same names the first is taken", holding("a.tar", TWO_SAMPLES * 2), labels=[0, 1],
+       rejected=dict.fromkeys(("a.tar/000000.png", "a.tar/000001.png"), "an earlier sample of the file has its name")),
+    *(of(f"{rest[:8]!r} behind an end mark and {padding} bytes", holding("a.tar", TWO_SAMPLES + bytes(padding) + rest),
+         labels=[0, 1], rejected={"a.tar": f"byte {len(TWO_SAMPLES) + padding:,}, behind its end mark at byte "
+                                           f"{end_of(TWO_SAMPLES):,}, begins no header; {KEPT}"})
+      for rest in (b"\n", b"<html>" * 1000, b"\x1f\x8b" + bytes(2000) + b"x") for padding in (0, 2 << 20)),
+    of("a tar that is cut short behind another",
+       holding("a.tar", tar_bytes(tar_samples(1)) + tar_bytes(tar_samples(3, 1))[:700]), paths=["000000.png"],
+       rejected={"a.tar": f"it ends after 188 of the {len(CAT):,} bytes of '000001.png'; {KEPT}"}),
+    *(of(f"a third header that is damaged at {at}", holding("a.tar", damaged(tar_bytes(tar_samples(5)), at)),
+         labels=[0, 1], rejected={"a.tar": f"byte {end_of(TWO_SAMPLES):,} begins no header; {KEPT}"})
+      for at in (0, 3, 124, 150, 345)),
+    of("a download that stopped in a file of its full size", holding("a.tar", TWO_SAMPLES.ljust(3 << 20, b"\0")),
+       labels=[0, 1], rejected={"a.tar": f"its end mark at byte {end_of(TWO_SAMPLES):,} is followed by "
+                                         f"{size_text((3 << 20) - end_of(TWO_SAMPLES))} of zeros; {KEPT}"}),
+    of("shards of WebDataset", lambda _: FIXTURES / "webdataset",
+       listed=[{"path": f"{'ant bee cow'.split()[n % 3]}/{n:04d}.jpg", "label": n % 3, "caption": f"picture {n}",
+                "width_": 24 + n,  # the index has a width of its own
+                "score": n / 4, "txt": f"a text of {n}"} for n in range(9)]),
+]  # fmt: skip
+
+NUMBERED = {"keys": "image-{:09d}", "label_keys": "label-{:09d}"}
+TEXTS = {"keys": "text-recognition"}
+NOT_TEXT = "its label is not UTF-8 text"
+COUNTED = r"^'data\.mdb': 'num-samples' says {} samples, and it holds 2 images; all are taken$"
+
+
+def keys_of(*numbers: int) -> list[str]:
+    return [f"image-{number:09d}" for number in numbers]
+
+
+def basicsr(folder: Path) -> Path:
+    names = ["0801_s001", "0801_s002", "folder/0802_s001"]
+    path = write_lmdb(folder / "raw/x.lmdb", {name: picture(n) for n, name in enumerate(names)})
+    lines = [f"{name}.png (20,24,3) 1" for name in [*reversed(names), "0999"]]
+    (path / "meta_info.txt").write_text("\n".join([*lines, ""]))
+    return folder / "raw"
+
+
+def one_damaged(folder: Path) -> Path:
+    text_recognition(folder / "raw/a", ["x"])
+    os.truncate(text_recognition(folder / "raw/b", ["y"]) / "data.mdb", 9000)
+    return folder / "raw"
+
+
+HASHES = [f"{n * 7919 % 1000:040x}" for n in range(30)]
+LMDBS = [
+    of("text recognition has images and texts", lambda folder: text_recognition(folder / "raw", ["a", "7", "été", ""]),
+       TEXTS, paths=keys_of(1, 2, 3, 4), text=["a", "7", "été", ""],
+       values=[picture(n) for n in range(1, 5)], classes=None),
+    of("labels are classes", labelled(b"dog", b"cat", b"dog"), NUMBERED, labels=[1, 0, 1], classes=("cat", "dog")),
+    of("labels are numbers", labelled(b"7", b"0", b"-1"), NUMBERED, labels=[7, 0, -1], classes=None),
+    of("labels are codes", labelled(b"007", b"7"), NUMBERED, labels=[0, 1], classes=("007", "7")),
+    of("an empty class is none", labelled(b"cat", b"", b"dog"), NUMBERED, labels=[0, 1], classes=("cat", "dog"),
+       rejected={"data.mdb/image-000000002": "it has no label"}),
+    of("labels in a column are texts", labelled(b"7", b"007"), {**NUMBERED, "label_keys": "digits=label-{:09d}"},
+       digits=["7", "007"]),
+    of("digits are classes if told", labelled(b"10", b"9", b"10"), NUMBERED | typed("label", "class"), labels=[1, 0, 1],
+       classes=("9", "10")),
+    of("BasicSR's meta info lists the images", basicsr, {"keys": "basicsr"},
+       paths=["folder/0802_s001.png", "0801_s002.png", "0801_s001.png"], values=[picture(n) for n in (2, 1, 0)],
+       rejected={"x.lmdb/data.mdb/0999.png": "the LMDB has no such key"}),
+    of("LSUN has the order of the file", in_lmdb({key: picture(n, "WEBP") * 40 for n, key in enumerate(HASHES)}),
+       {"keys": "lsun"}, paths=HASHES, values=[picture(n, "WEBP") * 40 for n in range(30)]),
+    of("equal keys of several LMDBs get their names",
+       several(lambda folder: text_recognition(folder / "raw/MJ/train", ["a", "b"]),
+               lambda folder: text_recognition(folder / "raw/ST", ["c"]), files()),
+       TEXTS, paths=["MJ/train/image-000000001", "MJ/train/image-000000002", "ST/image-000000001"],
+       text=["a", "b", "c"]),
+    of("one file, by number and not by text",
+       lambda folder: write_lmdb(folder / "a.mdb", {f"{n}": picture(n) for n in range(12)}, subdir=False),
+       {"keys": "{}"}, paths=[f"{n}" for n in range(12)], values=[picture(n) for n in range(12)]),
+    of("a label that is missing or no text costs one sample",
+       in_lmdb(dict.fromkeys(keys_of(1, 2, 3, 4, 5), CAT) | {f"label-{n:09d}": b"x" for n in (1, 3)}
+               | {"label-000000004": b"\xff", "label-000000005": b"x" * 70_000, "label-000000009": b"of no image"}),
+       TEXTS, paths=keys_of(1, 3),
+       rejected={"data.mdb/image-000000002": "it has no label", "data.mdb/image-000000004": NOT_TEXT,
+                 "data.mdb/image-000000005": NOT_TEXT}),
+    *(of(f"{options['keys']} of a count of {count}", labelled(b"x", b"y", **{"num-samples": b"%d" % count}), options,
+         said=COUNTED.format(count), paths=keys_of(1, 2))
+      for options in (NUMBERED, TEXTS, {"keys": "image-%09d"}) for count in (1, 30)),
+    of("a key that is no path", in_lmdb({"ok": CAT, "../up": CAT, b"\xff\x00": CAT}), {"keys": "lsun"}, paths=["ok"],
+       rejected={"data.mdb/../up": NO_PATH, "data.mdb/": NO_PATH}),
+    of("numbers of many digits",
+       in_lmdb(dict.fromkeys([f"{n:017d}" for n in (0, 5, 10**17 - 1, 10**17, 10**19)] + ["00"], CAT)),
+       {"keys": "{:017d}"}, paths=[f"{n:017d}" for n in (0, 5, 10**17 - 1, 10**17)]),
+    of("a damaged LMDB among others", one_damaged, TEXTS,
+       said=r"'b/data\.mdb': it is damaged: it has 9000 bytes, too few for its pages", text=["x"],
+       rejected={"b/data.mdb": "it is damaged: it has 9000 bytes, too few for its pages"}),
+]  # fmt: skip
+
+PICTURES = [picture(number) for number in range(7)]
+NAMES = ["a.png", None, "a.png", "../b.png", "", "/c.png", "d.png"]
+FRAMES = [[{"bytes": b"a", "path": None}], []]
+NAMED = ["dog", "cat"]
+PARQUET = [
+    of("files of Hugging Face's datasets", lambda _: FIXTURES / "datasets", classes=("ant", "bee", "cow"),
+       listed=[{"path": f"{n:04d}.png", "label": n % 3, "caption": f"picture {n}"} for n in [7, 8, *range(7)]]),
+    of("rows without a name of their own get their number", in_parquet("data/x", image=image_column(PICTURES, NAMES)),
+       paths=["a.png", *(f"data/x/{row:08d}" for row in range(1, 6)), "d.png"]),
+    of("names that two files share get the name of the file in front",
+       several(*(in_parquet(name, image=image_column(PICTURES[:2], ["a.png", name])) for name in ("t-0", "t-1"))),
+       paths=["t-0/a.png", "t-0/t-0", "t-1/a.png", "t-1/t-1"]),
+    of("one of several image columns is chosen and other bytes are left out",
+       in_parquet(photo=image_column(PICTURES[:2]), mask=image_column(PICTURES[2:4]), frames=FRAMES, label=[3, 4]),
+       {"keys": "mask"}, said=r"photo \(2\), frames \(2\); it is left out", values=PICTURES[2:4],
+       listed=[{"path": "a/00000000", "label": 3}, {"path": "a/00000001", "label": 4}]),
+    *(of(f"labels of {kind or 'their own'} type", classes_in_parquet(NAMED), typed("label", kind) if kind else {},
+         labels=[0, 1], classes=("dog", "cat"))
+      for kind in (None, "text", "class")),
+    of("a class list renumbers", classes_in_parquet(NAMED), {"classes": ["cat", "bee", "dog"]}, labels=[2, 0],
+       classes=("cat", "bee", "dog")),
+    of("a class list names numbers", in_parquet(image=image_column(PICTURES[:2]), label=[1, 0]),
+       {"classes": ["dog", "bee"]}, labels=[1, 0], classes=("dog", "bee")),
+    of("truth values are classes", in_parquet(image=image_column(PICTURES[:3]), label=[True, False, True]),
+       labels=[1, 0, 1], classes=("false", "true")),
+    of("no labels are wanted", classes_in_parquet(NAMED), UNLABELLED, labels=None, classes=None),
+    of("labels that number no class", classes_in_parquet(NAMED, labels=[0, -1, 1, 2]), labels=[0, 1],
+       rejected={f"a.parquet/a/0000000{row}": "its label is not in the class list of 2 names" for row in (1, 3)}),
+]  # fmt: skip
+
+MASK = Companion("mask", "masks/{stem}.png")
+NOT_AN_IMAGE = "not an image format that presize reads"
+
+
+def paired(*companions: Companion, **options: Any) -> dict[str, Any]:
+    return {"companions": companions, **options}
+
+
+COMPANIONS = [
+    of("files that are companions are no samples", files("1.jpg", "1_mask.png = 1", "2.jpg", "2_mask.png = 22"),
+       paired(Companion("mask", "{stem}_mask.png")), paths=["1.jpg", "2.jpg"], mask_source_nbytes=[1, 2]),
+    of("what a column names may be a sample itself",
+       table("path,next\n1.jpg,2.jpg\n2.jpg,3.jpg\n3.jpg,3.jpg\n", "1.jpg", "2.jpg = 22", "3.jpg = 333"),
+       paired(Companion("mask", column="next"), **CSV), paths=["1.jpg", "2.jpg", "3.jpg"],
+       mask_source_nbytes=[2, 3, 3]),
+    of("a sample without a companion is rejected and a file that is no image skipped",
+       files("a/1.jpg", "a/2.jpg", "a/notes.txt", "masks/1.png"), paired(MASK), paths=["a/1.jpg"],
+       rejected={"a/2.jpg": "companion mask does not exist", "a/notes.txt": NOT_AN_IMAGE},
+       errors={"a/2.jpg": "ImageError", "a/notes.txt": "NotAnImageError"}),
+    of("a companion that is a link out of the source is none",
+       files("a/1.jpg", "a/2.jpg", "masks/1.png -> ../../far.png", "masks/2.png", "../far.png"), paired(MASK),
+       paths=["a/2.jpg"], rejected={"masks/1.png": OUT, "a/1.jpg": f"companion mask is {OUT}"},
+       errors={"masks/1.png": "SourceError", "a/1.jpg": "ImageError"}),
+    of("but when that is asked for", files("a/1.jpg", "masks/1.png -> ../../far.png", "../far.png = 12345"),
+       paired(MASK, **FOLLOWED), paths=["a/1.jpg"], mask_source_nbytes=[5]),
+    of("a column may not lead out of the source, or be empty",
+       table("path,seg\n1.jpg,../raw/m.png\n2.jpg,m.png\n3.jpg,\n", "1.jpg", "2.jpg", "3.jpg", "m.png"),
+       paired(Companion("mask", column="seg"), **CSV), paths=["2.jpg"],
+       rejected={"1.jpg": "companion mask leads out of the source",
+                 "3.jpg": "companion mask is not named in column seg"}),
+    of("a folder of companions is no class",
+       files("cats/1.jpg", "masks/1.png", "masks/2.png", "masks/unused.png", "zebras/2.jpg"), paired(MASK),
+       classes=("cats", "zebras"), paths=["cats/1.jpg", "zebras/2.jpg"], labels=[0, 1]),
+]  # fmt: skip
+
+NOT_UTF8 = "its name is not UTF-8"
+BYTES = [
+    of("a file", lambda folder: not_utf8(make(folder / "raw", "a/1.jpg"), b"a/caf\xe9\n.jpg").touch() or folder / "raw",
+       paths=["a/1.jpg"], rejected={"a/caf\\xe9\n.jpg": NOT_UTF8}),
+    *(of(f"the folder {where!r}",
+         lambda folder, where=where: make(not_utf8(make(folder / "raw", "a/1.jpg"), where), "2.jpg", "deeper/3.jpg")
+         and folder / "raw",
+         said=r"1 folder left out .* is '.*caf\\xe9': its name is not UTF-8", paths=["a/1.jpg"], classes=("a",),
+         rejected={where.decode("utf-8", "backslashreplace"): NOT_UTF8})
+      for where in (b"caf\xe9", b"a/caf\xe9")),
+    of("the source", lambda folder: make(not_utf8(folder, b"\xff\n"), "a/1.jpg"), paths=["a/1.jpg"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "said", "expected"),
+    [*FOLDERS, *LINKED, *TABLES, *SPLIT, *TARS, *LMDBS, *PARQUET, *COMPANIONS, *BYTES],
+)
+def test_a_source_has_these_samples(
+    make: Make, options: dict[str, Any], said: str, expected: dict[str, Any], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    source = make(tmp_path)
+    arguments = {name: options[name] for name in ("types", "companions", "follow_links") if name in options}
+    samples = SourceOptions(**{name: value for name, value in options.items() if name not in arguments})
+    with pytest.warns(PresizeWarning, match=said) if said else nullcontext() as warned:
+        found = scan(source, samples, **arguments)
+    assert facts(found, *expected) == expected
+    for warning in warned or ():
+        assert str(warning.message).isprintable()
+        assert warning.filename == __file__, "it points at the caller"
