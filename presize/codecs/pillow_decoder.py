@@ -11,13 +11,12 @@ from PIL import Image
 
 from presize.codecs import plugins, sixteen
 from presize.codecs.bands import bands_of, declares_alpha, plain
-from presize.codecs.exif import orientation_of
 from presize.codecs.icc import to_srgb
 from presize.codecs.jpeg import segments as jpeg_segments
 from presize.codecs.plugins import load, open_image
-from presize.codecs.sniff import has_several, largest_icon, png_chunks, webp_size
+from presize.codecs.sniff import PNG_BITS, has_several, largest_icon, png_of, webp_size
 from presize.codecs.source_facts import Colors, Facts
-from presize.codecs.tiff import BITS, HEIGHT, PHOTOMETRIC, WIDTH, find_image
+from presize.codecs.tiff import BITS, HEIGHT, PHOTOMETRIC, WIDTH, find_image, orientation_of
 from presize.errors import ImageError
 from presize.options import Color, Depth, Icc
 
@@ -107,7 +106,7 @@ def open_other(data: bytes, name: str, max_pixels: int) -> Opened:
     several = has_several(data, name)
     surplus = previewed = False
     if name == "png":
-        data = png_chunks(data, _PNG_CHUNKS)
+        data = png_of(data, _PNG_CHUNKS)
     elif name == "webp":
         check_size(*webp_size(data), max_pixels)  # opening it would allocate its pixels
     elif name == "tiff":
@@ -191,7 +190,7 @@ def _eight_bit(image: Image.Image, data: bytes, name: str) -> Image.Image:
         bands = sixteen.gray_values(image, white, inverted, top=255).astype(np.uint8)
         return Image.fromarray(bands if bands.shape[2] == 2 else bands[:, :, 0])
     converted = _converted(image, data, name)
-    if (name == "png" and data[24] == 16) or (16 in _tiff_bits(image, name) and image.mode in ("RGB", "RGBA")):
+    if (name == "png" and data[PNG_BITS] == 16) or (16 in _tiff_bits(image, name) and image.mode in ("RGB", "RGBA")):
         values = sixteen.values_behind(converted, data, name)  # Pillow drops the low byte
         return converted if values is None else Image.fromarray(sixteen.rounded(values), converted.mode)
     return converted
@@ -236,8 +235,8 @@ def _converted(image: Image.Image, data: bytes, name: str) -> Image.Image:
     target = {"1": "L", "L": "L", "LA": "LA", "La": "LA", "CMYK": "CMYK"}.get(mode, "RGB")
     if image.has_transparency_data:
         target = {"L": "LA", "RGB": "RGBA"}.get(target, target)
-        if name == "png" and mode == "L" and data[24] in PILLOW_SCALE:  # Pillow scales the values and not the key
-            image.info["transparency"] *= PILLOW_SCALE[data[24]]
+        if name == "png" and mode == "L" and data[PNG_BITS] in PILLOW_SCALE:  # Pillow scales the values and not the key
+            image.info["transparency"] *= PILLOW_SCALE[data[PNG_BITS]]
     return image if mode == target else image.convert(target)
 
 
@@ -261,7 +260,7 @@ def is_deep(image: Image.Image, data: bytes, name: str) -> bool:
         return 12 in bits or 16 in bits
     if name == "heic":
         return int(image.info.get("bit_depth", 8)) > 8
-    return image.mode.startswith("I") or (name == "png" and data[24] == 16)
+    return image.mode.startswith("I") or (name == "png" and data[PNG_BITS] == 16)
 
 
 def pixels_of(image: Image.Image, icc: bytes | None, color: Color) -> Pixels:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from presize.codecs.sniff import png_chunks
+from presize.codecs.sniff import PNG_IMAGE, png_of
 from presize.options import Color
 
 Deep = npt.NDArray[np.uint16]
@@ -53,7 +53,7 @@ def values_behind(coarse: Image.Image, data: bytes, name: str) -> Deep | None:
     key = None
     if name == "png":
         key = _transparent_color(data)
-        data = png_chunks(data, frozenset((b"IHDR", b"IDAT", b"IEND")))
+        data = png_of(data, PNG_IMAGE)
     level = cv2.utils.logging.getLogLevel()
     cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)  # it would print what it dislikes
     try:
@@ -78,7 +78,7 @@ def values_behind(coarse: Image.Image, data: bytes, name: str) -> Deep | None:
 
 def _transparent_color(data: bytes) -> npt.NDArray[np.uint16] | None:
     """The colour of a PNG's tRNS chunk, (3,); None without one."""
-    chunk = png_chunks(data, frozenset((b"tRNS",)))[8:]
+    chunk = png_of(data, (b"tRNS",))[8:]
     return np.frombuffer(chunk, ">u2", 3, 8).astype(np.uint16) if len(chunk) >= 18 else None
 
 

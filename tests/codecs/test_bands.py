@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import struct
 
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from pictures import saved
 from presize.codecs.decode import decode
 from presize.codecs.exact import decode_exact
 from presize.codecs.pillow_decoder import Wanted
@@ -27,12 +27,6 @@ WAYS = [
     )
     if order == "<" or not big  # which Pillow does not read
 ]
-
-
-def saved(image: Image.Image, kind: str, **options: object) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, kind, **options)
-    return buffer.getvalue()
 
 
 @pytest.mark.parametrize("depth", [8, 16])

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import base64
-import io
 import struct
-import zlib
 from typing import Any
 
 import numpy as np
@@ -15,26 +13,23 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from paired import CLASS_NUMBERS, mask_of
+from pictures import gray_png, opened, oriented, saved
 from presize.codecs import resize
-from presize.codecs.exact import decode_exact, decode_stored
+from presize.codecs.exact import decode_exact
 from presize.codecs.source_facts import FIELDS
+from presize.codecs.stored_value import decode_value
 from presize.codecs.transcode import transcode_companion
 from presize.errors import ImageError, NotAnImageError
 from presize.options import Companion, Fit, Format, ImageOptions, Size
+from tiffs import page, tiff
 
 MAX_PIXELS = 10_000
-
-
-def saved(image: Image.Image, format: str = "png", **options: Any) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, format, **options)
-    return buffer.getvalue()
 
 
 def palette(mask: np.ndarray, **options: Any) -> bytes:
     image = Image.fromarray(mask, "P")
     image.putpalette([(37 * i) % 256 for i in range(768)])
-    return saved(image, **options)
+    return saved(image, "png", **options)
 
 
 def values(data: bytes) -> np.ndarray:
@@ -55,18 +50,21 @@ def test_a_transparent_index_is_an_index_like_others() -> None:
     assert np.array_equal(values(palette(mask, transparency=7)), mask)
 
 
-@pytest.mark.parametrize("format", ["png", "tiff", "bmp", "ppm"])
-def test_grey_is_kept_in_every_format(format: str) -> None:
-    mask = mask_of(20, 31)
-    assert np.array_equal(values(saved(Image.fromarray(mask), format)), mask)
-
-
-@pytest.mark.parametrize("format", ["png", "tiff", "bmp", "ppm"])
-def test_one_bit_is_0_and_1(format: str) -> None:
-    mask = mask_of(20, 31, numbers=(0, 1))
-    found = values(saved(Image.fromarray(mask.astype(bool)), format))
-    assert found.dtype == np.uint8
-    assert np.array_equal(found, mask)
+@pytest.mark.parametrize(
+    ("numbers", "kinds"),
+    [
+        ((0, 1), ("png", "tiff", "bmp", "ppm")),
+        (CLASS_NUMBERS, ("png", "tiff", "bmp", "ppm")),
+        ((0, 255, 256, 65_535), ("png", "tiff", "ppm")),
+    ],
+    ids=["1 bit", "8 bits", "16 bits"],
+)
+def test_grey_is_kept_in_every_format(numbers: tuple[int, ...], kinds: tuple[str, ...]) -> None:
+    mask = mask_of(20, 31, numbers=numbers)
+    for kind in kinds:
+        found, facts = decode_exact(saved(mask.astype(bool) if max(numbers) == 1 else mask, kind), MAX_PIXELS)
+        assert found.dtype == mask.dtype and np.array_equal(found, mask), kind
+        assert facts.deep == (mask.dtype == np.uint16)
 
 
 @pytest.mark.parametrize("bits", [1, 2, 4])
@@ -76,42 +74,19 @@ def test_a_grey_png_of_few_bits_has_the_numbers_that_are_in_it(bits: int) -> Non
     assert np.array_equal(values(gray_png(mask, bits)), mask)
 
 
-def gray_png(mask: np.ndarray, bits: int) -> bytes:
-    """A grey PNG of 1, 2 or 4 bits, which Pillow does not write."""
-    rows = b""
-    for row in mask:
-        packed = np.unpackbits(row[:, np.newaxis], axis=1)[:, -bits:]
-        rows += b"\0" + np.packbits(packed.reshape(-1)).tobytes()
-
-    def chunk(kind: bytes, content: bytes) -> bytes:
-        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
-
-    header = struct.pack(">IIBBBBB", mask.shape[1], mask.shape[0], bits, 0, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
-
-
-@pytest.mark.parametrize("format", ["png", "tiff", "ppm"])
-def test_16_bits_are_kept(format: str) -> None:
-    mask = mask_of(20, 31, numbers=(0, 255, 256, 65_535))
-    found, facts = decode_exact(saved(Image.fromarray(mask), format), MAX_PIXELS)
-    assert found.dtype == np.uint16
-    assert np.array_equal(found, mask)
-    assert facts.deep
-
-
 def test_32_bits_are_kept_if_16_hold_them() -> None:
     mask = mask_of(20, 31, numbers=(0, 300, 65_535))
-    assert np.array_equal(values(saved(Image.fromarray(mask.astype(np.int32)), "tiff")), mask)
+    assert np.array_equal(values(saved(mask.astype(np.int32), "tiff")), mask)
     with pytest.raises(ImageError, match="values from 0 to 65536; nearest keeps those from 0 to 65535"):
-        values(saved(Image.fromarray(mask.astype(np.int32) // 65_535 * 65_536), "tiff"))
+        values(saved(mask.astype(np.int32) // 65_535 * 65_536, "tiff"))
 
 
 def test_numbers_in_three_channels_are_kept() -> None:
     """As panoptic masks have them."""
     mask = np.stack([mask_of(20, 31, seed) for seed in range(3)], axis=2)
-    assert np.array_equal(values(saved(Image.fromarray(mask))), mask)
+    assert np.array_equal(values(saved(mask, "png")), mask)
     opaque = np.concatenate([mask, np.full((20, 31, 1), 255, np.uint8)], axis=2)
-    assert np.array_equal(values(saved(Image.fromarray(opaque))), mask)
+    assert np.array_equal(values(saved(opaque, "png")), mask)
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA", "CMYK", "F"])
@@ -122,10 +97,8 @@ def test_pixels_that_are_no_numbers_are_refused_by_their_mode(mode: str) -> None
 
 def test_a_mask_is_turned_upright() -> None:
     mask = mask_of(20, 31)
-    exif = Image.Exif()
-    exif[0x0112] = 8
     turned = Image.fromarray(mask).transpose(Image.Transpose.ROTATE_270)
-    assert np.array_equal(values(saved(turned, exif=exif)), mask)
+    assert np.array_equal(values(saved(turned, "png", exif=oriented(8))), mask)
 
 
 def test_what_is_no_image_is_told_from_a_broken_one() -> None:
@@ -143,7 +116,7 @@ def test_what_is_no_image_is_told_from_a_broken_one() -> None:
 def stored(data: bytes, source: Size, options: ImageOptions, format: Format = "png") -> list[np.ndarray]:
     its_own = Companion("mask", "x", format=format).image_options(options)
     made = transcode_companion(data, source, its_own)
-    return [decode_stored(memoryview(value), format, (height, width)) for value, height, width in made.records]
+    return [decode_value(memoryview(value), format, "exact", (height, width)) for value, height, width in made.records]
 
 
 @given(
@@ -158,7 +131,7 @@ def test_a_stored_mask_is_its_source_by_nearest(
     source: Size, wanted: Size, fit: Fit, upscale: bool, numbers: tuple[int, ...], format: Format
 ) -> None:
     mask = mask_of(*source, numbers=numbers)
-    data = palette(mask) if mask.dtype == np.uint8 else saved(Image.fromarray(mask))
+    data = palette(mask) if mask.dtype == np.uint8 else saved(mask, "png")
     (found,) = stored(data, source, ImageOptions(sizes=(wanted,), fit=fit, upscale=upscale), format)
     expected = resize.resize(mask, resize.target(source, wanted, fit, upscale), "nearest", "cykooz")
     assert found.dtype == mask.dtype
@@ -185,11 +158,11 @@ def test_a_mask_is_resized_as_pillow_resizes_the_file(
     top = 255 if dtype == np.uint8 else 65_535
     mask = np.random.default_rng(1).integers(0, top, (40, 40), endpoint=True).astype(dtype)
     mask[0, 0] = top  # which a PGM of 16 bits has to have
-    data = saved(Image.fromarray(mask), format)
+    data = saved(mask, format)
     options = Companion("mask", "m").image_options(ImageOptions(sizes=(Size(*size),), fit="stretch", upscale=True))
     (record,) = transcode_companion(data, Size(40, 40), options).records
-    expected = np.asarray(Image.open(io.BytesIO(data)).resize(size[::-1], Image.Resampling.NEAREST))
-    assert np.array_equal(decode_stored(memoryview(record.value), "png", size), expected)
+    expected = np.asarray(opened(data).resize(size[::-1], Image.Resampling.NEAREST))
+    assert np.array_equal(decode_value(memoryview(record.value), "png", "exact", size), expected)
 
 
 @pytest.mark.parametrize("filter", ["nearest", "bicubic"])
@@ -204,29 +177,10 @@ def test_a_stored_mask_of_another_size_is_damaged(format: Format) -> None:
     its_own = Companion("mask", "x", format=format).image_options(ImageOptions(sizes=(Size(64, 64),)))
     value = transcode_companion(palette(mask_of(20, 31)), Size(20, 31), its_own).records[0].value
     with pytest.raises(ValueError):
-        decode_stored(memoryview(value), format, (20, 32))
+        decode_value(memoryview(value), format, "exact", (20, 32))
 
 
 # What Pillow has scaled or inverted
-
-
-@pytest.mark.parametrize(
-    ("data", "expected"),
-    [
-        (b"P5 4 1 20\n" + bytes([0, 1, 7, 20]), [0, 1, 7, 20]),
-        (b"P5\n# 21 classes\n4 1\n255\n" + bytes([0, 1, 7, 255]), [0, 1, 7, 255]),
-        (b"P5 4 1 1000\n" + struct.pack(">4H", 0, 1, 7, 1000), [0, 1, 7, 1000]),
-        (b"P2 4 1 20\n0 1 7 20\n", [0, 1, 7, 20]),
-    ],
-)
-def test_the_numbers_of_a_pgm_are_those_of_the_file_whatever_is_its_largest(data: bytes, expected: list[int]) -> None:
-    assert values(data)[0].tolist() == expected
-
-
-def test_the_numbers_of_a_ppm_are_those_of_the_file() -> None:
-    assert values(b"P6 1 1 20\n" + bytes([1, 7, 20]))[0].tolist() == [[1, 7, 20]]
-    with pytest.raises(ImageError, match="16 bits in three channels"):
-        values(b"P6 1 1 1000\n" + struct.pack(">3H", 1, 7, 1000))
 
 
 # Rows of 0, 1, 7, 15 and of 0, 1, 7, 4095, and a pixel (0, 1, 7): Pillow writes JPEG 2000 of 8 and 16 bits alone.
@@ -244,40 +198,34 @@ J2K_RGB_12_BITS = base64.b64decode(
 )
 
 
-@pytest.mark.parametrize(("data", "expected"), [(J2K_4_BITS, [0, 1, 7, 15]), (J2K_12_BITS, [0, 1, 7, 4095])])
-def test_the_numbers_of_a_jpeg_2000_are_those_of_the_file_whatever_its_bits(data: bytes, expected: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"P5 4 1 20\n" + bytes([0, 1, 7, 20]), [0, 1, 7, 20]),
+        (b"P5\n# 21 classes\n4 1\n255\n" + bytes([0, 1, 7, 255]), [0, 1, 7, 255]),
+        (b"P5 4 1 1000\n" + struct.pack(">4H", 0, 1, 7, 1000), [0, 1, 7, 1000]),
+        (b"P2 4 1 20\n0 1 7 20\n", [0, 1, 7, 20]),
+        (b"P6 1 1 20\n" + bytes([1, 7, 20]), [[1, 7, 20]]),
+        (J2K_4_BITS, [0, 1, 7, 15]),
+        (J2K_12_BITS, [0, 1, 7, 4095]),
+    ],
+)
+def test_the_numbers_are_those_of_the_file_whatever_is_its_largest(data: bytes, expected: list[Any]) -> None:
     assert values(data)[0].tolist() == expected
 
 
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
+        (b"P6 1 1 1000\n" + struct.pack(">3H", 1, 7, 1000), "16 bits in three channels"),
         (J2K_RGB_12_BITS, "12 bits in a channel"),
         (struct.pack(">hBBHHHH", 474, 0, 2, 2, 1, 1, 1).ljust(512, b"\0") + b"\x01\x02", "16 bits in an SGI"),
     ],
-    ids=["JPEG 2000", "SGI"],
+    ids=["PPM", "JPEG 2000", "SGI"],
 )
 def test_numbers_that_pillow_cuts_to_8_bits_are_refused(data: bytes, reason: str) -> None:
     with pytest.raises(ImageError, match=reason):
         values(data)
-
-
-def tiff(bits: int | None, photometric: int, row: bytes) -> bytes:
-    """A row of four grey values; None leaves the tag of the bits out, which then are 1."""
-    row += b"\0" * (len(row) % 2)
-    tags = [
-        (256, 4),
-        (257, 1),
-        *([] if bits is None else [(258, bits)]),
-        (259, 1),
-        (262, photometric),
-        (273, 8),
-        (277, 1),
-        (278, 1),
-        (279, len(row)),
-    ]
-    entries = b"".join(struct.pack("<HHIHH", tag, 3, 1, value, 0) for tag, value in tags)
-    return b"II*\0" + struct.pack("<I", 8 + len(row)) + row + struct.pack("<H", len(tags)) + entries + bytes(4)
 
 
 @pytest.mark.parametrize("photometric", [0, 1], ids=["0 is white", "0 is black"])
@@ -295,4 +243,6 @@ def tiff(bits: int | None, photometric: int, row: bytes) -> bytes:
 def test_the_numbers_of_a_tiff_are_those_of_the_file_whichever_is_white(
     bits: int | None, row: bytes, expected: list[int], photometric: int
 ) -> None:
-    assert values(tiff(bits, photometric, row))[0].tolist() == expected
+    pixels = np.frombuffer(row, np.uint8 if bits != 16 else "<u2").reshape(1, -1, 1)
+    one = page(pixels, photometric, t256=(4,), t258=() if bits is None else (bits,))
+    assert values(tiff(one))[0].tolist() == expected

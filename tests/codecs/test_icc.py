@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from pictures import difference
 from presize.codecs.decode import finish
 from presize.codecs.icc import matrix_shaper, to_srgb
 from profiles import GRAY_LINEAR, LINEAR, SRGB, SWAPPED, black_only_profile, curve, display_profile, profile
@@ -49,10 +50,6 @@ def by_lcms(pixels: npt.NDArray[np.uint8], icc: bytes) -> npt.NDArray[np.uint8]:
     image = Image.fromarray(pixels)
     transform = to_srgb(icc, "RGB")
     return np.asarray(image if transform is None else transform.apply(image))
-
-
-def difference(one: npt.NDArray[np.uint8], other: npt.NDArray[np.uint8]) -> int:
-    return int(np.abs(one.astype(np.int16) - other).max())
 
 
 FAST = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import struct
 from typing import Any
 
@@ -10,9 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
+from jpegs import damaged
 
 from effort import examples
+from pictures import saved
 from presize.codecs.decode import decode
 from presize.errors import ImageError
 from tiffs import Page, gradient, page, tiff
@@ -24,12 +24,6 @@ CFA, LINEAR_RAW = 32803, 34892
 
 def small(height: int = 6, width: int = 8, **more: Any) -> Page:
     return page(np.full((height, width, 3), 9, np.uint8), **more)
-
-
-def saved(image: Image.Image, **options: Any) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, "TIFF", **options)
-    return buffer.getvalue()
 
 
 LARGER = page(gradient(60, 80, 3))
@@ -127,7 +121,7 @@ def test_the_orientation_of_the_first_directory_holds_where_the_image_has_none(
     first: tuple[int, ...], image: tuple[int, ...], expected: int, big: bool
 ) -> None:
     data = tiff(small(**REDUCED, t274=first, inner=[page(PHOTO, t274=image)]), big=big)
-    plain = saved(Image.fromarray(PHOTO), tiffinfo={274: expected})
+    plain = saved(PHOTO, "TIFF", tiffinfo={274: expected})
     assert np.array_equal(decode(data).pixels, decode(plain).pixels)
 
 
@@ -169,14 +163,10 @@ WHOLE = [
 
 @pytest.mark.filterwarnings("ignore::UserWarning:PIL.TiffImagePlugin")  # about fields that are damaged
 @settings(max_examples=examples(150), deadline=None)
-@given(st.sampled_from(WHOLE), st.lists(st.tuples(st.integers(1, 700), st.binary(min_size=1, max_size=4)), max_size=4))
-def test_a_damaged_tiff_is_an_image_or_a_reason(whole: bytes, changes: list[tuple[int, bytes]]) -> None:
-    data = bytearray(whole)
-    for back, content in changes:
-        at = max(len(data) - back, 8)
-        data[at : at + len(content)] = content[: len(data) - at]
+@given(st.sampled_from(WHOLE).flatmap(lambda whole: damaged(whole, begin=max(8, len(whole) - 700))))
+def test_a_damaged_tiff_is_an_image_or_a_reason(data: bytes) -> None:
     try:
-        pixels = decode(bytes(data), max_pixels=100_000).pixels
+        pixels = decode(data, max_pixels=100_000).pixels
     except ImageError as error:
         assert str(error).isprintable()
     else:

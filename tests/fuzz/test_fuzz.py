@@ -12,6 +12,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from jpegs import compiled
 
 from effort import EFFORT, examples
 from presize.codecs.jpeg import decoder as jpeg_decoder
@@ -20,8 +21,6 @@ from processes import run_command
 ROOT = Path(__file__).parents[2]
 CORPUS = Path(__file__).parent / "jpeg"
 DIFFERENTIAL = runpy.run_path(str(ROOT / "tools" / "fuzz_jpeg_decoder.py"))
-
-compiled = pytest.mark.skipif(not jpeg_decoder.is_available(), reason="_jpeg_decoder.c is not compiled here, or off")
 
 
 @pytest.fixture(scope="module")
