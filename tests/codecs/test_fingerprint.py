@@ -10,9 +10,9 @@ from typing import Any
 
 import cv2
 import pytest
-from jpegs import without_compiled_code
 from PIL import Image
 
+from jpegs import without_compiled_code
 from presize.codecs import decode, fingerprint, pillow_decoder, resize, transcode
 from presize.codecs.fingerprint import codecs_digest
 from presize.codecs.golden import decoder_images, source_images

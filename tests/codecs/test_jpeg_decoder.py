@@ -9,23 +9,32 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 import simplejpeg
-from hypothesis import assume, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from jpegs import ORDINARY, by_libjpeg, compiled, damaged, encoded, segment, tiled, without_compiled_code
 from PIL import Image
 
 from effort import EFFORT, examples
+from jpegs import (
+    ORDINARY,
+    boxes,
+    by_libjpeg,
+    compiled,
+    encoded,
+    held_to,
+    segment,
+    tiled,
+    without_compiled_code,
+)
 from pictures import noisy_image, saved
 from presize.codecs.jpeg import decoder as jpeg_decoder
 from presize.codecs.jpeg.decoder import Mode
-from presize.codecs.jpeg.tiles import TAG
+from presize.codecs.jpeg.tiles import TAG, with_index
 from presize.codecs.stored_value import decode_value
 from presize.errors import ImageError
 
@@ -34,22 +43,6 @@ C_SOURCES = ("presize/codecs/_jpeg_decoder.c", "presize/codecs/jpeg/any.c", "pre
 MODES: list[Mode] = ["GRAY", "RGB", "BGRX"]
 PIXELS = noisy_image(40, 60, seed=2)
 PLAIN = encoded(PIXELS)
-
-
-sides = st.integers(1, 100)
-samplings = st.sampled_from(ORDINARY)
-qualities = st.sampled_from([1, 10, 50, 75, 90, 95, 100])
-scales = st.sampled_from([1, 2, 4, 8])
-
-
-@contextlib.contextmanager
-def held_to(avx2: bool) -> Iterator[None]:
-    """Decode with AVX2, where there is, or without."""
-    decoder = jpeg_decoder.compiled.trusted()
-    assert decoder is not None
-    decoder.use_avx2(avx2)
-    yield
-    decoder.use_avx2(True)
 
 
 def is_too_narrow(width: int, sampling: str, scale: int) -> bool:
@@ -61,70 +54,40 @@ def is_too_narrow(width: int, sampling: str, scale: int) -> bool:
 @compiled
 @settings(deadline=None, max_examples=examples(150))
 @given(
-    sides, sides, samplings, qualities, st.sampled_from([0, 1, 2, 3, 7]), st.booleans(), st.sampled_from(MODES), scales,
-    st.booleans(),
-)  # fmt: skip
-def test_an_ordinary_jpeg_has_the_pixels_that_libjpeg_turbo_gives(
-    height: int,
-    width: int,
-    sampling: str,
-    quality: int,
-    interval: int,
-    optimize: bool,
-    mode: Mode,
-    scale: int,
-    avx2: bool,
-) -> None:
-    data = encoded(noisy_image(height, width, seed=width), sampling, quality, interval, optimize)
-    with held_to(avx2):
-        pixels = jpeg_decoder.decode(data, mode, (height, width), scale=scale)
-    assert (pixels is None) == is_too_narrow(width, sampling, scale)
-    if pixels is not None:
-        np.testing.assert_array_equal(pixels, by_libjpeg(data, mode, scale))
-
-
-@compiled
-@settings(deadline=None, max_examples=examples(100))
-@given(
-    st.data(), st.integers(5, 160), st.integers(9, 160), samplings, qualities, st.sampled_from(MODES),
-    st.sampled_from([0, None, 2, 3, 5, 7]), scales, st.booleans(),
-)  # fmt: skip
-def test_a_box_has_the_pixels_of_the_whole(
+    draw=st.data(),
+    height=st.integers(1, 160),
+    width=st.integers(1, 160),
+    sampling=st.sampled_from(ORDINARY),
+    quality=st.sampled_from([1, 10, 50, 75, 90, 95, 100]),
+    interval=st.sampled_from([0, 1, 2, 3, 5, 7]),
+    mode=st.sampled_from(MODES),
+    scale=st.sampled_from([1, 2, 4, 8]),
+    avx2=st.booleans(),
+)
+def test_an_ordinary_jpeg_and_its_boxes_have_the_pixels_that_libjpeg_turbo_gives(
     draw: st.DataObject,
     height: int,
     width: int,
     sampling: str,
     quality: int,
+    interval: int,
     mode: Mode,
-    tiles: int | None,
     scale: int,
     avx2: bool,
 ) -> None:
-    assume(not is_too_narrow(width, sampling, scale))
-    image = noisy_image(height, width, seed=height)
-    data = encoded(image, sampling, quality) if tiles == 0 else tiled(height, width, sampling, quality, tiles)
+    image = noisy_image(height, width, seed=width)
+    data = encoded(image, sampling, quality, interval, optimize=draw.draw(st.booleans()))
+    if draw.draw(st.booleans()):
+        data = with_index(data)
     whole = by_libjpeg(data, mode, scale)
-    for _ in range(4):
-        top, left = draw.draw(st.integers(0, whole.shape[0] - 1)), draw.draw(st.integers(0, whole.shape[1] - 1))
-        rows = draw.draw(st.integers(1, whole.shape[0] - top))
-        columns = draw.draw(st.integers(1, whole.shape[1] - left))
-        box = (top, left, rows, columns)
+    every = [(0, 0, *whole.shape[:2]), *(draw.draw(boxes(*whole.shape[:2])) for _ in range(3))]
+    for top, left, rows, columns in every:
+        box = None if (rows, columns) == whole.shape[:2] else (top, left, rows, columns)
         with held_to(avx2):
             pixels = jpeg_decoder.decode(memoryview(data), mode, (height, width), box, scale=scale)
-        np.testing.assert_array_equal(pixels, whole[top : top + rows, left : left + columns])
-
-
-@compiled
-@settings(deadline=None, max_examples=examples(120))
-@given(st.data(), samplings, st.booleans(), scales, st.booleans())
-def test_what_is_accepted_of_a_damaged_jpeg_is_what_libjpeg_turbo_accepts(
-    draw: st.DataObject, sampling: str, tiles: bool, scale: int, avx2: bool
-) -> None:
-    broken = draw.draw(damaged(tiled(40, 70, sampling) if tiles else encoded(noisy_image(40, 70), sampling), begin=2))
-    with held_to(avx2):
-        pixels = jpeg_decoder.decode(broken, "RGB", (40, 70), scale=scale)
-    if pixels is not None:
-        np.testing.assert_array_equal(pixels, by_libjpeg(broken, "RGB", scale))
+        assert (pixels is None) == is_too_narrow(width, sampling, scale)
+        if pixels is not None:
+            np.testing.assert_array_equal(pixels, whole[top : top + rows, left : left + columns])
 
 
 @compiled
@@ -266,14 +229,6 @@ def test_without_the_compiled_code_it_decodes_nothing_and_a_value_is_the_same(mo
     np.testing.assert_array_equal(decode_value(value, "jpeg", "rgb", (64, 96)), before)
 
 
-@pytest.mark.parametrize(("height", "width"), [(9, 1), (1, 9), (61, 90)])
-@pytest.mark.parametrize("scale", [1, 2, 4, 8])
-def test_libjpeg_decodes_at_the_scale_that_it_is_told(height: int, width: int, scale: int) -> None:
-    data = encoded(noisy_image(height, width, seed=2))
-    pixels = jpeg_decoder.decode_with_libjpeg(data, "RGB", (height, width), scale, max_pixels=10**6)
-    assert pixels.shape == (-(-height // scale), -(-width // scale), 3)
-
-
 STRAY = PLAIN[:-2] + b"stray bytes\xff\xd9"
 
 
@@ -299,16 +254,17 @@ def test_the_pixels_of_all_scans_count_against_the_limit() -> None:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("scale", [1, 2, 4, 8])
 @pytest.mark.parametrize("sampling", ["4:2:0", "grey"])
+@pytest.mark.parametrize("shape", [(9, 1), (1, 9), (61, 90)], ids=str)
 def test_what_falls_back_to_libjpeg_has_the_same_pixels(
-    mode: Mode, scale: int, sampling: str, monkeypatch: pytest.MonkeyPatch
+    mode: Mode, scale: int, sampling: str, shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data = encoded(noisy_image(61, 90, seed=2), sampling)
-    pixels = jpeg_decoder.decode_strictly(data, mode, (61, 90), scale, max_pixels=10**6)
-    assert pixels.shape[:2] == (-(-61 // scale), -(-90 // scale))
+    data = encoded(noisy_image(*shape), sampling)
+    pixels = jpeg_decoder.decode_strictly(data, mode, shape, scale, max_pixels=10**6)
+    assert pixels.shape == (-(-shape[0] // scale), -(-shape[1] // scale), {"GRAY": 1, "RGB": 3, "BGRX": 4}[mode])
     without_compiled_code(monkeypatch)
-    np.testing.assert_array_equal(jpeg_decoder.decode_strictly(data, mode, (61, 90), scale, max_pixels=10**6), pixels)
+    np.testing.assert_array_equal(jpeg_decoder.decode_strictly(data, mode, shape, scale, max_pixels=10**6), pixels)
     with pytest.raises(ValueError, match=r"\w"):
-        jpeg_decoder.decode_strictly(data[: len(data) // 2], mode, (61, 90), scale, max_pixels=10**6)
+        jpeg_decoder.decode_strictly(data[: len(data) // 2], mode, shape, scale, max_pixels=10**6)
 
 
 @compiled

@@ -6,8 +6,8 @@ import struct
 
 import numpy as np
 import pytest
-from jpegs import JPEGS, by_libjpeg, segment
 
+from jpegs import JPEGS, by_libjpeg, segment
 from pictures import opened
 from presize.codecs.jpeg import metadata as jpeg_metadata
 from presize.codecs.jpeg import segments as jpeg_segments

@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
-from jpegs import ORDINARY, boxes, by_libjpeg, damaged, encoded, plain, segment, tiled, with_bytes
 from PIL import Image
 
 from effort import examples
+from jpegs import ORDINARY, boxes, by_libjpeg, damaged, encoded, plain, segment, tiled, with_bytes
 from pictures import noisy_image, opened, saved
 from presize.codecs.jpeg import metadata as jpeg_metadata
 from presize.codecs.jpeg import segments as jpeg_segments

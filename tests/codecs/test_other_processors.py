@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from jpegs import compiled
 
 from effort import examples
+from jpegs import compiled
 from presize.codecs.golden import decoder_images
 from presize.codecs.jpeg import decoder as jpeg_decoder
 

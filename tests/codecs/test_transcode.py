@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
+import struct
+import zlib
 from dataclasses import replace
 from typing import Any
 
+import cv2
 import numpy as np
 import pytest
 import simplejpeg
-from PIL import Image
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image, PngImagePlugin
 
-from pictures import opened, oriented, saved, smooth_image
+from effort import examples
+from jpegs import damaged
+from pictures import opened, oriented, saved, smooth_image, with_chunk
+from presize.codecs import sixteen, source_facts
 from presize.codecs.decode import decode
 from presize.codecs.encode import MAX_JPEG_SIDE, encode
 from presize.codecs.jpeg.tiles import cut_jpeg
+from presize.codecs.pillow_decoder import Wanted
+from presize.codecs.source_facts import unpack_facts
+from presize.codecs.stored_value import decode_value
 from presize.codecs.transcode import Transcoded, transcode
+from presize.datasets.reading.regions import read_region, uncut_region
 from presize.errors import ImageError
-from presize.options import ImageOptions, Size
-from profiles import GRAY_LINEAR, SWAPPED
+from presize.options import KEEP, Color, ImageOptions, Size
+from profiles import GRAY_LINEAR, SRGB, SWAPPED
+
+SMALL = smooth_image(60, 50)
 
 
 def options(*sizes: int, **others: object) -> ImageOptions:
@@ -54,9 +68,6 @@ def test_what_is_stored_is_upright(orientation: int) -> None:
     result = transcode(jpeg(np.asarray(stored), exif=oriented(orientation)), options(96, format="png"))
     assert result.source == Size(96, 128)
     assert np.abs(decoded(result).astype(int) - upright).mean() < 3
-
-
-SMALL = smooth_image(60, 50)
 
 
 @pytest.mark.parametrize(
@@ -234,3 +245,336 @@ def test_a_narrow_image_is_not_enlarged_beyond_what_may_be_decoded() -> None:
     with pytest.raises(ImageError, match=r"1536000x256 pixels, if it were enlarged, are more than "):
         transcode(data, options(256, upscale=True))
     assert transcode(data, options(256)).records[0].height == 1
+
+
+# --size keep: what is stored as it is, and what has to be decoded
+
+
+FORMATS = ("jpeg", "png", "webp")
+each_format = pytest.mark.parametrize("format", FORMATS)
+
+
+def keep(**others: Any) -> ImageOptions:
+    return ImageOptions(sizes=(KEEP,), **others)
+
+
+def encoded(format: str, pixels: np.ndarray = SMALL, **save: Any) -> bytes:
+    return saved(pixels, format, **save)
+
+
+def fact(result: Transcoded, name: str) -> int:
+    return int(source_facts.unpack_facts(np.array([result.facts]), name)[0])
+
+
+def transparent(opaque: int = 0) -> np.ndarray:
+    return np.dstack((SMALL, np.full((60, 50), opaque, np.uint8)))
+
+
+def text(name: str) -> PngImagePlugin.PngInfo:
+    info = PngImagePlugin.PngInfo()
+    info.add_text("Title", name)
+    return info
+
+
+STORED_AS_THEY_ARE = [
+    (encoded("jpeg"), keep(), "baseline JPEG"),
+    (encoded("jpeg", progressive=True), keep(), "progressive JPEG"),
+    (encoded("jpeg", SMALL[:, :, 0]), keep(), "grey is read as RGB"),
+    (encoded("jpeg", SMALL[:, :, 0]), keep(color="gray"), "grey JPEG"),
+    (encoded("jpeg", exif=oriented(1), icc_profile=SRGB, comment=b"me"), keep(), "metadata aside"),
+    (encoded("png"), keep(format="png"), "PNG"),
+    (encoded("png", SMALL[:, :, 0]), keep(format="png", color="gray"), "grey PNG"),
+    (encoded("png", SMALL[:, :, 0]), keep(format="png"), "grey PNG is read as RGB"),
+    (encoded("png", SMALL[:, :, 0]), keep(format="png", color="keep"), "grey PNG, kept grey"),
+    (encoded("png", exif=oriented(1), icc_profile=SRGB, pnginfo=text("me")), keep(format="png"), "metadata aside"),
+    (encoded("webp"), keep(format="webp"), "lossy WebP"),
+    (encoded("webp", lossless=True), keep(format="webp"), "lossless WebP"),
+    (encoded("webp", exif=oriented(1), icc_profile=SRGB, xmp=b"<x/>"), keep(format="webp"), "metadata aside"),
+]
+DECODED = [
+    (encoded("png"), keep(), "another format"),
+    (encoded("jpeg", exif=oriented(6)), keep(), "it lies on its side"),
+    (encoded("jpeg"), keep(color="gray"), "it has colours"),
+    (encoded("jpeg", icc_profile=SWAPPED), keep(), "its profile changes its colours"),
+    (encoded("png", icc_profile=SWAPPED), keep(format="png"), "its profile changes its colours"),
+    (encoded("png", exif=oriented(3)), keep(format="png"), "it stands on its head"),
+    (encoded("png", transparent()), keep(format="png"), "transparency is composed on white"),
+    (encoded("png"), keep(format="png", color="gray"), "it has colours"),
+    (encoded("png", SMALL[:, :, 0].astype(np.uint16) * 257), keep(format="png"), "16 bits"),
+    (encoded("png", SMALL[:, :, 0] > 128), keep(format="png"), "1 bit"),
+    (encoded("png", transparency=(1, 2, 3)), keep(format="png"), "a transparent colour"),
+    (encoded("webp", transparent()), keep(format="webp"), "transparency is composed on white"),
+    (encoded("webp", transparent(), lossless=True), keep(format="webp"), "lossless, with alpha"),
+    (encoded("webp", exif=oriented(8)), keep(format="webp"), "it lies on its side"),
+    (encoded("webp", icc_profile=SWAPPED), keep(format="webp"), "its profile changes its colours"),
+    (encoded("png"), keep(format="raw"), "raw pixels"),
+]
+SOURCES = [(*row, True) for row in STORED_AS_THEY_ARE] + [(*row, False) for row in DECODED]
+
+
+@pytest.mark.parametrize(("data", "options", "reason", "is_kept"), SOURCES, ids=[row[2] for row in SOURCES])
+def test_what_is_in_the_format_already_is_stored_as_it_is_and_all_else_encoded_once(
+    data: bytes, options: ImageOptions, reason: str, is_kept: bool
+) -> None:
+    result = transcode(data, options)
+    ((value, height, width),) = result.records
+    source = decode(data, options.color).pixels
+    assert fact(result, "kept") == is_kept, reason
+    assert (height, width) == result.source == source.shape[:2]
+    stored = decode_value(memoryview(value), options.format, options.color, (height, width))
+    if is_kept:
+        assert len(value) <= len(data)
+        assert np.array_equal(stored, source)
+    else:
+        assert np.abs(stored.astype(int) - source).mean() < 4
+
+
+@each_format
+def test_metadata_is_left_out_unless_asked_for(format: str) -> None:
+    data = encoded(format, exif=oriented(1), icc_profile=SRGB)
+    plain = opened(transcode(data, keep(format=format)).records[0].value)
+    assert "exif" not in plain.info and "icc_profile" not in plain.info
+    assert opened(transcode(data, keep(format=format, keep_metadata=True)).records[0].value).info["exif"]
+
+
+def test_an_animation_is_stored_as_its_first_frame() -> None:
+    frames = [Image.fromarray(smooth_image(60, 50, seed)) for seed in range(3)]
+    result = transcode(saved(frames[0], "png", save_all=True, append_images=frames[1:]), keep(format="png"))
+    assert fact(result, "kept") and fact(result, "several")
+    assert np.array_equal(opened(result.records[0].value), frames[0])
+
+
+def test_a_png_that_announces_an_animation_of_one_frame_has_one() -> None:
+    result = transcode(with_chunk(encoded("png"), b"acTL", struct.pack(">II", 1, 0)), keep(format="png"))
+    assert fact(result, "kept") and not fact(result, "several")
+
+
+@each_format
+def test_the_record_is_the_same_whatever_other_sizes_there_are(format: str) -> None:
+    data = encoded(format)
+    alone = transcode(data, keep(format=format))
+    both = transcode(data, ImageOptions(sizes=(Size(30, 30), KEEP), format=format))
+    assert both.records[1] == alone.records[0]
+    assert both.records[0][1:] == (36, 30)
+
+
+@each_format
+@pytest.mark.parametrize("share", [0.02, 0.3, 0.9])
+def test_a_file_that_is_cut_short_is_refused(format: str, share: float) -> None:
+    data = encoded(format)
+    with pytest.raises(ImageError):
+        transcode(data[: int(share * len(data))], keep(format=format))
+
+
+@each_format
+def test_what_follows_the_image_is_not_stored(format: str) -> None:
+    data = encoded(format)
+    assert transcode(data + b"trailer" * 9, keep(format=format)) == transcode(data, keep(format=format))
+
+
+def test_a_png_with_a_damaged_byte_is_never_stored_as_it_is() -> None:
+    data = bytearray(encoded("png"))
+    data[-30] ^= 4
+    with pytest.raises(ImageError):
+        transcode(bytes(data), keep(format="png"))
+
+
+@each_format
+def test_an_image_of_too_many_pixels_is_refused(format: str) -> None:
+    with pytest.raises(ImageError, match="max_pixels"):
+        transcode(encoded(format), keep(format=format, max_pixels=2999))
+
+
+def test_a_jpeg_of_very_many_scans_is_refused() -> None:
+    data = encoded("jpeg", progressive=True)
+    last = data.rindex(b"\xff\xda")
+    with pytest.raises(ImageError, match="scans"):
+        transcode(data[:-2] + data[last:-2] * 120 + b"\xff\xd9", keep())
+
+
+def test_a_huge_profile_is_not_unpacked() -> None:
+    data = encoded("png")
+    profile = b"icc\0\0" + zlib.compress(bytes(1 << 24))
+    assert transcode(with_chunk(data, b"iCCP", profile), keep(format="png")).records[0].value == data
+
+
+WHOLE = {format: encoded(format, icc_profile=SRGB, exif=oriented(1)) for format in FORMATS}
+
+
+@given(st.data(), st.sampled_from(FORMATS))
+@settings(max_examples=examples(150), deadline=None)
+def test_damaged_files_are_stored_or_refused(data: st.DataObject, format: str) -> None:
+    try:
+        result = transcode(data.draw(damaged(WHOLE[format])), keep(format=format))
+    except ImageError:
+        return
+    assert result.source.height > 0 and result.source.width > 0
+
+
+def test_a_jpeg_with_stray_bytes_is_stored_as_it_is_and_read_as_pillow_reads_it() -> None:
+    data = encoded("jpeg", progressive=True)
+    strays = data[:-2] + b"stray bytes" + data[-2:]
+    ((value, height, width),) = transcode(strays, keep()).records
+    assert value[-13:-2] == b"stray bytes"
+    pixels = decode_value(memoryview(value), "jpeg", "rgb", (height, width))
+    assert np.array_equal(pixels, decode(data).pixels)
+    out = np.empty((60, 50, 3), np.uint8)
+    read_region(out, uncut_region(memoryview(value), "jpeg", (0, 0, 60, 50)), (60, 50), flip=False, exact=True)
+    assert np.array_equal(out, pixels)
+
+
+def test_a_png_that_does_not_begin_with_its_header_is_refused() -> None:
+    data = encoded("png")
+    moved = data[:8] + data[33:-12] + data[8:33] + data[-12:]
+    with pytest.raises(ImageError):
+        transcode(moved, keep(format="png"))
+
+
+@each_format
+def test_an_ignored_profile_is_counted(format: str) -> None:
+    result = transcode(encoded(format, icc_profile=SWAPPED), keep(format=format, icc="ignore"))
+    assert fact(result, "kept") and fact(result, "profile")
+
+
+@pytest.mark.parametrize("chunk", [b"VP8L\x01\0\0\0\x2f\0", b"VP8X\0\0\0\0"])
+def test_a_webp_with_a_chunk_that_is_too_short_is_refused(chunk: bytes) -> None:
+    with pytest.raises(ImageError):
+        transcode(b"RIFF" + struct.pack("<I", 4 + len(chunk)) + b"WEBP" + chunk, keep(format="webp"))
+
+
+# --depth 16, --color rgba and --icc ignore
+
+
+PHOTO = smooth_image(30, 40)
+DEEP = PHOTO.astype(np.uint16) * 251 + 7
+ALPHA = np.repeat(np.linspace(0, 65535, 40).round().astype(np.uint16)[np.newaxis], 30, axis=0)
+OPTIONS = ImageOptions(sizes=(KEEP,), depth=16, format="raw")
+
+
+def deep_file(pixels: np.ndarray, suffix: str = ".png") -> bytes:
+    """`pixels`, RGB, RGBA or grey, as a lossless file."""
+    order = [2, 1, 0, 3][: pixels.shape[2]] if pixels.ndim == 3 else None
+    encoded, data = cv2.imencode(suffix, pixels if order is None else pixels[:, :, order])
+    assert encoded
+    return data.tobytes()
+
+
+def stored(data: bytes, options: ImageOptions = OPTIONS) -> np.ndarray:
+    ((value, height, width),) = transcode(data, options).records
+    return decode_value(memoryview(value), options.format, options.color, (height, width), depth=options.depth)
+
+
+@pytest.mark.parametrize("suffix", [".png", ".tiff"])
+@pytest.mark.parametrize("format", ["raw", "png"])
+def test_16_bits_are_stored_to_the_bit(suffix: str, format: Any) -> None:
+    options = replace(OPTIONS, format=format)
+    assert np.array_equal(stored(deep_file(DEEP, suffix), options), DEEP)
+    gray = replace(options, color="gray")
+    assert np.array_equal(stored(deep_file(DEEP[:, :, 0], suffix), gray), DEEP[:, :, 0])
+
+
+def test_grey_of_12_bits_is_scaled_to_16() -> None:
+    values = (DEEP[:, :, 0] >> 4).astype(np.uint16)
+    decoded = sixteen.gray_values(Image.fromarray(values), 4095, False)[:, :, 0]
+    assert np.abs(decoded - values * (65535 / 4095)).max() <= 0.5
+    assert np.array_equal(sixteen.gray_values(Image.fromarray(values), 4095, True)[:, :, 0], 65535 - decoded)
+
+
+@pytest.mark.parametrize("format", ["jpeg", "png", "bmp", "webp"])
+def test_8_bits_are_scaled_to_16(format: str) -> None:
+    data = saved(PHOTO, format)
+    assert np.array_equal(stored(data), decode(data).pixels.astype(np.uint16) * 257)
+
+
+def test_a_reduced_jpeg_is_resized_in_16_bits() -> None:
+    data = saved(smooth_image(640, 640), "jpeg", quality=95)
+    options = replace(OPTIONS, sizes=(Size(40, 40),))
+    fine = stored(data, options)
+    coarse = stored(data, replace(options, depth=8))
+    assert np.abs(fine / 257 - coarse).max() <= 1
+    assert (fine % 257 != 0).any(), "not merely widened"
+
+
+COLORS: list[tuple[Color, tuple[int, ...]]] = [
+    ("rgb", (30, 40, 3)),
+    ("gray", (30, 40)),
+    ("keep", (30, 40, 3)),
+    ("rgba", (30, 40, 4)),
+]
+
+
+@pytest.mark.parametrize(("color", "shape"), COLORS)
+@pytest.mark.parametrize("transparent", [False, True])
+def test_colours_of_16_bits_are_those_of_8(color: Color, shape: tuple[int, ...], transparent: bool) -> None:
+    pixels = np.dstack((DEEP, ALPHA)) if transparent else DEEP
+    fine = decode(deep_file(pixels), Wanted(color, 16)).pixels
+    coarse = decode(deep_file(pixels), color).pixels
+    assert fine.shape == coarse.shape == shape
+    assert np.abs(fine / 257 - coarse).max() <= 1.5
+    if color == "rgba" and transparent:
+        assert np.array_equal(fine, pixels)
+
+
+@pytest.mark.parametrize(("color", "gray"), [("keep", True), ("gray", True), ("rgb", False), ("rgba", False)])
+def test_grey_stays_grey_where_it_may(color: Color, gray: bool) -> None:
+    pixels = decode(deep_file(DEEP[:, :, 0]), Wanted(color, 16)).pixels
+    assert (pixels.ndim == 2) == gray
+    assert np.array_equal(pixels if gray else pixels[:, :, 1], DEEP[:, :, 0])
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_16_bits_are_stored_upright(orientation: int) -> None:
+    exif = oriented(orientation)
+    upright = decode(saved(PHOTO, "png", exif=exif)).pixels
+    data = with_chunk(deep_file(PHOTO.astype(np.uint16) * 257), b"eXIf", exif.removeprefix(b"Exif\0\0"))
+    assert np.array_equal(stored(data), upright.astype(np.uint16) * 257)
+
+
+def test_a_profile_of_16_bits_is_refused_unless_it_is_to_be_ignored() -> None:
+    data = with_chunk(deep_file(DEEP), b"iCCP", b"icc\0\0" + zlib.compress(SWAPPED))
+    with pytest.raises(ImageError, match=r"its colour profile cannot be converted with 16 bits; --icc ignore"):
+        stored(data)
+    assert np.array_equal(stored(data, replace(OPTIONS, icc="ignore")), DEEP)
+
+
+def test_a_profile_of_8_bits_is_converted_whatever_the_depth() -> None:
+    data = saved(PHOTO, "png", icc_profile=SWAPPED)
+    assert np.array_equal(stored(data), decode(data).pixels.astype(np.uint16) * 257)
+
+
+@pytest.mark.parametrize("format", ["jpeg", "png", "webp"])
+@pytest.mark.parametrize("size", [KEEP, Size(20, 20)])
+def test_an_ignored_profile_changes_no_pixel(format: Any, size: Size) -> None:
+    options = ImageOptions(sizes=(size,), format=format, icc="ignore")
+    plain, profiled = saved(PHOTO, format), saved(PHOTO, format, icc_profile=SWAPPED)
+    assert transcode(profiled, options).records == transcode(plain, options).records
+    assert transcode(profiled, replace(options, icc="convert")).records != transcode(plain, options).records
+
+
+def test_an_ignored_profile_is_still_counted() -> None:
+    data = saved(PHOTO[:, :, 0], "jpeg", icc_profile=GRAY_LINEAR)
+    facts = transcode(data, ImageOptions(sizes=(Size(20, 20),), icc="ignore", color="gray")).facts
+    assert unpack_facts(np.array([facts]), "profile")[0] == 1
+
+
+def test_metadata_may_be_kept_with_16_bits() -> None:
+    data = saved(PHOTO, "jpeg", exif=oriented(1, "maker"), xmp=b"<x:xmpmeta/>")
+    options = replace(OPTIONS, format="png", keep_metadata=True)
+    image = opened(transcode(data, options).records[0].value)
+    image.load()
+    assert image.getexif()[0x010F] == "maker"
+    assert image.info["xmp"] == b"<x:xmpmeta/>"
+
+
+@pytest.mark.parametrize("depth", [8, 16])
+def test_a_jpeg_is_opaque(depth: Any) -> None:
+    data = saved(PHOTO, "jpeg")
+    pixels = stored(data, replace(OPTIONS, color="rgba", depth=depth))
+    assert (pixels[:, :, 3] == (255 if depth == 8 else 65535)).all()
+    assert np.array_equal(pixels[:, :, :3], stored(data, replace(OPTIONS, depth=depth)))
+
+
+def test_a_palette_with_transparency_keeps_it() -> None:
+    image = Image.fromarray(PHOTO).quantize(8)
+    pixels = stored(saved(image, "png", transparency=3), replace(OPTIONS, color="rgba", depth=8))
+    assert np.array_equal(pixels[:, :, 3] == 0, np.asarray(image) == 3)

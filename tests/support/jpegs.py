@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 
 import cv2
@@ -72,6 +74,16 @@ def by_libjpeg(data: bytes | memoryview, mode: str | None = None, scale: int = 1
 def without_compiled_code(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where _jpeg_decoder.c is not compiled."""
     monkeypatch.setattr(jpeg_decoder, "compiled", Compiled(None, jpeg_decoder.check))
+
+
+@contextmanager
+def held_to(avx2: bool) -> Iterator[None]:
+    """Decode with AVX2, where there is, or without."""
+    decoder = jpeg_decoder.compiled.trusted()
+    assert decoder is not None
+    decoder.use_avx2(avx2)
+    yield
+    decoder.use_avx2(True)
 
 
 def segment(marker: int, payload: bytes) -> bytes:
