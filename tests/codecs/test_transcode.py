@@ -18,7 +18,7 @@ from PIL import Image, PngImagePlugin
 from effort import examples
 from jpegs import damaged
 from pictures import opened, oriented, saved, smooth_image, with_chunk
-from presize.codecs import sixteen, source_facts
+from presize.codecs import sixteen
 from presize.codecs.decode import decode
 from presize.codecs.encode import MAX_JPEG_SIDE, encode
 from presize.codecs.jpeg.tiles import cut_jpeg
@@ -97,55 +97,18 @@ def test_a_plain_jpeg_that_fits_is_not_compressed_again(
         assert cut_jpeg(value.value, 0, 0, 8, 8) is None, "it has no tiles"
 
 
-def test_a_damaged_jpeg_does_not_pass_through() -> None:
-    data = jpeg(SMALL)
-    with pytest.raises(ImageError):
-        transcode(data[: len(data) // 2], options(64))
-
-
-@pytest.mark.parametrize("fits", [True, False])
-def test_metadata_is_left_out(fits: bool) -> None:
-    data = jpeg(SMALL, exif=oriented(1), comment=b"secret", xmp=b"<secret/>")
-    value = transcode(data, options(64 if fits else 32)).records[0].value
-    image = opened(value)
-    assert not image.getexif()
-    assert b"secret" not in value
-
-
-@pytest.mark.parametrize("format", ["jpeg", "png", "webp"])
-@pytest.mark.parametrize("fits", [True, False])
-def test_metadata_is_kept_when_asked_for(fits: bool, format: str) -> None:
-    data = jpeg(SMALL, exif=oriented(6, "a camera"))
-    value = transcode(data, options(64 if fits else 32, keep_metadata=True, format=format)).records[0].value
-    kept = opened(value).getexif()
-    assert kept[0x010F] == "a camera"
-    assert kept[0x0112] == 1, "the pixels are upright now"
-
-
-@pytest.mark.parametrize(
-    ("color", "source_channels", "stored_shape"),
-    [
-        ("rgb", 3, (48, 64, 3)),
-        ("rgb", 1, (48, 64, 3)),
-        ("gray", 3, (48, 64)),
-        ("gray", 1, (48, 64)),
-        ("keep", 3, (48, 64, 3)),
-        ("keep", 1, (48, 64)),
-    ],
-)
-def test_the_colours_asked_for_are_stored(color: str, source_channels: int, stored_shape: tuple[int, ...]) -> None:
-    pixels = smooth_image(96, 128) if source_channels == 3 else smooth_image(96, 128)[:, :, 0]
-    assert decoded(transcode(jpeg(pixels), options(48, color=color))).shape == stored_shape
-
-
-@pytest.mark.parametrize(("profile", "channels"), [(SWAPPED, 3), (GRAY_LINEAR, 1)], ids=["colours", "grey"])
+@pytest.mark.parametrize("profile", [None, SWAPPED, GRAY_LINEAR], ids=["sRGB", "swapped", "grey"])
+@pytest.mark.parametrize("pixels", [smooth_image(96, 128), smooth_image(96, 128)[:, :, 0]], ids=["colours", "grey"])
 @pytest.mark.parametrize("color", ["rgb", "gray", "keep"])
-def test_colours_are_converted_to_srgb_after_the_resize(profile: bytes, channels: int, color: str) -> None:
-    pixels = smooth_image(96, 128) if channels == 3 else smooth_image(96, 128)[:, :, 0]
+def test_the_colours_asked_for_are_stored_and_converted_to_srgb_after_the_resize(
+    pixels: np.ndarray, profile: bytes | None, color: Color
+) -> None:
     data = jpeg(pixels, icc_profile=profile)
-    got = decoded(transcode(data, options(48, color=color, format="png"))).astype(int)
-    full = Image.fromarray(decode(data, color).pixels)  # type: ignore[arg-type]
-    assert np.abs(got - np.asarray(full.resize((64, 48), Image.Resampling.BICUBIC))).mean() < 1.5
+    got = decoded(transcode(data, options(48, color=color, format="png")))
+    full = Image.fromarray(decode(data, color).pixels)
+    expected = np.asarray(full.resize((64, 48), Image.Resampling.BICUBIC))
+    assert got.shape == expected.shape
+    assert np.abs(got.astype(int) - expected).mean() < 1.5
 
 
 @pytest.mark.parametrize("format", ["jpeg", "png", "webp", "raw"])
@@ -263,7 +226,7 @@ def encoded(format: str, pixels: np.ndarray = SMALL, **save: Any) -> bytes:
 
 
 def fact(result: Transcoded, name: str) -> int:
-    return int(source_facts.unpack_facts(np.array([result.facts]), name)[0])
+    return int(unpack_facts(np.array([result.facts]), name)[0])
 
 
 def transparent(opaque: int = 0) -> np.ndarray:
@@ -329,12 +292,22 @@ def test_what_is_in_the_format_already_is_stored_as_it_is_and_all_else_encoded_o
         assert np.abs(stored.astype(int) - source).mean() < 4
 
 
-@each_format
-def test_metadata_is_left_out_unless_asked_for(format: str) -> None:
-    data = encoded(format, exif=oriented(1), icc_profile=SRGB)
-    plain = opened(transcode(data, keep(format=format)).records[0].value)
-    assert "exif" not in plain.info and "icc_profile" not in plain.info
-    assert opened(transcode(data, keep(format=format, keep_metadata=True)).records[0].value).info["exif"]
+@pytest.mark.parametrize("size", [KEEP, Size(64, 64), Size(32, 32)], ids=["keep", "fits", "resized"])
+@pytest.mark.parametrize(
+    ("source", "format", "depth"),
+    [("png", "png", 8), ("webp", "webp", 8), ("jpeg", "png", 16)] + [("jpeg", format, 8) for format in FORMATS],
+)
+def test_metadata_is_left_out_unless_asked_for(source: str, format: Any, depth: Any, size: Size) -> None:
+    turned = 6 if size == Size(32, 32) else 1
+    data = saved(SMALL, source, exif=oriented(turned, "a camera"), icc_profile=SRGB, xmp=b"<secret/>")
+    asked = ImageOptions(sizes=(size,), format=format, depth=depth)
+    plain = transcode(data, asked).records[0].value
+    assert b"secret" not in plain and not opened(plain).getexif() and "icc_profile" not in opened(plain).info
+    kept = opened(transcode(data, replace(asked, keep_metadata=True)).records[0].value)
+    kept.load()
+    assert kept.getexif()[0x010F] == "a camera"
+    assert kept.getexif()[0x0112] == 1, "the pixels are upright now"
+    assert kept.info.get("xmp") == (None if source == "png" else b"<secret/>")
 
 
 def test_an_animation_is_stored_as_its_first_frame() -> None:
@@ -359,43 +332,54 @@ def test_the_record_is_the_same_whatever_other_sizes_there_are(format: str) -> N
 
 
 @each_format
-@pytest.mark.parametrize("share", [0.02, 0.3, 0.9])
-def test_a_file_that_is_cut_short_is_refused(format: str, share: float) -> None:
-    data = encoded(format)
-    with pytest.raises(ImageError):
-        transcode(data[: int(share * len(data))], keep(format=format))
-
-
-@each_format
 def test_what_follows_the_image_is_not_stored(format: str) -> None:
     data = encoded(format)
     assert transcode(data + b"trailer" * 9, keep(format=format)) == transcode(data, keep(format=format))
 
 
-def test_a_png_with_a_damaged_byte_is_never_stored_as_it_is() -> None:
-    data = bytearray(encoded("png"))
-    data[-30] ^= 4
-    with pytest.raises(ImageError):
-        transcode(bytes(data), keep(format="png"))
-
-
-@each_format
-def test_an_image_of_too_many_pixels_is_refused(format: str) -> None:
-    with pytest.raises(ImageError, match="max_pixels"):
-        transcode(encoded(format), keep(format=format, max_pixels=2999))
-
-
-def test_a_jpeg_of_very_many_scans_is_refused() -> None:
-    data = encoded("jpeg", progressive=True)
-    last = data.rindex(b"\xff\xda")
-    with pytest.raises(ImageError, match="scans"):
-        transcode(data[:-2] + data[last:-2] * 120 + b"\xff\xd9", keep())
-
-
 def test_a_huge_profile_is_not_unpacked() -> None:
-    data = encoded("png")
     profile = b"icc\0\0" + zlib.compress(bytes(1 << 24))
-    assert transcode(with_chunk(data, b"iCCP", profile), keep(format="png")).records[0].value == data
+    assert transcode(with_chunk(PNG, b"iCCP", profile), keep(format="png")).records[0].value == PNG
+
+
+PROGRESSIVE = encoded("jpeg", progressive=True)
+LAST_SCAN = PROGRESSIVE.rindex(b"\xff\xda")
+PNG = encoded("png")
+
+
+def webp(chunk: bytes) -> bytes:
+    return b"RIFF" + struct.pack("<I", 4 + len(chunk)) + b"WEBP" + chunk
+
+
+REFUSED = {
+    **{
+        f"{format}, cut to {share}": (data[: int(share * len(data))], keep(format=format), r"\w")
+        for format in FORMATS
+        for share in (0.02, 0.3, 0.9)
+        for data in [encoded(format)]
+    },
+    **{
+        f"{format}, too many pixels": (encoded(format), keep(format=format, max_pixels=2999), "max_pixels")
+        for format in FORMATS
+    },
+    "jpeg that would fit, cut short": (jpeg(SMALL)[:800], options(64), r"\w"),
+    "jpeg, too many scans": (
+        PROGRESSIVE[:-2] + PROGRESSIVE[LAST_SCAN:-2] * 120 + b"\xff\xd9",
+        keep(),
+        "scans",
+    ),
+    "png, a damaged byte": (PNG[:-30] + bytes((PNG[-30] ^ 4,)) + PNG[-29:], keep(format="png"), r"\w"),
+    "png, its header last": (PNG[:8] + PNG[33:-12] + PNG[8:33] + PNG[-12:], keep(format="png"), r"\w"),
+    "webp, a short lossless chunk": (webp(b"VP8L\x01\0\0\0\x2f\0"), keep(format="webp"), r"\w"),
+    "webp, a short header": (webp(b"VP8X\0\0\0\0"), keep(format="webp"), r"\w"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_broken_or_too_large_is_refused(name: str) -> None:
+    data, asked, reason = REFUSED[name]
+    with pytest.raises(ImageError, match=reason):
+        transcode(data, asked)
 
 
 WHOLE = {format: encoded(format, icc_profile=SRGB, exif=oriented(1)) for format in FORMATS}
@@ -412,34 +396,14 @@ def test_damaged_files_are_stored_or_refused(data: st.DataObject, format: str) -
 
 
 def test_a_jpeg_with_stray_bytes_is_stored_as_it_is_and_read_as_pillow_reads_it() -> None:
-    data = encoded("jpeg", progressive=True)
-    strays = data[:-2] + b"stray bytes" + data[-2:]
+    strays = PROGRESSIVE[:-2] + b"stray bytes" + PROGRESSIVE[-2:]
     ((value, height, width),) = transcode(strays, keep()).records
     assert value[-13:-2] == b"stray bytes"
     pixels = decode_value(memoryview(value), "jpeg", "rgb", (height, width))
-    assert np.array_equal(pixels, decode(data).pixels)
+    assert np.array_equal(pixels, decode(PROGRESSIVE).pixels)
     out = np.empty((60, 50, 3), np.uint8)
     read_region(out, uncut_region(memoryview(value), "jpeg", (0, 0, 60, 50)), (60, 50), flip=False, exact=True)
     assert np.array_equal(out, pixels)
-
-
-def test_a_png_that_does_not_begin_with_its_header_is_refused() -> None:
-    data = encoded("png")
-    moved = data[:8] + data[33:-12] + data[8:33] + data[-12:]
-    with pytest.raises(ImageError):
-        transcode(moved, keep(format="png"))
-
-
-@each_format
-def test_an_ignored_profile_is_counted(format: str) -> None:
-    result = transcode(encoded(format, icc_profile=SWAPPED), keep(format=format, icc="ignore"))
-    assert fact(result, "kept") and fact(result, "profile")
-
-
-@pytest.mark.parametrize("chunk", [b"VP8L\x01\0\0\0\x2f\0", b"VP8X\0\0\0\0"])
-def test_a_webp_with_a_chunk_that_is_too_short_is_refused(chunk: bytes) -> None:
-    with pytest.raises(ImageError):
-        transcode(b"RIFF" + struct.pack("<I", 4 + len(chunk)) + b"WEBP" + chunk, keep(format="webp"))
 
 
 # --depth 16, --color rgba and --icc ignore
@@ -495,15 +459,9 @@ def test_a_reduced_jpeg_is_resized_in_16_bits() -> None:
     assert (fine % 257 != 0).any(), "not merely widened"
 
 
-COLORS: list[tuple[Color, tuple[int, ...]]] = [
-    ("rgb", (30, 40, 3)),
-    ("gray", (30, 40)),
-    ("keep", (30, 40, 3)),
-    ("rgba", (30, 40, 4)),
-]
-
-
-@pytest.mark.parametrize(("color", "shape"), COLORS)
+@pytest.mark.parametrize(
+    ("color", "shape"), [("rgb", (30, 40, 3)), ("gray", (30, 40)), ("keep", (30, 40, 3)), ("rgba", (30, 40, 4))]
+)
 @pytest.mark.parametrize("transparent", [False, True])
 def test_colours_of_16_bits_are_those_of_8(color: Color, shape: tuple[int, ...], transparent: bool) -> None:
     pixels = np.dstack((DEEP, ALPHA)) if transparent else DEEP
@@ -542,28 +500,17 @@ def test_a_profile_of_8_bits_is_converted_whatever_the_depth() -> None:
     assert np.array_equal(stored(data), decode(data).pixels.astype(np.uint16) * 257)
 
 
-@pytest.mark.parametrize("format", ["jpeg", "png", "webp"])
+@each_format
 @pytest.mark.parametrize("size", [KEEP, Size(20, 20)])
-def test_an_ignored_profile_changes_no_pixel(format: Any, size: Size) -> None:
+def test_an_ignored_profile_changes_no_pixel_and_is_still_counted(format: Any, size: Size) -> None:
     options = ImageOptions(sizes=(size,), format=format, icc="ignore")
     plain, profiled = saved(PHOTO, format), saved(PHOTO, format, icc_profile=SWAPPED)
-    assert transcode(profiled, options).records == transcode(plain, options).records
-    assert transcode(profiled, replace(options, icc="convert")).records != transcode(plain, options).records
-
-
-def test_an_ignored_profile_is_still_counted() -> None:
-    data = saved(PHOTO[:, :, 0], "jpeg", icc_profile=GRAY_LINEAR)
-    facts = transcode(data, ImageOptions(sizes=(Size(20, 20),), icc="ignore", color="gray")).facts
-    assert unpack_facts(np.array([facts]), "profile")[0] == 1
-
-
-def test_metadata_may_be_kept_with_16_bits() -> None:
-    data = saved(PHOTO, "jpeg", exif=oriented(1, "maker"), xmp=b"<x:xmpmeta/>")
-    options = replace(OPTIONS, format="png", keep_metadata=True)
-    image = opened(transcode(data, options).records[0].value)
-    image.load()
-    assert image.getexif()[0x010F] == "maker"
-    assert image.info["xmp"] == b"<x:xmpmeta/>"
+    ignored = transcode(profiled, options)
+    assert ignored.records == transcode(plain, options).records
+    assert ignored.records != transcode(profiled, replace(options, icc="convert")).records
+    assert fact(ignored, "profile")
+    grey = saved(PHOTO[:, :, 0], "jpeg", icc_profile=GRAY_LINEAR)
+    assert fact(transcode(grey, replace(options, color="gray", format="jpeg")), "profile")
 
 
 @pytest.mark.parametrize("depth", [8, 16])
