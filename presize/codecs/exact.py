@@ -52,8 +52,8 @@ def decode_numbers(data: bytes, max_pixels: int) -> Exact:
     if name is None or name == "jpeg":
         decoded = decode.decode(data, pillow_decoder.Wanted("keep", icc="ignore"), max_pixels)
         return Exact(decoded.pixels, decoded.facts)
-    image, data, orientation, several, surplus, _ = pillow_decoder.open_other(data, name, max_pixels)
-    deep = pillow_decoder.is_deep(image, data, name)
+    image, data, facts, _ = pillow_decoder.open_other(data, name, max_pixels)
+    deep = facts.deep
     mode = image.mode
     if mode == "RGBA" and image.getchannel("A").getextrema() == (255, 255):
         mode = "RGB"
@@ -82,16 +82,8 @@ def decode_numbers(data: bytes, max_pixels: int) -> Exact:
         values = (1 << bits) - 1 - values
     if name == "ppm" and mode != "1":
         values = _unscaled(values, data)
-    facts = Facts(
-        name,
-        pillow_decoder.colors_of(image.mode),
-        orientation,
-        transparent=image.has_transparency_data,
-        deep=deep,
-        several=several,
-        surplus=surplus,
-    )
-    return Exact(np.ascontiguousarray(pillow_decoder.upright(values, orientation)), facts)
+    facts = facts._replace(transparent=image.has_transparency_data, deep=deep)
+    return Exact(np.ascontiguousarray(pillow_decoder.upright(values, facts.orientation)), facts)
 
 
 def narrowed(values: Values) -> Values:

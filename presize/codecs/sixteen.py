@@ -17,17 +17,8 @@ WHITE = 65535
 
 
 def gray_values(image: Image.Image, white: int, inverted: bool, top: int = WHITE) -> Deep:
-    """Grey of more than 8 bits, scaled.
-
-    Args:
-        image: of a mode that holds one number a pixel.
-        white: the number that is white, or black if `inverted`.
-        inverted: whether 0 is white.
-        top: what white becomes.
-
-    Returns:
-        (height, width, 1), or (height, width, 2) with alpha where one number is transparent.
-    """
+    """Grey of more than 8 bits, scaled so that the number `white`, or 0 if `inverted`, becomes `top`: (height, width,
+    1), or (height, width, 2) with alpha where one number is transparent."""
     values = np.asarray(image).astype(np.uint32)
     shades = ((white - values if inverted else values) * top + white // 2) // white
     transparency = image.info.get("transparency")
@@ -37,17 +28,8 @@ def gray_values(image: Image.Image, white: int, inverted: bool, top: int = WHITE
 
 
 def values_behind(coarse: Image.Image, data: bytes, name: str) -> Deep | None:
-    """The 16 bits of a PNG or TIFF of which Pillow has kept the high ones.
-
-    Args:
-        coarse: what Pillow makes of it, of mode LA, RGB or RGBA.
-        data: the file.
-        name: its format.
-
-    Returns:
-        (height, width, channels) as of `coarse`; None where OpenCV does not read the file, or takes it for something
-        else.
-    """
+    """The 16 bits of a PNG or TIFF of which Pillow has kept the high ones in `coarse` (LA, RGB or RGBA), in its shape.
+    None where OpenCV does not read the file, or takes it for something else."""
     import cv2  # 150 ms in each worker, and seldom needed
 
     key = None

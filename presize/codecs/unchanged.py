@@ -66,7 +66,7 @@ def _jpeg(data: bytes, options: ImageOptions) -> Unchanged | None:
     header = jpeg_segments.parse(data)
     if not fits(header, options):
         return None
-    in_one_scan = header.process == "baseline" and data[header.scan_begin + 4] == header.components
+    in_one_scan = header.process == "baseline" and data[header.scan_begin + 4] == len(header.sampling)
     if in_one_scan and not header.several and not options.keep_metadata and data.endswith(b"\xff\xd9"):
         # Without searching its scan, which takes as long as all the rest.
         value = data if header.bare else jpeg_metadata.bare(data)

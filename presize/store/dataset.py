@@ -127,28 +127,20 @@ class Dataset:
             raise vars(self)["_failure"]
         raise AttributeError(name)
 
-    def _files(self) -> list[tuple[Path, int]]:
-        return [(self.root / shard.file, shard.bytes) for shard in self.manifest.shards]
-
     def _choose_readahead(self) -> bool:
-        files = self._files()
-        nbytes = sum(nbytes for _, nbytes in files)
+        nbytes = sum(shard.bytes for shard in self.manifest.shards)
         return readahead_pays(nbytes / len(self), nbytes, available_memory(), window_bytes(self.root / "shards"))
 
     def preload(self, how: Preload) -> list[MappedFile]:
         """Read all shards into the page cache, as presize.system.pagecache.preload does it."""
         self._provide(range(len(self.shards)))
-        return preload(self._files(), how)
+        return preload([(self.root / shard.file, shard.bytes) for shard in self.manifest.shards], how)
 
     def fetch_ahead(self, groups: Iterable[Sequence[int]]) -> None:
-        """Begin to fetch the shards of these numbers, with those of companions, unless all stay in the folder.
+        """Begin to fetch groups of shards, in the order in which they will be read, with their companions' shards.
 
-        Args:
-            groups: of shards that are read together, in the order in which they will be read. When one of a group is
-                read, those of the groups before may be removed.
-
-        Raises:
-            OptionError: two groups in a row are more than the cache can hold.
+        When one of a group is read, shards of the groups before may be removed. Raises OptionError when two groups in a
+        row are more than the cache can hold.
         """
         if self.origin is not None:
             shards = self._read_together()
@@ -160,11 +152,7 @@ class Dataset:
         return [self.manifest.shards, *(companion.shards for companion in companions)]
 
     def check_order(self, by_shards: bool) -> None:
-        """Raise OptionError when samples in this order need more shards at a time than there is room for.
-
-        Args:
-            by_shards: whether it is ShardShuffled.
-        """
+        """Raise OptionError when an order, unless it is ShardShuffled (`by_shards`), needs more shards than fit."""
         most = None if self.origin is None else self.origin.max_bytes
         nbytes = sum(file.bytes for files in self._read_together() for file in files)
         if most is not None and nbytes > most and not by_shards:
@@ -254,8 +242,7 @@ class Dataset:
                     on_damage(position, error)
 
     def _renew(self, shard: int, damaged: ShardReader) -> bool:
-        """Whether to read a shard once more: a damaged one is removed from a cache, once, for the origin to bring it
-        again."""
+        """Remove a damaged shard from a cache, once, so that the origin brings it again; False if that was done."""
         if self.shards[shard] is not damaged:  # another thread has been here
             return True
         if self.origin is None or shard in self._renewed:
@@ -266,8 +253,10 @@ class Dataset:
         return True
 
     def _is_sound(self, sample: int, value: memoryview) -> bool:
-        """Whether the CRC-32 of a record is that of the index. Computed once; of threads that mark records in the same
-        byte at the same time, one may lose its mark, and its record is computed once more."""
+        """Return whether the CRC-32 of a record is that of the index; computed once.
+
+        When two threads mark records in the same byte, one mark may be lost: that record is computed once more.
+        """
         if not self.check:
             return True
         if self._checked is None:

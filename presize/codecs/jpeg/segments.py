@@ -91,10 +91,6 @@ class JpegHeader(NamedTuple):
         return self.segments[-1][1]
 
     @property
-    def components(self) -> int:
-        return len(self.sampling)
-
-    @property
     def huffman(self) -> bool:
         """Whether it is of one of the three processes that every decoder supports: baseline, extended, progressive."""
         return self.process in ("baseline", "extended", "progressive")

@@ -373,12 +373,7 @@ class _Part(NamedTuple):
 def _in_rows(
     data: bytes | memoryview, layout: Layout, wanted: _Area, lengths: npt.NDArray[np.intp], ends: npt.NDArray[np.intp]
 ) -> _Part:
-    """The part with the MCUs `wanted`, where rows are whole numbers of tiles.
-
-    Args:
-        lengths: of all tiles in bytes.
-        ends: where they end in `data`.
-    """
+    """The part with the MCUs `wanted`, where rows are whole numbers of tiles, from all tiles' lengths and ends."""
     k = layout.interval
     in_row, left, right = layout.shape[1] // k, wanted.left // k, -(-wanted.right // k)
     first, stop = wanted.top * in_row + left, (wanted.bottom - 1) * in_row + right
