@@ -48,63 +48,49 @@ def tga(image: Image.Image, **options: Any) -> bytes:
     return saved(image, "TGA", **options)[:-FOOTER_BYTES]
 
 
+BASELINE = Facts("jpeg", "RGB", 1, "baseline", 75)
+TURNED: dict[str, Any] = {"exif": oriented(6)}
+ICON: dict[str, Any] = {"sizes": [(40, 24)]}
+ALPHAS = bytes(255 - i for i in range(256))
+INDEX, SHADE, COLOR = (image.getpixel((3, 4)) for image in (INDICES, GRAY, PHOTO))
+DEEP_PNG = cv2.imencode(".png", PIXELS.astype(np.uint16) * 257)[1].tobytes()
+
 FILES: dict[str, tuple[bytes, Facts]] = {
-    "JPEG, turned": (saved(PHOTO, "JPEG", exif=oriented(6), comment=b"c"), Facts("jpeg", "RGB", 6, "baseline", 75)),
-    "JPEG, progressive": (saved(PHOTO, "JPEG", progressive=True), Facts("jpeg", "RGB", 1, "progressive", 75)),
-    "JPEG, CMYK": (saved(INKS, "JPEG"), Facts("jpeg", "CMYK", 1, "baseline", 75)),
-    "JPEG, grey": (saved(GRAY, "JPEG"), Facts("jpeg", "grey", 1, "baseline", 75)),
-    "JPEG, RGB": (saved(PHOTO, "JPEG", keep_rgb=True), Facts("jpeg", "RGB", 1, "baseline", 75)),
-    "JPEG, profile": (
-        saved(PHOTO, "JPEG", icc_profile=SWAPPED),
-        Facts("jpeg", "RGB", 1, "baseline", 75, profile=True),
-    ),
+    "JPEG, turned": (saved(PHOTO, "JPEG", comment=b"c", **TURNED), BASELINE._replace(orientation=6)),
+    "JPEG, progressive": (saved(PHOTO, "JPEG", progressive=True), BASELINE._replace(process="progressive")),
+    "JPEG, CMYK": (saved(INKS, "JPEG"), BASELINE._replace(colors="CMYK")),
+    "JPEG, grey": (saved(GRAY, "JPEG"), BASELINE._replace(colors="grey")),
+    "JPEG, RGB": (saved(PHOTO, "JPEG", keep_rgb=True), BASELINE),
+    "JPEG, profile": (saved(PHOTO, "JPEG", icc_profile=SWAPPED), BASELINE._replace(profile=True)),
     "JPEG, grey profile": (
         saved(GRAY, "JPEG", icc_profile=GRAY_LINEAR),
-        Facts("jpeg", "grey", 1, "baseline", 75, profile=True),
+        BASELINE._replace(colors="grey", profile=True),
     ),
-    "MPO": (saved(PHOTO, "MPO", **FRAMES), Facts("jpeg", "RGB", 1, "baseline", 75, several=True)),
+    "MPO": (saved(PHOTO, "MPO", **FRAMES), BASELINE._replace(several=True)),
     "PNG": (saved(PHOTO, "PNG"), Facts("png", "RGB")),
-    "PNG, turned": (saved(PHOTO, "PNG", exif=oriented(6)), Facts("png", "RGB", 6)),
+    "PNG, turned": (saved(PHOTO, "PNG", **TURNED), Facts("png", "RGB", 6)),
     "PNG, grey": (saved(GRAY, "PNG"), Facts("png", "grey")),
     "PNG, grey in three channels": (saved(GRAY.convert("RGB"), "PNG"), Facts("png", "RGB")),
     "PNG, grey with alpha": (saved(SHEER.convert("LA"), "PNG"), Facts("png", "grey", transparent=True)),
     "PNG, alpha": (saved(SHEER, "PNG"), Facts("png", "RGB", transparent=True)),
     "PNG, 1 bit": (saved(PHOTO.convert("1"), "PNG"), Facts("png", "grey")),
     "PNG, palette": (saved(INDICES, "PNG"), Facts("png", "palette")),
-    "PNG, a palette with alpha": (
-        saved(INDICES, "PNG", transparency=bytes(255 - i for i in range(256))),
-        Facts("png", "palette", transparent=True),
-    ),
-    "PNG, a transparent index": (
-        saved(INDICES, "PNG", transparency=INDICES.getpixel((3, 4))),
-        Facts("png", "palette", transparent=True),
-    ),
-    "PNG, a transparent shade": (
-        saved(GRAY, "PNG", transparency=GRAY.getpixel((3, 4))),
-        Facts("png", "grey", transparent=True),
-    ),
-    "PNG, a transparent colour": (
-        saved(PHOTO, "PNG", transparency=PHOTO.getpixel((3, 4))),
-        Facts("png", "RGB", transparent=True),
-    ),
-    "PNG, 16 bits": (
-        cv2.imencode(".png", PIXELS.astype(np.uint16) * 257)[1].tobytes(),
-        Facts("png", "RGB", deep=True),
-    ),
+    "PNG, clear palette": (saved(INDICES, "PNG", transparency=ALPHAS), Facts("png", "palette", transparent=True)),
+    "PNG, clear index": (saved(INDICES, "PNG", transparency=INDEX), Facts("png", "palette", transparent=True)),
+    "PNG, clear shade": (saved(GRAY, "PNG", transparency=SHADE), Facts("png", "grey", transparent=True)),
+    "PNG, clear colour": (saved(PHOTO, "PNG", transparency=COLOR), Facts("png", "RGB", transparent=True)),
+    "PNG, 16 bits": (DEEP_PNG, Facts("png", "RGB", deep=True)),
     "PNG, animated": (saved(PHOTO, "PNG", **FRAMES), Facts("png", "RGB", several=True)),
-    "PNG, animated beside its image": (
-        saved(PHOTO, "PNG", default_image=True, **FRAMES),
-        Facts("png", "RGB", several=True),
-    ),
+    "PNG, beside frames": (saved(PHOTO, "PNG", default_image=True, **FRAMES), Facts("png", "RGB", several=True)),
     "PNG, sRGB": (saved(PHOTO, "PNG", icc_profile=SRGB), Facts("png", "RGB")),
     "PNG, profile": (saved(PHOTO, "PNG", icc_profile=SWAPPED), Facts("png", "RGB", profile=True)),
     "GIF": (saved(PHOTO, "GIF", disposal=2, **FRAMES), Facts("gif", "palette", several=True)),
     "BMP": (saved(PHOTO, "BMP"), Facts("bmp", "RGB")),
-    "WebP": (saved(PHOTO, "WEBP", exif=oriented(6)), Facts("webp", "RGB", 6)),
+    "WebP": (saved(PHOTO, "WEBP", **TURNED), Facts("webp", "RGB", 6)),
     "WebP, lossless": (saved(PHOTO, "WEBP", lossless=True), Facts("webp", "RGB")),
     "WebP, alpha": (saved(SHEER, "WEBP", lossless=True), Facts("webp", "RGB", transparent=True)),
     "WebP, animated": (saved(PHOTO, "WEBP", lossless=True, **FRAMES), Facts("webp", "RGB", several=True)),
-    "TIFF": (saved(PHOTO, "TIFF", exif=oriented(6)), Facts("tiff", "RGB", 6)),
+    "TIFF": (saved(PHOTO, "TIFF", **TURNED), Facts("tiff", "RGB", 6)),
     "TIFF, Deflate": (saved(PHOTO, "TIFF", compression="tiff_adobe_deflate"), Facts("tiff", "RGB")),
     "TIFF, grey": (saved(GRAY, "TIFF"), Facts("tiff", "grey")),
     "TIFF, 1 bit": (saved(PHOTO.convert("1"), "TIFF"), Facts("tiff", "grey")),
@@ -125,11 +111,8 @@ FILES: dict[str, tuple[bytes, Facts]] = {
     "TGA without a footer, grey": (tga(GRAY), Facts("tga", "grey")),
     "TGA without a footer, palette": (tga(PHOTO.quantize(16)), Facts("tga", "palette")),
     "TGA, alpha": (saved(SHEER, "TGA"), Facts("tga", "RGB", transparent=True)),
-    "ICO": (saved(PHOTO, "ICO", sizes=[(40, 24)]), Facts("ico", "RGB")),
-    "ICO of bitmaps": (
-        saved(SHEER, "ICO", sizes=[(40, 24)], bitmap_format="bmp"),
-        Facts("ico", "RGB", transparent=True),
-    ),
+    "ICO": (saved(PHOTO, "ICO", **ICON), Facts("ico", "RGB")),
+    "ICO of bitmaps": (saved(SHEER, "ICO", bitmap_format="bmp", **ICON), Facts("ico", "RGB", transparent=True)),
     "ICO of several sizes": (saved(PHOTO, "ICO", sizes=[(16, 16), (40, 24)]), Facts("ico", "RGB")),
     "SGI": (saved(PHOTO, "SGI"), Facts("sgi", "RGB")),
     "SGI, grey": (saved(GRAY, "SGI"), Facts("sgi", "grey")),
@@ -142,7 +125,7 @@ FILES: dict[str, tuple[bytes, Facts]] = {
 }
 """Images of 24 x 40 pixels, as coded, and what is known of each."""
 if features.check("avif"):
-    FILES["AVIF"] = saved(PHOTO, "AVIF", exif=oriented(6)), Facts("avif", "RGB", 6)
+    FILES["AVIF"] = saved(PHOTO, "AVIF", **TURNED), Facts("avif", "RGB", 6)
 every_file = pytest.mark.parametrize("name", FILES)
 
 
@@ -276,20 +259,21 @@ def test_a_jpeg_comes_at_the_scale_asked_for(scale: int, shape: tuple[int, int])
     assert (decoded.source_height, decoded.source_width) == (shape[1], shape[0])
 
 
-@pytest.mark.parametrize("alpha", [False, True])
-@pytest.mark.parametrize("kind", [".png", ".tiff"])
-def test_16_bits_are_rounded_to_8(kind: str, alpha: bool) -> None:
-    values = np.random.default_rng(0).integers(0, 65536, (24, 40, 4 if alpha else 3), dtype=np.uint16)
-    if alpha:
-        values[:, :, 3] = 65535
-    expected = np.round(values[:, :, 2::-1] / 257).astype(np.uint8)
-    assert np.array_equal(decode.decode(cv2.imencode(kind, values)[1].tobytes()).pixels, expected)
+NOISE = np.random.default_rng(0).integers(0, 65536, (24, 40, 4), dtype=np.uint16)
+NOISE[:, :, 3] = 65535
 
 
-@pytest.mark.parametrize("kind", ["PNG", "TIFF", "JPEG2000"])
-def test_16_bit_grey_is_rounded_to_8(kind: str) -> None:
-    values = np.arange(0, 65536, 257 * 3 // 5, dtype=np.uint16).reshape(1, -1).repeat(8, 0)
-    assert np.array_equal(decode.decode(saved(values, kind), "keep").pixels, np.round(values / 257).astype(np.uint8))
+@pytest.mark.parametrize(
+    ("kind", "channels"), [("jpeg2000", 1), *((kind, channels) for kind in ("png", "tiff") for channels in (1, 3, 4))]
+)
+def test_16_bits_are_rounded_to_8(kind: str, channels: int) -> None:
+    if channels == 1:
+        data = saved(NOISE[:, :, 2], kind)
+    else:
+        data = cv2.imencode(f".{kind}", NOISE[:, :, :channels])[1].tobytes()
+    expected = np.round(NOISE[:, :, 2::-1] / 257).astype(np.uint8)
+    found = decode.decode(data, "keep").pixels
+    assert np.array_equal(found, expected[:, :, 0] if channels == 1 else expected)
 
 
 def test_a_16_bit_pgm_is_scaled_from_its_own_maximum() -> None:
