@@ -212,11 +212,7 @@ def recoded(data: bytes) -> bytes:
     header = _header_in_tiles(data, segments, interval)
     layout = layout_of(header)
     scan = None if layout is None else jpeg_decoder.recode_scan(data, interval, len(layout.markers) // 2)
-    if scan is None:
-        return data
-    without_index = header + scan
-    tiled = with_index(without_index)
-    return data if tiled is without_index else tiled
+    return data if scan is None else with_index(header + scan)
 
 
 def _header_in_tiles(data: bytes, segments: list[Segment], interval: int) -> bytes:
