@@ -144,9 +144,6 @@ def _decode_jpeg(
         pixels = pixels_of(Image.fromarray(pixels), icc, color)
         convert = False
     turned = upright(pixels, header.orientation)
-    height, width = header.height, header.width
-    if header.orientation >= 5:
-        height, width = width, height
     facts = Facts(
         "jpeg",
         colors_of(mode),
@@ -159,7 +156,9 @@ def _decode_jpeg(
         tolerated=refusal is not None,
     )
     left = icc if convert else None
-    return Decoded(turned, height, width, "jpeg", left, header, plain, header.exif, header.xmp, header.comment, facts)
+    return Decoded(
+        turned, *header.upright_size, "jpeg", left, header, plain, header.exif, header.xmp, header.comment, facts
+    )
 
 
 def _second_opinion(data: bytes, refusal: ValueError | None) -> Image.Image:

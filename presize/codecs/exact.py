@@ -9,16 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from presize.codecs import decode, pillow_decoder
-from presize.codecs.sniff import sniff
+from presize.codecs.sniff import PNG_BITS, PNG_COLORS, sniff
 from presize.codecs.source_facts import Facts
 from presize.codecs.tiff import BITS
 from presize.errors import ImageError
-from presize.options import Format
 
 Values = npt.NDArray[Any]
-
-_PNG_BITS, _PNG_COLORS = 24, 25
-"""Where the header of a PNG has the bits of a sample, and the kind of its colours."""
 
 _J2K_BEGIN, _J2K_BITS = b"\xff\x4f\xff\x51", 42
 """How a codestream of JPEG 2000 begins, and where it has the bits of its first component, less one, beside a flag."""
@@ -56,8 +52,8 @@ def decode_numbers(data: bytes, max_pixels: int) -> Exact:
     if name is None or name == "jpeg":
         decoded = decode.decode(data, pillow_decoder.Wanted("keep", icc="ignore"), max_pixels)
         return Exact(decoded.pixels, decoded.facts)
-    image, data, orientation, several, surplus, _ = pillow_decoder.open_other(data, name, max_pixels)
-    deep = pillow_decoder.is_deep(image, data, name)
+    image, data, facts, _ = pillow_decoder.open_other(data, name, max_pixels)
+    deep = facts.deep
     mode = image.mode
     if mode == "RGBA" and image.getchannel("A").getextrema() == (255, 255):
         mode = "RGB"
@@ -86,16 +82,8 @@ def decode_numbers(data: bytes, max_pixels: int) -> Exact:
         values = (1 << bits) - 1 - values
     if name == "ppm" and mode != "1":
         values = _unscaled(values, data)
-    facts = Facts(
-        name,
-        pillow_decoder.colors_of(image.mode),
-        orientation,
-        transparent=image.has_transparency_data,
-        deep=deep,
-        several=several,
-        surplus=surplus,
-    )
-    return Exact(np.ascontiguousarray(pillow_decoder.upright(values, orientation)), facts)
+    facts = facts._replace(transparent=image.has_transparency_data, deep=deep)
+    return Exact(np.ascontiguousarray(pillow_decoder.upright(values, facts.orientation)), facts)
 
 
 def narrowed(values: Values) -> Values:
@@ -116,7 +104,7 @@ def _unscaled(values: Values, data: bytes) -> Values:
 def _gray_bits(image: Any, data: bytes, name: str) -> int:
     """The bits of a grey value in the file; in SGI and JPEG 2000, of any value."""
     if name == "png":
-        return data[_PNG_BITS] if data[_PNG_COLORS] == 0 else 8
+        return data[PNG_BITS] if data[PNG_COLORS] == 0 else 8
     if name == "sgi":
         return 8 * data[3]
     if name == "jpeg2000":
@@ -124,28 +112,3 @@ def _gray_bits(image: Any, data: bytes, name: str) -> int:
         return (int.from_bytes(data[begin : begin + 1]) & 127) + 1
     bits = image.tag_v2.get(BITS, (1,)) if name == "tiff" else (8,)
     return int(bits[0])
-
-
-def decode_stored(value: memoryview, format: Format, shape: tuple[int, int]) -> Values:
-    """The values of a stored companion, of the (height, width) in `shape`.
-
-    Raises:
-        ValueError, ImageError, MemoryError: the value is damaged.
-    """
-    if format == "raw":
-        return _decode_raw(value, shape)
-    values = decode_exact(bytes(value), shape[0] * shape[1]).values
-    if values.shape[:2] != shape:
-        raise ValueError(
-            f"it is {values.shape[0]} pixels high and {values.shape[1]} wide, "
-            f"and the index says {shape[0]} and {shape[1]}"
-        )
-    return values
-
-
-def _decode_raw(value: memoryview, shape: tuple[int, int]) -> Values:
-    """A byte a pixel is grey, two are 16 bits, little-endian, three are RGB."""
-    pixels = shape[0] * shape[1]
-    if len(value) == 2 * pixels:
-        return np.array(value).view("<u2").astype(np.uint16).reshape(shape)
-    return np.array(value).reshape(shape if len(value) == pixels else (*shape, 3))

@@ -11,13 +11,12 @@ from PIL import Image
 
 from presize.codecs import plugins, sixteen
 from presize.codecs.bands import bands_of, declares_alpha, plain
-from presize.codecs.exif import orientation_of
 from presize.codecs.icc import to_srgb
 from presize.codecs.jpeg import segments as jpeg_segments
 from presize.codecs.plugins import load, open_image
-from presize.codecs.sniff import has_several, largest_icon, png_chunks, webp_size
+from presize.codecs.sniff import PNG_BITS, has_several, largest_icon, png_of, webp_size
 from presize.codecs.source_facts import Colors, Facts
-from presize.codecs.tiff import BITS, HEIGHT, PHOTOMETRIC, WIDTH, find_image
+from presize.codecs.tiff import BITS, HEIGHT, PHOTOMETRIC, WIDTH, find_image, orientation_of
 from presize.errors import ImageError
 from presize.options import Color, Depth, Icc
 
@@ -85,19 +84,15 @@ class Opened(NamedTuple):
     """An image with its pixels as they are stored.
 
     Attributes:
-        image: loaded, not upright.
+        image: loaded, not upright, without the bands beside its colours and alpha.
         data: the bytes that it was loaded from.
-        orientation: EXIF's, 1 to 8.
-        several: whether it is an animation or has pages.
-        surplus: whether it has bands beside its colours and alpha, which are left out of `image`.
+        facts: what it is, without what conversion brings to light: its transparency, and whether its profile counts.
         exif: as found, the bytes of a TIFF file; None for those of a TIFF.
     """
 
     image: Image.Image
     data: bytes
-    orientation: int
-    several: bool
-    surplus: bool
+    facts: Facts
     exif: bytes | None
 
 
@@ -107,7 +102,7 @@ def open_other(data: bytes, name: str, max_pixels: int) -> Opened:
     several = has_several(data, name)
     surplus = previewed = False
     if name == "png":
-        data = png_chunks(data, _PNG_CHUNKS)
+        data = png_of(data, _PNG_CHUNKS)
     elif name == "webp":
         check_size(*webp_size(data), max_pixels)  # opening it would allocate its pixels
     elif name == "tiff":
@@ -136,37 +131,31 @@ def open_other(data: bytes, name: str, max_pixels: int) -> Opened:
         exif = exif.removeprefix(b"Exif\0\0")
         if name != "jxl" or getattr(opened, "jpeg", False):  # any other JPEG XL is decoded upright
             orientation = orientation_of(exif)
+    image: Image.Image = opened
     if opened.mode in ("LA", "RGBA") and not declares_alpha(data, name):
-        return Opened(opened.convert(_opaque(opened.mode)), data, orientation, several, True, exif)
-    return Opened(opened, data, orientation, several, surplus, exif)
+        image, surplus = opened.convert(_opaque(opened.mode)), True
+    deep = _is_deep(image, data, name)
+    facts = Facts(name, colors_of(image.mode), orientation, deep=deep, several=several, surplus=surplus)
+    return Opened(image, data, facts, exif)
 
 
 def decode_other(data: bytes, name: str, max_pixels: int, wanted: Wanted) -> Decoded:
-    image, data, orientation, several, surplus, exif = open_other(data, name, max_pixels)
+    image, data, facts, exif = open_other(data, name, max_pixels)
     icc = image.info.get("icc_profile")
     if not isinstance(icc, bytes) or image.mode == "LAB":
         icc = None
-    deep = is_deep(image, data, name)
-    if deep and wanted.depth == 16:
+    deep = facts.deep and wanted.depth == 16
+    if deep:
         values = _sixteen_bit(image, data, name)
         mode = ("L", "LA", "RGB", "RGBA")[values.shape[2] - 1]
     else:
         converted = _eight_bit(image, data, name)
         mode = converted.mode
     has_profile = icc is not None and to_srgb(icc, _opaque(mode)) is not None
-    facts = Facts(
-        name,
-        colors_of(image.mode),
-        orientation,
-        transparent=mode in ("LA", "RGBA"),
-        deep=deep,
-        several=several,
-        profile=has_profile,
-        surplus=surplus,
-    )
+    facts = facts._replace(transparent=mode in ("LA", "RGBA"), profile=has_profile)
     if wanted.icc == "ignore":
         icc, has_profile = None, False
-    if not (deep and wanted.depth == 16):
+    if not deep:
         pixels = wanted.deepened(pixels_of(converted, icc, wanted.color))
     elif has_profile:
         raise ImageError(
@@ -174,7 +163,7 @@ def decode_other(data: bytes, name: str, max_pixels: int, wanted: Wanted) -> Dec
         )
     else:
         pixels = sixteen.in_color(values, wanted.color)
-    pixels = upright(pixels, orientation)
+    pixels = upright(pixels, facts.orientation)
     height, width = pixels.shape[:2]
     xmp, comment = _bytes(image.info.get("xmp")), _bytes(image.info.get("comment"))
     return Decoded(pixels, height, width, name, exif=exif, xmp=xmp, comment=comment, facts=facts)
@@ -191,7 +180,7 @@ def _eight_bit(image: Image.Image, data: bytes, name: str) -> Image.Image:
         bands = sixteen.gray_values(image, white, inverted, top=255).astype(np.uint8)
         return Image.fromarray(bands if bands.shape[2] == 2 else bands[:, :, 0])
     converted = _converted(image, data, name)
-    if (name == "png" and data[24] == 16) or (16 in _tiff_bits(image, name) and image.mode in ("RGB", "RGBA")):
+    if (name == "png" and data[PNG_BITS] == 16) or (16 in _tiff_bits(image, name) and image.mode in ("RGB", "RGBA")):
         values = sixteen.values_behind(converted, data, name)  # Pillow drops the low byte
         return converted if values is None else Image.fromarray(sixteen.rounded(values), converted.mode)
     return converted
@@ -236,8 +225,8 @@ def _converted(image: Image.Image, data: bytes, name: str) -> Image.Image:
     target = {"1": "L", "L": "L", "LA": "LA", "La": "LA", "CMYK": "CMYK"}.get(mode, "RGB")
     if image.has_transparency_data:
         target = {"L": "LA", "RGB": "RGBA"}.get(target, target)
-        if name == "png" and mode == "L" and data[24] in PILLOW_SCALE:  # Pillow scales the values and not the key
-            image.info["transparency"] *= PILLOW_SCALE[data[24]]
+        if name == "png" and mode == "L" and data[PNG_BITS] in PILLOW_SCALE:  # Pillow scales the values and not the key
+            image.info["transparency"] *= PILLOW_SCALE[data[PNG_BITS]]
     return image if mode == target else image.convert(target)
 
 
@@ -254,14 +243,14 @@ def _opaque(mode: str) -> str:
     return {"LA": "L", "RGBA": "RGB"}.get(mode, mode)
 
 
-def is_deep(image: Image.Image, data: bytes, name: str) -> bool:
+def _is_deep(image: Image.Image, data: bytes, name: str) -> bool:
     """Whether the source had more than 8 bits a channel."""
     if name == "tiff":
         bits = _tiff_bits(image, name)
         return 12 in bits or 16 in bits
     if name == "heic":
         return int(image.info.get("bit_depth", 8)) > 8
-    return image.mode.startswith("I") or (name == "png" and data[24] == 16)
+    return image.mode.startswith("I") or (name == "png" and data[PNG_BITS] == 16)
 
 
 def pixels_of(image: Image.Image, icc: bytes | None, color: Color) -> Pixels:

@@ -9,7 +9,7 @@ import re
 import struct
 import zlib
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from PIL import Image
 
@@ -18,23 +18,11 @@ from presize.errors import ImageError
 if TYPE_CHECKING:
     from PIL.ImageFile import ImageFile
 
+    ImageClass = Callable[[io.BytesIO], ImageFile]
+
 # Straight to the one plugin: Image.open would try others, and would hold an image to Pillow's own limit.
-_OF_PILLOW: Final = {
-    "jpeg": "JpegImagePlugin.JpegImageFile",
-    "png": "PngImagePlugin.PngImageFile",
-    "gif": "GifImagePlugin.GifImageFile",
-    "bmp": "BmpImagePlugin.BmpImageFile",
-    "webp": "WebPImagePlugin.WebPImageFile",
-    "tiff": "TiffImagePlugin.TiffImageFile",
-    "ppm": "PpmImagePlugin.PpmImageFile",
-    "avif": "AvifImagePlugin.AvifImageFile",
-    "jpeg2000": "Jpeg2KImagePlugin.Jpeg2KImageFile",
-    "tga": "TgaImagePlugin.TgaImageFile",
-    "ico": "IcoImagePlugin.IcoImageFile",
-    "sgi": "SgiImagePlugin.SgiImageFile",
-    "pcx": "PcxImagePlugin.PcxImageFile",
-    "dds": "DdsImagePlugin.DdsImageFile",
-}
+_PILLOW_SPELLS: Final = {"webp": "WebP", "jpeg2000": "Jpeg2K"}
+"""Formats whose name in Pillow's modules and classes has other capitals than its first."""
 
 
 class Plugin(NamedTuple):
@@ -44,7 +32,8 @@ class Plugin(NamedTuple):
         distribution: its name, for pip; presize's extra that brings it is the name of the format.
         module: where the class is.
         image_file: the class that reads the format.
-        settings: the module that says how many threads decode: one, since workers are processes.
+        settings: the module that says how many threads decode.
+        one_thread: the number that means one in it, since workers are processes.
         suffixes: of files of the format.
     """
 
@@ -52,24 +41,24 @@ class Plugin(NamedTuple):
     module: str
     image_file: str
     settings: str
+    one_thread: int
     suffixes: tuple[str, ...]
 
 
 PLUGINS: Final = {
     "heic": Plugin(
-        "pillow-heif", "pillow_heif.as_plugin", "HeifImageFile", "pillow_heif.options", (".heic", ".heif", ".hif")
+        "pillow-heif", "pillow_heif.as_plugin", "HeifImageFile", "pillow_heif.options", 1, (".heic", ".heif", ".hif")
     ),
     "jxl": Plugin(
         "pillow-jxl-plugin",
         "pillow_jxl.JpegXLImagePlugin",
         "JXLImageFile",
         "pillow_jxl.JpegXLImagePlugin",
+        0,
         (".jxl",),
     ),
 }
 """By the names that sniff() gives."""
-
-_ONE_THREAD: Final = {"heic": 1, "jxl": 0}
 
 
 # What Pillow raises for broken files, found by feeding it a million damaged ones of all formats.
@@ -88,30 +77,27 @@ _DECODER_ERRORS: Final = (
 )
 
 
-def image_file(name: str) -> Callable[..., Any]:
+def image_file(name: str) -> ImageClass:
     """The class that reads a format.
 
     Raises:
         ImageError: its plug-in is not installed.
     """
-    found: Callable[..., Any]
-    if name in _OF_PILLOW:
-        own, _, image_class = _OF_PILLOW[name].partition(".")
-        found = getattr(importlib.import_module(f"PIL.{own}"), image_class)
-        return found
-    plugin = PLUGINS[name]
+    plugin = PLUGINS.get(name)
+    if plugin is None:
+        own = _PILLOW_SPELLS.get(name, name.capitalize())
+        return cast("ImageClass", getattr(importlib.import_module(f"PIL.{own}ImagePlugin"), f"{own}ImageFile"))
     try:
         module = importlib.import_module(plugin.module)
     except ImportError:
         raise ImageError(f"{name.upper()} needs a plug-in of Pillow; install presize[{name}]") from None
     settings: Any = importlib.import_module(plugin.settings)
-    settings.DECODE_THREADS = _ONE_THREAD[name]
-    found = getattr(module, plugin.image_file)
-    return found
+    settings.DECODE_THREADS = plugin.one_thread
+    return cast("ImageClass", getattr(module, plugin.image_file))
 
 
 def open_image(data: bytes, name: str) -> ImageFile:
-    open_file: Callable[[io.BytesIO], ImageFile] = image_file(name)
+    open_file = image_file(name)
     try:
         return open_file(io.BytesIO(data))
     except _DECODER_ERRORS as error:

@@ -140,31 +140,22 @@ def resize(pixels: Pixels, target: Target, filter: Filter, backend: ResizeBacken
 
 def _nearest(pixels: Pixels, box: Box, size: Size, _filter: Filter, _alpha: bool) -> Pixels:
     height, width = pixels.shape[:2]
-    centres = _centres_of_16_bits if pixels.dtype == np.uint16 else _centres
-    rows = centres(box.top, box.height, size.height).astype(np.intp)
-    columns = centres(box.left, box.width, size.width).astype(np.intp)
+    rows = _centres(box.top, box.height, size.height, pixels.dtype).astype(np.intp)
+    columns = _centres(box.left, box.width, size.width, pixels.dtype).astype(np.intp)
     taken: Pixels = pixels.take(np.minimum(rows, height - 1), axis=0).take(np.minimum(columns, width - 1), axis=1)
     return taken
 
 
-def _centres(begin: float, length: float, count: int) -> npt.NDArray[np.float64]:
-    """The centres of `count` pixels that share `length` from `begin`, computed as Pillow does, whose boxes are float32
-    and whose steps are added up: where a centre lies between two pixels, that decides."""
-    first, step = _first_and_step(begin, length, count)
-    steps = np.full(count, step)
-    steps[0] = first + step / 2
-    return np.cumsum(steps)
-
-
-def _centres_of_16_bits(begin: float, length: float, count: int) -> npt.NDArray[np.float64]:
-    """As _centres, for the modes of 16 bits, whose steps Pillow multiplies."""
-    first, step = _first_and_step(begin, length, count)
-    return step * (np.arange(count) + 0.5) + first
-
-
-def _first_and_step(begin: float, length: float, count: int) -> tuple[np.float64, np.float64]:
+def _centres(begin: float, length: float, count: int, dtype: np.dtype[Any]) -> npt.NDArray[np.float64]:
+    """The centres of `count` pixels that share `length` from `begin`, computed as Pillow does: where a centre lies
+    between two pixels, that decides. Its boxes are float32; it multiplies the steps of 16 bits, and adds up others."""
     first, last = np.float32(begin), np.float32(begin + length)
-    return np.float64(first), np.float64(last - first) / count
+    step = np.float64(last - first) / count
+    if dtype == np.uint16:
+        return step * (np.arange(count) + 0.5) + np.float64(first)
+    steps = np.full(count, step)
+    steps[0] = np.float64(first) + step / 2
+    return np.cumsum(steps)
 
 
 def _cykooz(pixels: Pixels, box: Box, size: Size, filter: Filter, alpha: bool) -> Pixels:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from presize.codecs.sniff import png_chunks
+from presize.codecs.sniff import PNG_IMAGE, png_of
 from presize.options import Color
 
 Deep = npt.NDArray[np.uint16]
@@ -17,17 +17,8 @@ WHITE = 65535
 
 
 def gray_values(image: Image.Image, white: int, inverted: bool, top: int = WHITE) -> Deep:
-    """Grey of more than 8 bits, scaled.
-
-    Args:
-        image: of a mode that holds one number a pixel.
-        white: the number that is white, or black if `inverted`.
-        inverted: whether 0 is white.
-        top: what white becomes.
-
-    Returns:
-        (height, width, 1), or (height, width, 2) with alpha where one number is transparent.
-    """
+    """Grey of more than 8 bits, scaled so that the number `white`, or 0 if `inverted`, becomes `top`: (height, width,
+    1), or (height, width, 2) with alpha where one number is transparent."""
     values = np.asarray(image).astype(np.uint32)
     shades = ((white - values if inverted else values) * top + white // 2) // white
     transparency = image.info.get("transparency")
@@ -37,23 +28,14 @@ def gray_values(image: Image.Image, white: int, inverted: bool, top: int = WHITE
 
 
 def values_behind(coarse: Image.Image, data: bytes, name: str) -> Deep | None:
-    """The 16 bits of a PNG or TIFF of which Pillow has kept the high ones.
-
-    Args:
-        coarse: what Pillow makes of it, of mode LA, RGB or RGBA.
-        data: the file.
-        name: its format.
-
-    Returns:
-        (height, width, channels) as of `coarse`; None where OpenCV does not read the file, or takes it for something
-        else.
-    """
+    """The 16 bits of a PNG or TIFF of which Pillow has kept the high ones in `coarse` (LA, RGB or RGBA), in its shape.
+    None where OpenCV does not read the file, or takes it for something else."""
     import cv2  # 150 ms in each worker, and seldom needed
 
     key = None
     if name == "png":
         key = _transparent_color(data)
-        data = png_chunks(data, frozenset((b"IHDR", b"IDAT", b"IEND")))
+        data = png_of(data, PNG_IMAGE)
     level = cv2.utils.logging.getLogLevel()
     cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)  # it would print what it dislikes
     try:
@@ -78,7 +60,7 @@ def values_behind(coarse: Image.Image, data: bytes, name: str) -> Deep | None:
 
 def _transparent_color(data: bytes) -> npt.NDArray[np.uint16] | None:
     """The colour of a PNG's tRNS chunk, (3,); None without one."""
-    chunk = png_chunks(data, frozenset((b"tRNS",)))[8:]
+    chunk = png_of(data, (b"tRNS",))[8:]
     return np.frombuffer(chunk, ">u2", 3, 8).astype(np.uint16) if len(chunk) >= 18 else None
 
 

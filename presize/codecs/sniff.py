@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from typing import Final
 
 from presize.errors import ImageError
@@ -94,7 +94,7 @@ def has_several(data: bytes, name: str) -> bool:
     """Whether a GIF or PNG is an animation of several frames. Damage counts as its end."""
     if name == "gif":
         return _gif_frames(data, most=2) > 1
-    return name == "png" and len(png_chunks(data, frozenset((b"fdAT",)))) > 8  # frames beside the image
+    return name == "png" and any(kind == b"fdAT" for kind, _, _ in png_chunks(data))  # frames beside the image
 
 
 def _gif_frames(data: bytes, most: int) -> int:
@@ -121,24 +121,27 @@ def _gif_colors(data: bytes, at: int) -> int:
     return 3 << (flags & 7) + 1 if flags & 0x80 else 0
 
 
-def png_chunks(data: bytes, kinds: frozenset[bytes]) -> bytes:
-    """A PNG reduced to its complete chunks of `kinds`, up to its end or to a chunk that is truncated."""
-    pieces = [data[:8]]
-    position = 8
-    while position + 12 <= len(data):
-        end = position + 12 + int.from_bytes(data[position : position + 4], "big")
-        kind = data[position + 4 : position + 8]
+def png_chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
+    """(kind, begin, end) of each chunk of a PNG, up to its last or to one that is truncated."""
+    kind, end = b"", 8
+    while kind != b"IEND" and end + 12 <= len(data):
+        begin, kind = end, data[end + 4 : end + 8]
+        end += 12 + int.from_bytes(data[begin : begin + 4], "big")
         if end > len(data):
-            break
-        if kind in kinds:
-            pieces.append(data[position:end])
-        position = end
-        if kind == b"IEND":
-            break
-    return b"".join(pieces)
+            return
+        yield kind, begin, end
+
+
+def png_of(data: bytes, kinds: Collection[bytes]) -> bytes:
+    """A PNG reduced to its chunks of `kinds`."""
+    return b"".join((data[:8], *(data[begin:end] for kind, begin, end in png_chunks(data) if kind in kinds)))
 
 
 _PNG = b"\x89PNG\r\n\x1a\n"
+PNG_BITS, PNG_COLORS = 24, 25
+"""Where the header of a PNG has the bits of a sample, and the kind of its colours."""
+PNG_IMAGE: Final = frozenset((b"IHDR", b"IDAT", b"IEND"))
+"""The chunks without which a PNG is none."""
 
 
 def largest_icon(data: bytes) -> tuple[bytes, str]:

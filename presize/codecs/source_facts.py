@@ -14,14 +14,13 @@ import numpy.typing as npt
 
 from presize.formatting import plural
 
-Kind = Literal[
+KINDS: Final = (
     "unknown", "jpeg", "png", "gif", "bmp", "webp", "tiff", "ppm",
     "avif", "jpeg2000", "heic", "jxl", "tga", "ico", "dds", "other",
-]  # fmt: skip
+)  # fmt: skip
 Colors = Literal["unknown", "grey", "RGB", "palette", "CMYK", "LAB"]
 Process = Literal["none", "baseline", "extended", "progressive", "lossless", "arithmetic", "hierarchical"]
 
-KINDS: Final[tuple[str, ...]] = get_args(Kind)
 COLORS: Final[tuple[str, ...]] = get_args(Colors)
 PROCESSES: Final[tuple[str, ...]] = get_args(Process)
 
@@ -75,20 +74,12 @@ class Facts(NamedTuple):
 
     def pack(self) -> int:
         """The fields as 32 bits, laid out as in FIELDS."""
-        return (
-            KINDS.index(self.kind if self.kind in KINDS else "other")
-            | COLORS.index(self.colors) << 4
-            | self.orientation << 8
-            | PROCESSES.index(self.process) << 12
-            | self.quality << 16
-            | self.transparent << 24
-            | self.deep << 25
-            | self.several << 26
-            | self.profile << 27
-            | self.tolerated << 28
-            | self.kept << 29
-            | self.surplus << 30
-        )
+        numbers = self._asdict() | {
+            "kind": KINDS.index(self.kind if self.kind in KINDS else "other"),
+            "colors": COLORS.index(self.colors),
+            "process": PROCESSES.index(self.process),
+        }
+        return sum(numbers[field] << shift for field, (shift, _) in FIELDS.items())
 
 
 def unpack_facts(packed: npt.NDArray[Any], field: str) -> npt.NDArray[np.int64]:

@@ -58,18 +58,17 @@ def decode_value(
         ValueError, ImageError, MemoryError: the value is damaged, or too large (see DAMAGE).
     """
     check_pixels(shape, max_pixels)
-    if color == "exact":
-        from presize.codecs.exact import decode_stored  # brings Pillow
-
-        return decode_stored(value, format, shape)
-    if format == "jpeg":
-        return _decode_jpeg(value, color, shape, max_pixels)
     if format == "raw":
         return _decode_raw(value, color, shape, depth)
-    from presize.codecs import decode, pillow_decoder  # brings Pillow, which JPEG does not need
+    if format == "jpeg" and color != "exact":
+        return _decode_jpeg(value, color, shape, max_pixels)
+    from presize.codecs import decode, exact, pillow_decoder  # brings Pillow, which JPEG does not need
 
-    wanted = pillow_decoder.Wanted(color, 16 if depth == 16 else 8, "ignore")
-    pixels = decode.decode(bytes(value), wanted, shape[0] * shape[1]).pixels
+    if color == "exact":
+        pixels = exact.decode_exact(bytes(value), shape[0] * shape[1]).values
+    else:
+        wanted = pillow_decoder.Wanted(color, 16 if depth == 16 else 8, "ignore")
+        pixels = decode.decode(bytes(value), wanted, shape[0] * shape[1]).pixels
     check_shape((pixels.shape[0], pixels.shape[1]), shape)
     return pixels
 
@@ -86,8 +85,11 @@ def _decode_jpeg(value: memoryview, color: Color, shape: tuple[int, int], max_pi
     return pixels[:, :, 0] if color == "gray" else pixels
 
 
-def _decode_raw(value: memoryview, color: Color, shape: tuple[int, int], depth: int) -> Pixels:
+def _decode_raw(value: memoryview, color: StoredColor, shape: tuple[int, int], depth: int) -> Pixels:
+    pixels = shape[0] * shape[1]
+    if color == "exact":  # numbers of 8 bits or, in grey, of 16
+        depth = 16 if len(value) == 2 * pixels else 8
     numbers = np.array(value) if depth == 8 else np.frombuffer(value, "<u2").astype(np.uint16)
-    if color == "gray" or (color == "keep" and numbers.size == shape[0] * shape[1]):
+    if color == "gray" or (color in ("keep", "exact") and numbers.size == pixels):
         return numbers.reshape(shape)
     return numbers.reshape(*shape, 4 if color == "rgba" else 3)

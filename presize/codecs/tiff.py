@@ -1,4 +1,5 @@
-"""TIFF: its directories, which of them is the image, and files of one directory that decoders read. Pure.
+"""TIFF: its directories, which of them is the image, and files of one directory that decoders read; and EXIF, a TIFF
+of which only the orientation counts. Pure, thread-safe.
 
 A camera's raw file is a TIFF, too: mostly a small preview first, with the sensor's values in a sub-image.
 """
@@ -22,21 +23,10 @@ _TYPES: Final = {1: "B", 3: "H", 4: "I", 13: "I", 16: "Q", 18: "Q"}
 """The unsigned whole numbers, as in struct; 13 and 18 are places of directories."""
 _TYPE_BYTES: Final = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 13: 4, 16: 8, 18: 8}
 
-_SINGLE: Final = frozenset(
-    (
-        WIDTH,
-        HEIGHT,
-        COMPRESSION,
-        PHOTOMETRIC,
-        FILL_ORDER,
-        SAMPLES,
-        STRIP_ROWS,
-        PLANAR,
-        PREDICTOR,
-        TILE_WIDTH,
-        TILE_HEIGHT,
-    )
-)
+_SINGLE: Final = frozenset((
+    WIDTH, HEIGHT, COMPRESSION, PHOTOMETRIC, FILL_ORDER, SAMPLES, STRIP_ROWS, PLANAR, PREDICTOR,
+    TILE_WIDTH, TILE_HEIGHT,
+))  # fmt: skip
 _LISTS: Final = frozenset(
     (BITS, STRIPS, STRIP_BYTES, 292, 293, COLOR_MAP, TILES, TILE_BYTES, EXTRA_SAMPLES, SAMPLE_FORMAT, 347)
 ) | frozenset(range(512, 533))
@@ -267,3 +257,40 @@ def _orientation(tiff: Tiff, directory: Directory) -> int:
         return 0
     value = tiff.number(directory.fields, ORIENTATION, 0)
     return value if 1 <= value <= 8 else 0
+
+
+def orientation_of(exif: bytes) -> int:
+    """The orientation in EXIF (the bytes of a TIFF file), from 1 to 8; 1 if it is missing or invalid."""
+    found = _orientation_field(exif)
+    if found is None:
+        return 1
+    order, at = found
+    kind, count = struct.unpack_from(order + "HI", exif, at + 2)
+    if kind not in (SHORT, LONG) or count != 1:
+        return 1
+    value: int = struct.unpack_from(order + _TYPES[kind], exif, at + 8)[0]
+    return value if 1 <= value <= 8 else 1
+
+
+def with_orientation_reset(exif: bytes) -> bytes:
+    """`exif` with the orientation set to upright; its length, and all else in it, is unchanged."""
+    found = _orientation_field(exif)
+    if found is None:
+        return exif
+    order, at = found
+    return exif[: at + 2] + struct.pack(order + "HIHH", SHORT, 1, 1, 0) + exif[at + 12 :]
+
+
+def _orientation_field(exif: bytes) -> tuple[str, int] | None:
+    """The byte order, as in struct, and the offset of the 12-byte orientation field of IFD0. Each photograph has EXIF,
+    so this reads nothing else."""
+    order = {b"II*\0": "<", b"MM\0*": ">"}.get(exif[:4])
+    if order is None or len(exif) < 8:
+        return None
+    (at,) = struct.unpack_from(order + "I", exif, 4)
+    if at + 2 > len(exif):
+        return None
+    (count,) = struct.unpack_from(order + "H", exif, at)
+    tag = struct.pack(order + "H", ORIENTATION)
+    fields = range(at + 2, min(at + 2 + 12 * count, len(exif) - 11), 12)
+    return next(((order, field) for field in fields if exif.startswith(tag, field)), None)

@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 from presize.codecs import decode, encode, resize, sniff
 from presize.codecs.exact import decode_numbers, narrowed
-from presize.codecs.exif import with_orientation_reset
 from presize.codecs.jpeg import metadata as jpeg_metadata
 from presize.codecs.jpeg import segments as jpeg_segments
 from presize.codecs.jpeg import tiles as tiling
 from presize.codecs.pillow_decoder import Wanted
+from presize.codecs.tiff import with_orientation_reset
 from presize.codecs.unchanged import fits, unchanged
 from presize.errors import ImageError
 from presize.options import KEEP, ImageOptions, Size
@@ -57,7 +57,7 @@ def transcode(data: bytes, options: ImageOptions) -> Transcoded:
     scale = 1
     targets = None
     if header is not None:
-        targets = _targets(_upright(header), options)
+        targets = _targets(Size(*header.upright_size), options)
         if options.filter != "nearest":  # it takes pixels as they are, and a reduced decode gives means of them
             scale = decode_scale(targets)
     wanted = Wanted(options.color, options.depth, options.icc)
@@ -121,11 +121,6 @@ def _targets(source: Size, options: ImageOptions) -> list[resize.Target]:
         if height * width > max(options.max_pixels, source.height * source.width):
             raise ImageError(f"{width}x{height} pixels, if it were enlarged, are more than {options.max_pixels}")
     return targets
-
-
-def _upright(header: jpeg_segments.JpegHeader) -> Size:
-    turned = header.orientation >= 5
-    return Size(header.width, header.height) if turned else Size(header.height, header.width)
 
 
 def decode_scale(targets: list[resize.Target]) -> int:

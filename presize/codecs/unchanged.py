@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from presize.codecs import icc, sniff
-from presize.codecs.exif import orientation_of
 from presize.codecs.jpeg import metadata as jpeg_metadata
 from presize.codecs.jpeg import segments as jpeg_segments
 from presize.codecs.source_facts import Colors, Facts
+from presize.codecs.tiff import orientation_of
 from presize.errors import ImageError
 from presize.options import ImageOptions
 
@@ -66,7 +66,7 @@ def _jpeg(data: bytes, options: ImageOptions) -> Unchanged | None:
     header = jpeg_segments.parse(data)
     if not fits(header, options):
         return None
-    in_one_scan = header.process == "baseline" and data[header.scan_begin + 4] == header.components
+    in_one_scan = header.process == "baseline" and data[header.scan_begin + 4] == len(header.sampling)
     if in_one_scan and not header.several and not options.keep_metadata and data.endswith(b"\xff\xd9"):
         # Without searching its scan, which takes as long as all the rest.
         value = data if header.bare else jpeg_metadata.bare(data)
@@ -88,42 +88,29 @@ def _jpeg(data: bytes, options: ImageOptions) -> Unchanged | None:
 
 _PNG_COLORS: Final = {0: ("gray", "keep", "rgb", "rgba"), 2: ("keep", "rgb", "rgba"), 6: ("rgba",)}
 """The options under which PNGs of a colour type are stored as they are: readers make RGB of grey, and add alpha."""
-_PNG_IMAGE: Final = frozenset((b"IHDR", b"IDAT", b"IEND"))
 _PNG_ANIMATION: Final = frozenset((b"acTL", b"fcTL", b"fdAT"))
 
 
 def _png(data: bytes, options: ImageOptions) -> Unchanged | None:
-    chunks = list(_png_chunks(data))
+    chunks = list(sniff.png_chunks(data))
     kinds = {kind for kind, _, _ in chunks}
     width, height, bits, color, _, _, interlaced = struct.unpack_from(">IIBBBBB", data, 16)
     plain = chunks[0][0] == b"IHDR" and bits == 8 and not interlaced and options.color in _PNG_COLORS.get(color, ())
-    if not plain or not kinds >= _PNG_IMAGE or b"tRNS" in kinds or 0 in (width, height):
+    if not plain or not kinds >= sniff.PNG_IMAGE or b"tRNS" in kinds or 0 in (width, height):
+        return None
+    view = memoryview(data)
+    if any(zlib.crc32(view[begin + 4 : end - 4]).to_bytes(4) != data[end - 4 : end] for _, begin, end in chunks):
         return None
     payloads = {kind: data[begin + 8 : end - 4] for kind, begin, end in chunks if kind in (b"eXIf", b"iCCP")}
     profile = _changes_colors(_profile(payloads.get(b"iCCP", b"")))
     if orientation_of(payloads.get(b"eXIf", b"")) != 1 or (profile and options.icc == "convert"):
         return None
-    left_out = _PNG_ANIMATION if options.keep_metadata else kinds - _PNG_IMAGE
+    left_out = _PNG_ANIMATION if options.keep_metadata else kinds - sniff.PNG_IMAGE
     value = b"".join((data[:8], *(data[begin:end] for kind, begin, end in chunks if kind not in left_out)))
     animated = b"fdAT" in kinds
     colors: Colors = "RGB" if color else "grey"
     facts = Facts("png", colors, transparent=color == 6, several=animated, profile=profile, kept=True)
     return Unchanged(value, height, width, facts)
-
-
-def _png_chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
-    """(kind, begin, end) of each chunk to the last. Raises ImageError for a chunk that is cut off or damaged."""
-    position, kind = 8, b""
-    view = memoryview(data)
-    while kind != b"IEND":
-        (length,) = struct.unpack_from(">I", data, position)
-        end = position + 12 + length
-        kind = data[position + 4 : position + 8]
-        (crc32,) = struct.unpack_from(">I", data, end - 4)
-        if zlib.crc32(view[position + 4 : end - 4]) != crc32:
-            raise ImageError("broken PNG: a chunk's checksum differs")
-        yield kind, position, end
-        position = end
 
 
 _MAX_PROFILE_BYTES: Final = 1 << 20

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import base64
-import io
 import struct
-import zlib
 from typing import Any
 
 import numpy as np
@@ -15,126 +13,121 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from paired import CLASS_NUMBERS, mask_of
+from pictures import gray_png, opened, oriented, saved
 from presize.codecs import resize
-from presize.codecs.exact import decode_exact, decode_stored
+from presize.codecs.exact import decode_exact
 from presize.codecs.source_facts import FIELDS
+from presize.codecs.stored_value import decode_value
 from presize.codecs.transcode import transcode_companion
 from presize.errors import ImageError, NotAnImageError
 from presize.options import Companion, Fit, Format, ImageOptions, Size
+from tiffs import page, tiff
 
 MAX_PIXELS = 10_000
-
-
-def saved(image: Image.Image, format: str = "png", **options: Any) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, format, **options)
-    return buffer.getvalue()
 
 
 def palette(mask: np.ndarray, **options: Any) -> bytes:
     image = Image.fromarray(mask, "P")
     image.putpalette([(37 * i) % 256 for i in range(768)])
-    return saved(image, **options)
+    return saved(image, "png", **options)
 
 
-def values(data: bytes) -> np.ndarray:
-    return decode_exact(data, MAX_PIXELS).values
+def tiff_row(bits: int | None, photometric: int, row: bytes) -> bytes:
+    """A row of four grey values; None leaves the tag of the bits out, which then are 1."""
+    pixels = np.frombuffer(row, np.uint8 if bits != 16 else "<u2").reshape(1, -1, 1)
+    return tiff(page(pixels, photometric, t256=(4,), t258=() if bits is None else (bits,)))
 
 
-# What is read
+# Rows of 0, 1, 7, 15 and of 0, 1, 7, 4095, and a pixel (0, 1, 7): Pillow writes JPEG 2000 of 8 and 16 bits alone.
+J2K_4_BITS = base64.b64decode(
+    "/0//UQApAAAAAAAEAAAAAQAAAAAAAAAAAAAABAAAAAEAAAAAAAAAAAABAwEB/1IADAAAAAEAAAQE"
+    "AAH/XAAEQCD/kAAKAAAAAAAUAAH/k98gMAZqIf/Z"
+)
+J2K_12_BITS = base64.b64decode(
+    "/0//UQApAAAAAAAEAAAAAQAAAAAAAAAAAAAABAAAAAEAAAAAAAAAAAABCwEB/1IADAAAAAEAAAQE"
+    "AAH/XAAEQGD/kAAKAAAAAAAZAAH/k9/gIAZX62pwOwp//9k="
+)
+J2K_RGB_12_BITS = base64.b64decode(
+    "/0//UQAvAAAAAAABAAAAAQAAAAAAAAAAAAAAAQAAAAEAAAAAAAAAAAADCwEBCwEBCwEB/1IADAAA"
+    "AAEBAAQEAAH/XAAEQGD/kAAKAAAAAAAcAAH/k8/kCAoNwA+EEAHAAhAH/9k="
+)
+MASK, BITS, DEEP = mask_of(20, 31), mask_of(20, 31, numbers=(0, 1)), mask_of(20, 31, numbers=(0, 255, 256, 65_535))
+PANOPTIC = np.stack([mask_of(20, 31, seed) for seed in range(3)], axis=2)
+OPAQUE = np.full((20, 31, 1), 255, np.uint8)
+FEW = {bits: mask_of(9, 16, numbers=tuple(range(min(1 << bits, 200)))) for bits in (1, 2, 4, 8)}
+WIDE = mask_of(20, 31, numbers=(0, 300, 65_535))
+TURNED = Image.fromarray(MASK).transpose(Image.Transpose.ROTATE_270)
+KEPT: dict[str, tuple[bytes, object]] = {
+    **{f"the indices of a palette of {bits} bits": (palette(FEW[bits], bits=bits), FEW[bits]) for bits in FEW},
+    "a transparent index": (palette(MASK, transparency=7), MASK),
+    **{f"1 bit, {kind}": (saved(BITS.astype(bool), kind), BITS) for kind in ("png", "tiff", "bmp", "ppm")},
+    **{f"8 bits, {kind}": (saved(MASK, kind), MASK) for kind in ("png", "tiff", "bmp", "ppm")},
+    **{f"16 bits, {kind}": (saved(DEEP, kind), DEEP) for kind in ("png", "tiff", "ppm")},
+    # Pillow reads these in shades, 0 to 255.
+    **{f"grey of {bits} bits in a png": (gray_png(FEW[bits], bits), FEW[bits]) for bits in (1, 2, 4)},
+    "32 bits that 16 hold": (saved(WIDE.astype(np.int32), "tiff"), WIDE),
+    "three channels, as panoptic masks have them": (saved(PANOPTIC, "png"), PANOPTIC),
+    "an opaque one beside them": (saved(np.dstack((PANOPTIC, OPAQUE)), "png"), PANOPTIC),
+    "turned": (saved(TURNED, "png", exif=oriented(8)), MASK),
+    "pgm up to 20": (b"P5 4 1 20\n" + bytes([0, 1, 7, 20]), [[0, 1, 7, 20]]),
+    "pgm with a comment": (b"P5\n# 21 classes\n4 1\n255\n" + bytes([0, 1, 7, 255]), [[0, 1, 7, 255]]),
+    "pgm up to 1000": (b"P5 4 1 1000\n" + struct.pack(">4H", 0, 1, 7, 1000), [[0, 1, 7, 1000]]),
+    "pgm in letters": (b"P2 4 1 20\n0 1 7 20\n", [[0, 1, 7, 20]]),
+    "ppm up to 20": (b"P6 1 1 20\n" + bytes([1, 7, 20]), [[[1, 7, 20]]]),
+    "jpeg 2000 of 4 bits": (J2K_4_BITS, [[0, 1, 7, 15]]),
+    "jpeg 2000 of 12 bits": (J2K_12_BITS, [[0, 1, 7, 4095]]),
+    **{
+        f"tiff of {bits} bits where 0 is {'black' if photometric else 'white'}": (
+            tiff_row(bits, photometric, row),
+            [expected],
+        )
+        for photometric in (0, 1)
+        for bits, row, expected in (
+            (None, bytes([0b01100000]), [0, 1, 1, 0]),
+            (1, bytes([0b01100000]), [0, 1, 1, 0]),
+            (2, bytes([0b00011011]), [0, 1, 2, 3]),
+            (4, bytes([0x01, 0x7F]), [0, 1, 7, 15]),
+            (8, bytes([0, 1, 7, 20]), [0, 1, 7, 20]),
+            (16, struct.pack("<4H", 0, 1, 7, 2000), [0, 1, 7, 2000]),
+        )
+    },
+}
+REFUSED = {
+    "no image": (b"<html>", "an HTML page"),
+    "broken": (palette(MASK)[:60], "broken PNG"),
+    "too many pixels": (palette(mask_of(101, 100)), "more than max_pixels allows"),
+    "32 bits that 16 do not hold": (
+        saved(WIDE.astype(np.int32) // 65_535 * 65_536, "tiff"),
+        "values from 0 to 65536; nearest keeps those from 0 to 65535",
+    ),
+    **{
+        mode: (saved(Image.new(mode, (8, 8)), "tiff"), rf"^pixels of mode {mode}; nearest keeps grey, palettes and RGB")
+        for mode in ("RGBA", "LA", "CMYK", "F")
+    },
+    "ppm up to 1000": (b"P6 1 1 1000\n" + struct.pack(">3H", 1, 7, 1000), "16 bits in three channels"),
+    "jpeg 2000 of 12 bits": (J2K_RGB_12_BITS, "12 bits in a channel"),
+    "sgi of 16 bits": (
+        struct.pack(">hBBHHHH", 474, 0, 2, 2, 1, 1, 1).ljust(512, b"\0") + b"\x01\x02",
+        "16 bits in an SGI",
+    ),
+}
 
 
-@pytest.mark.parametrize("bits", [1, 2, 4, 8])
-def test_the_indices_of_a_palette_are_kept_and_not_its_colours(bits: int) -> None:
-    mask = mask_of(20, 31, numbers=tuple(range(min(1 << bits, 200))))
-    assert np.array_equal(values(palette(mask, bits=bits)), mask)
+@pytest.mark.parametrize("name", KEPT)
+def test_the_numbers_are_those_of_the_file(name: str) -> None:
+    data, expected = KEPT[name]
+    values, facts = decode_exact(data, MAX_PIXELS)
+    assert values.tolist() == np.asarray(expected).tolist()
+    assert values.dtype == (np.uint16 if facts.deep else np.uint8)
+    assert facts.deep or np.max(expected) <= 255
 
 
-def test_a_transparent_index_is_an_index_like_others() -> None:
-    mask = mask_of(20, 31)
-    assert np.array_equal(values(palette(mask, transparency=7)), mask)
-
-
-@pytest.mark.parametrize("format", ["png", "tiff", "bmp", "ppm"])
-def test_grey_is_kept_in_every_format(format: str) -> None:
-    mask = mask_of(20, 31)
-    assert np.array_equal(values(saved(Image.fromarray(mask), format)), mask)
-
-
-@pytest.mark.parametrize("format", ["png", "tiff", "bmp", "ppm"])
-def test_one_bit_is_0_and_1(format: str) -> None:
-    mask = mask_of(20, 31, numbers=(0, 1))
-    found = values(saved(Image.fromarray(mask.astype(bool)), format))
-    assert found.dtype == np.uint8
-    assert np.array_equal(found, mask)
-
-
-@pytest.mark.parametrize("bits", [1, 2, 4])
-def test_a_grey_png_of_few_bits_has_the_numbers_that_are_in_it(bits: int) -> None:
-    """Pillow reads such images in shades, 0 to 255."""
-    mask = mask_of(9, 16, numbers=tuple(range(1 << bits)))
-    assert np.array_equal(values(gray_png(mask, bits)), mask)
-
-
-def gray_png(mask: np.ndarray, bits: int) -> bytes:
-    """A grey PNG of 1, 2 or 4 bits, which Pillow does not write."""
-    rows = b""
-    for row in mask:
-        packed = np.unpackbits(row[:, np.newaxis], axis=1)[:, -bits:]
-        rows += b"\0" + np.packbits(packed.reshape(-1)).tobytes()
-
-    def chunk(kind: bytes, content: bytes) -> bytes:
-        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
-
-    header = struct.pack(">IIBBBBB", mask.shape[1], mask.shape[0], bits, 0, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
-
-
-@pytest.mark.parametrize("format", ["png", "tiff", "ppm"])
-def test_16_bits_are_kept(format: str) -> None:
-    mask = mask_of(20, 31, numbers=(0, 255, 256, 65_535))
-    found, facts = decode_exact(saved(Image.fromarray(mask), format), MAX_PIXELS)
-    assert found.dtype == np.uint16
-    assert np.array_equal(found, mask)
-    assert facts.deep
-
-
-def test_32_bits_are_kept_if_16_hold_them() -> None:
-    mask = mask_of(20, 31, numbers=(0, 300, 65_535))
-    assert np.array_equal(values(saved(Image.fromarray(mask.astype(np.int32)), "tiff")), mask)
-    with pytest.raises(ImageError, match="values from 0 to 65536; nearest keeps those from 0 to 65535"):
-        values(saved(Image.fromarray(mask.astype(np.int32) // 65_535 * 65_536), "tiff"))
-
-
-def test_numbers_in_three_channels_are_kept() -> None:
-    """As panoptic masks have them."""
-    mask = np.stack([mask_of(20, 31, seed) for seed in range(3)], axis=2)
-    assert np.array_equal(values(saved(Image.fromarray(mask))), mask)
-    opaque = np.concatenate([mask, np.full((20, 31, 1), 255, np.uint8)], axis=2)
-    assert np.array_equal(values(saved(Image.fromarray(opaque))), mask)
-
-
-@pytest.mark.parametrize("mode", ["RGBA", "LA", "CMYK", "F"])
-def test_pixels_that_are_no_numbers_are_refused_by_their_mode(mode: str) -> None:
-    with pytest.raises(ImageError, match=rf"^pixels of mode {mode}; nearest keeps grey, palettes and RGB"):
-        values(saved(Image.new(mode, (8, 8)), "tiff"))
-
-
-def test_a_mask_is_turned_upright() -> None:
-    mask = mask_of(20, 31)
-    exif = Image.Exif()
-    exif[0x0112] = 8
-    turned = Image.fromarray(mask).transpose(Image.Transpose.ROTATE_270)
-    assert np.array_equal(values(saved(turned, exif=exif)), mask)
-
-
-def test_what_is_no_image_is_told_from_a_broken_one() -> None:
-    with pytest.raises(NotAnImageError, match="an HTML page"):
-        values(b"<html>")
-    with pytest.raises(ImageError, match="broken PNG"):
-        values(palette(mask_of(20, 31))[:60])
-    with pytest.raises(ImageError, match="more than max_pixels allows"):
-        decode_exact(palette(mask_of(20, 31)), 600)
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_has_no_numbers_or_loses_some_is_refused(name: str) -> None:
+    data, reason = REFUSED[name]
+    with pytest.raises(ImageError, match=reason) as caught:
+        decode_exact(data, MAX_PIXELS)
+    assert isinstance(caught.value, NotAnImageError) == (name == "no image")
 
 
 # What is stored
@@ -143,7 +136,7 @@ def test_what_is_no_image_is_told_from_a_broken_one() -> None:
 def stored(data: bytes, source: Size, options: ImageOptions, format: Format = "png") -> list[np.ndarray]:
     its_own = Companion("mask", "x", format=format).image_options(options)
     made = transcode_companion(data, source, its_own)
-    return [decode_stored(memoryview(value), format, (height, width)) for value, height, width in made.records]
+    return [decode_value(memoryview(value), format, "exact", (height, width)) for value, height, width in made.records]
 
 
 @given(
@@ -158,7 +151,7 @@ def test_a_stored_mask_is_its_source_by_nearest(
     source: Size, wanted: Size, fit: Fit, upscale: bool, numbers: tuple[int, ...], format: Format
 ) -> None:
     mask = mask_of(*source, numbers=numbers)
-    data = palette(mask) if mask.dtype == np.uint8 else saved(Image.fromarray(mask))
+    data = palette(mask) if mask.dtype == np.uint8 else saved(mask, "png")
     (found,) = stored(data, source, ImageOptions(sizes=(wanted,), fit=fit, upscale=upscale), format)
     expected = resize.resize(mask, resize.target(source, wanted, fit, upscale), "nearest", "cykooz")
     assert found.dtype == mask.dtype
@@ -185,11 +178,11 @@ def test_a_mask_is_resized_as_pillow_resizes_the_file(
     top = 255 if dtype == np.uint8 else 65_535
     mask = np.random.default_rng(1).integers(0, top, (40, 40), endpoint=True).astype(dtype)
     mask[0, 0] = top  # which a PGM of 16 bits has to have
-    data = saved(Image.fromarray(mask), format)
+    data = saved(mask, format)
     options = Companion("mask", "m").image_options(ImageOptions(sizes=(Size(*size),), fit="stretch", upscale=True))
     (record,) = transcode_companion(data, Size(40, 40), options).records
-    expected = np.asarray(Image.open(io.BytesIO(data)).resize(size[::-1], Image.Resampling.NEAREST))
-    assert np.array_equal(decode_stored(memoryview(record.value), "png", size), expected)
+    expected = np.asarray(opened(data).resize(size[::-1], Image.Resampling.NEAREST))
+    assert np.array_equal(decode_value(memoryview(record.value), "png", "exact", size), expected)
 
 
 @pytest.mark.parametrize("filter", ["nearest", "bicubic"])
@@ -204,95 +197,4 @@ def test_a_stored_mask_of_another_size_is_damaged(format: Format) -> None:
     its_own = Companion("mask", "x", format=format).image_options(ImageOptions(sizes=(Size(64, 64),)))
     value = transcode_companion(palette(mask_of(20, 31)), Size(20, 31), its_own).records[0].value
     with pytest.raises(ValueError):
-        decode_stored(memoryview(value), format, (20, 32))
-
-
-# What Pillow has scaled or inverted
-
-
-@pytest.mark.parametrize(
-    ("data", "expected"),
-    [
-        (b"P5 4 1 20\n" + bytes([0, 1, 7, 20]), [0, 1, 7, 20]),
-        (b"P5\n# 21 classes\n4 1\n255\n" + bytes([0, 1, 7, 255]), [0, 1, 7, 255]),
-        (b"P5 4 1 1000\n" + struct.pack(">4H", 0, 1, 7, 1000), [0, 1, 7, 1000]),
-        (b"P2 4 1 20\n0 1 7 20\n", [0, 1, 7, 20]),
-    ],
-)
-def test_the_numbers_of_a_pgm_are_those_of_the_file_whatever_is_its_largest(data: bytes, expected: list[int]) -> None:
-    assert values(data)[0].tolist() == expected
-
-
-def test_the_numbers_of_a_ppm_are_those_of_the_file() -> None:
-    assert values(b"P6 1 1 20\n" + bytes([1, 7, 20]))[0].tolist() == [[1, 7, 20]]
-    with pytest.raises(ImageError, match="16 bits in three channels"):
-        values(b"P6 1 1 1000\n" + struct.pack(">3H", 1, 7, 1000))
-
-
-# Rows of 0, 1, 7, 15 and of 0, 1, 7, 4095, and a pixel (0, 1, 7): Pillow writes JPEG 2000 of 8 and 16 bits alone.
-J2K_4_BITS = base64.b64decode(
-    "/0//UQApAAAAAAAEAAAAAQAAAAAAAAAAAAAABAAAAAEAAAAAAAAAAAABAwEB/1IADAAAAAEAAAQE"
-    "AAH/XAAEQCD/kAAKAAAAAAAUAAH/k98gMAZqIf/Z"
-)
-J2K_12_BITS = base64.b64decode(
-    "/0//UQApAAAAAAAEAAAAAQAAAAAAAAAAAAAABAAAAAEAAAAAAAAAAAABCwEB/1IADAAAAAEAAAQE"
-    "AAH/XAAEQGD/kAAKAAAAAAAZAAH/k9/gIAZX62pwOwp//9k="
-)
-J2K_RGB_12_BITS = base64.b64decode(
-    "/0//UQAvAAAAAAABAAAAAQAAAAAAAAAAAAAAAQAAAAEAAAAAAAAAAAADCwEBCwEBCwEB/1IADAAA"
-    "AAEBAAQEAAH/XAAEQGD/kAAKAAAAAAAcAAH/k8/kCAoNwA+EEAHAAhAH/9k="
-)
-
-
-@pytest.mark.parametrize(("data", "expected"), [(J2K_4_BITS, [0, 1, 7, 15]), (J2K_12_BITS, [0, 1, 7, 4095])])
-def test_the_numbers_of_a_jpeg_2000_are_those_of_the_file_whatever_its_bits(data: bytes, expected: list[int]) -> None:
-    assert values(data)[0].tolist() == expected
-
-
-@pytest.mark.parametrize(
-    ("data", "reason"),
-    [
-        (J2K_RGB_12_BITS, "12 bits in a channel"),
-        (struct.pack(">hBBHHHH", 474, 0, 2, 2, 1, 1, 1).ljust(512, b"\0") + b"\x01\x02", "16 bits in an SGI"),
-    ],
-    ids=["JPEG 2000", "SGI"],
-)
-def test_numbers_that_pillow_cuts_to_8_bits_are_refused(data: bytes, reason: str) -> None:
-    with pytest.raises(ImageError, match=reason):
-        values(data)
-
-
-def tiff(bits: int | None, photometric: int, row: bytes) -> bytes:
-    """A row of four grey values; None leaves the tag of the bits out, which then are 1."""
-    row += b"\0" * (len(row) % 2)
-    tags = [
-        (256, 4),
-        (257, 1),
-        *([] if bits is None else [(258, bits)]),
-        (259, 1),
-        (262, photometric),
-        (273, 8),
-        (277, 1),
-        (278, 1),
-        (279, len(row)),
-    ]
-    entries = b"".join(struct.pack("<HHIHH", tag, 3, 1, value, 0) for tag, value in tags)
-    return b"II*\0" + struct.pack("<I", 8 + len(row)) + row + struct.pack("<H", len(tags)) + entries + bytes(4)
-
-
-@pytest.mark.parametrize("photometric", [0, 1], ids=["0 is white", "0 is black"])
-@pytest.mark.parametrize(
-    ("bits", "row", "expected"),
-    [
-        (None, bytes([0b01100000]), [0, 1, 1, 0]),
-        (1, bytes([0b01100000]), [0, 1, 1, 0]),
-        (2, bytes([0b00011011]), [0, 1, 2, 3]),
-        (4, bytes([0x01, 0x7F]), [0, 1, 7, 15]),
-        (8, bytes([0, 1, 7, 20]), [0, 1, 7, 20]),
-        (16, struct.pack("<4H", 0, 1, 7, 2000), [0, 1, 7, 2000]),
-    ],
-)
-def test_the_numbers_of_a_tiff_are_those_of_the_file_whichever_is_white(
-    bits: int | None, row: bytes, expected: list[int], photometric: int
-) -> None:
-    assert values(tiff(bits, photometric, row))[0].tolist() == expected
+        decode_value(memoryview(value), format, "exact", (20, 32))

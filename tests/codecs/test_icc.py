@@ -11,11 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from pictures import difference
 from presize.codecs.decode import finish
 from presize.codecs.icc import matrix_shaper, to_srgb
 from profiles import GRAY_LINEAR, LINEAR, SRGB, SWAPPED, black_only_profile, curve, display_profile, profile
 
-PIXELS = np.random.default_rng(0).integers(0, 256, (150, 171, 3), dtype=np.uint8)
+RAMPS = np.arange(256, dtype=np.uint8)[np.newaxis, :, np.newaxis] * np.eye(3, dtype=np.uint8)[:, np.newaxis]
+"""Every value of every channel, where the others are 0."""
+PIXELS = np.concatenate((np.random.default_rng(0).integers(0, 256, (97, 256, 3), dtype=np.uint8), RAMPS))
 CURVES = (b"rTRC", b"gTRC", b"bTRC")
 COLORANTS = [(0.6097, 0.3111, 0.0195), (0.2053, 0.6257, 0.0609), (0.1492, 0.0632, 0.7446)]  # of Adobe RGB (1998)
 
@@ -51,10 +54,6 @@ def by_lcms(pixels: npt.NDArray[np.uint8], icc: bytes) -> npt.NDArray[np.uint8]:
     return np.asarray(image if transform is None else transform.apply(image))
 
 
-def difference(one: npt.NDArray[np.uint8], other: npt.NDArray[np.uint8]) -> int:
-    return int(np.abs(one.astype(np.int16) - other).max())
-
-
 FAST = {
     "linear": LINEAR,
     "gamma 2.2": display_profile(2.2, (1, 2, 0)),
@@ -83,14 +82,6 @@ def test_the_fast_way_is_at_most_one_level_from_lcms(name: str) -> None:
     assert converted.flags.writeable
     assert difference(converted, by_lcms(PIXELS, icc)) == 1
     assert difference(PIXELS, converted) > 10
-
-
-def test_every_value_of_every_channel_is_at_most_one_level_from_lcms() -> None:
-    ramps = np.zeros((3, 256, 3), np.uint8)
-    for channel in range(3):
-        ramps[channel, :, channel] = np.arange(256)
-    for icc in FAST.values():
-        assert difference(finish(ramps, icc, "rgb"), by_lcms(ramps, icc)) <= 1
 
 
 BROKEN_CURVES = {

@@ -3,96 +3,46 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import platform
 import re
 import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import cv2
 import numpy as np
 import pytest
 import simplejpeg
-from hypothesis import assume, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
 from effort import EFFORT, examples
-from pictures import smooth_image
-from presize.codecs.compiled import Compiled
+from jpegs import (
+    ORDINARY,
+    boxes,
+    by_libjpeg,
+    compiled,
+    encoded,
+    held_to,
+    segment,
+    tiled,
+    without_compiled_code,
+)
+from pictures import noisy_image, saved
 from presize.codecs.jpeg import decoder as jpeg_decoder
 from presize.codecs.jpeg.decoder import Mode
-from presize.codecs.jpeg.tiles import TAG, restart_interval, with_index
+from presize.codecs.jpeg.tiles import TAG, with_index
 from presize.codecs.stored_value import decode_value
 from presize.errors import ImageError
 
 ROOT = Path(__file__).parents[2]
 C_SOURCES = ("presize/codecs/_jpeg_decoder.c", "presize/codecs/jpeg/any.c", "presize/codecs/jpeg/avx2.c")
 MODES: list[Mode] = ["GRAY", "RGB", "BGRX"]
-SAMPLINGS = {
-    "4:4:4": cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444,
-    "4:2:2": cv2.IMWRITE_JPEG_SAMPLING_FACTOR_422,
-    "4:2:0": cv2.IMWRITE_JPEG_SAMPLING_FACTOR_420,
-    "4:4:0": cv2.IMWRITE_JPEG_SAMPLING_FACTOR_440,
-    "grey": None,
-}
-
-compiled = pytest.mark.skipif(not jpeg_decoder.is_available(), reason="_jpeg_decoder.c is not compiled here")
-
-
-def picture(height: int, width: int, seed: int) -> np.ndarray:
-    """Waves, noise over the whole range, and flat parts: uint8 (height, width, 3)."""
-    rng = np.random.default_rng(seed)
-    noisy = smooth_image(height, width, seed).astype(int) + rng.integers(-90, 90, (height, width, 3))
-    noisy[height // 2 :, : width // 3] = rng.integers(0, 256, 3)
-    return noisy.clip(0, 255).astype(np.uint8)
-
-
-def encoded(
-    pixels: np.ndarray, sampling: str = "4:2:0", quality: int = 90, interval: int = 0, optimize: bool = False
-) -> bytes:
-    options = [cv2.IMWRITE_JPEG_QUALITY, quality, cv2.IMWRITE_JPEG_RST_INTERVAL, interval]
-    options += [cv2.IMWRITE_JPEG_OPTIMIZE, int(optimize)]
-    factor = SAMPLINGS[sampling]
-    if factor is None:
-        pixels = pixels[:, :, 0]
-    else:
-        options += [cv2.IMWRITE_JPEG_SAMPLING_FACTOR, factor]
-    return cv2.imencode(".jpg", pixels, options)[1].tobytes()
-
-
-def tiled(pixels: np.ndarray, sampling: str = "4:2:0", quality: int = 90, interval: int | None = None) -> bytes:
-    mcus = -(-pixels.shape[1] // (16 if sampling in ("4:2:2", "4:2:0") else 8))
-    interval = restart_interval(mcus) if interval is None else min(interval, mcus)
-    data = with_index(encoded(pixels, sampling, quality, interval))
-    assert TAG in data
-    return data
-
-
-sides = st.integers(1, 100)
-samplings = st.sampled_from([*SAMPLINGS])
-qualities = st.sampled_from([1, 10, 50, 75, 90, 95, 100])
-scales = st.sampled_from([1, 2, 4, 8])
-
-
-@contextlib.contextmanager
-def held_to(avx2: bool) -> Iterator[None]:
-    """Decode with AVX2, where there is, or without."""
-    decoder = jpeg_decoder.compiled.trusted()
-    assert decoder is not None
-    decoder.use_avx2(avx2)
-    yield
-    decoder.use_avx2(True)
-
-
-def by_libjpeg_turbo(data: bytes, mode: Mode, scale: int) -> np.ndarray:
-    height, width, _, _ = simplejpeg.decode_jpeg_header(data)
-    return simplejpeg.decode_jpeg(data, mode, min_height=-(-height // scale), min_width=-(-width // scale))
+PIXELS = noisy_image(40, 60, seed=2)
+PLAIN = encoded(PIXELS)
 
 
 def is_too_narrow(width: int, sampling: str, scale: int) -> bool:
@@ -102,76 +52,42 @@ def is_too_narrow(width: int, sampling: str, scale: int) -> bool:
 
 
 @compiled
-@settings(deadline=None, max_examples=examples(150))
-@given(
-    sides, sides, samplings, qualities, st.sampled_from([0, 1, 2, 3, 7]), st.booleans(), st.sampled_from(MODES), scales,
-    st.booleans(),
-)  # fmt: skip
-def test_an_ordinary_jpeg_has_the_pixels_that_libjpeg_turbo_gives(
-    height: int,
-    width: int,
-    sampling: str,
-    quality: int,
-    interval: int,
-    optimize: bool,
-    mode: Mode,
-    scale: int,
-    avx2: bool,
-) -> None:
-    data = encoded(picture(height, width, seed=width), sampling, quality, interval, optimize)
-    with held_to(avx2):
-        pixels = jpeg_decoder.decode(data, mode, (height, width), scale=scale)
-    assert (pixels is None) == is_too_narrow(width, sampling, scale)
-    if pixels is not None:
-        np.testing.assert_array_equal(pixels, by_libjpeg_turbo(data, mode, scale))
-
-
-@compiled
 @settings(deadline=None, max_examples=examples(100))
 @given(
-    st.data(), st.integers(5, 160), st.integers(9, 160), samplings, qualities, st.sampled_from(MODES),
-    st.sampled_from([0, None, 2, 3, 5, 7]), scales, st.booleans(),
-)  # fmt: skip
-def test_a_box_has_the_pixels_of_the_whole(
+    draw=st.data(),
+    height=st.integers(1, 160),
+    width=st.integers(1, 160),
+    sampling=st.sampled_from(ORDINARY),
+    quality=st.sampled_from([1, 10, 50, 75, 90, 95, 100]),
+    interval=st.sampled_from([0, 1, 2, 3, 5, 7]),
+    mode=st.sampled_from(MODES),
+    scale=st.sampled_from([1, 2, 4, 8]),
+    avx2=st.booleans(),
+)
+def test_an_ordinary_jpeg_and_its_boxes_have_the_pixels_that_libjpeg_turbo_gives(
     draw: st.DataObject,
     height: int,
     width: int,
     sampling: str,
     quality: int,
+    interval: int,
     mode: Mode,
-    tiles: int | None,
     scale: int,
     avx2: bool,
 ) -> None:
-    assume(not is_too_narrow(width, sampling, scale))
-    image = picture(height, width, seed=height)
-    data = encoded(image, sampling, quality) if tiles == 0 else tiled(image, sampling, quality, tiles)
-    whole = by_libjpeg_turbo(data, mode, scale)
-    for _ in range(4):
-        top, left = draw.draw(st.integers(0, whole.shape[0] - 1)), draw.draw(st.integers(0, whole.shape[1] - 1))
-        rows = draw.draw(st.integers(1, whole.shape[0] - top))
-        columns = draw.draw(st.integers(1, whole.shape[1] - left))
-        box = (top, left, rows, columns)
+    image = noisy_image(height, width, seed=width)
+    data = encoded(image, sampling, quality, interval, optimize=draw.draw(st.booleans()))
+    if draw.draw(st.booleans()):
+        data = with_index(data)
+    whole = by_libjpeg(data, mode, scale)
+    every = [(0, 0, *whole.shape[:2]), *(draw.draw(boxes(*whole.shape[:2])) for _ in range(3))]
+    for top, left, rows, columns in every:
+        box = None if (rows, columns) == whole.shape[:2] else (top, left, rows, columns)
         with held_to(avx2):
             pixels = jpeg_decoder.decode(memoryview(data), mode, (height, width), box, scale=scale)
-        np.testing.assert_array_equal(pixels, whole[top : top + rows, left : left + columns])
-
-
-@compiled
-@settings(deadline=None, max_examples=examples(120))
-@given(st.data(), samplings, st.booleans(), scales, st.booleans())
-def test_what_is_accepted_of_a_damaged_jpeg_is_what_libjpeg_turbo_accepts(
-    draw: st.DataObject, sampling: str, tiles: bool, scale: int, avx2: bool
-) -> None:
-    image = picture(40, 70, seed=5)
-    broken = bytearray(tiled(image, sampling) if tiles else encoded(image, sampling))
-    for _ in range(draw.draw(st.integers(1, 3))):
-        at = draw.draw(st.integers(2, len(broken) - 1))
-        broken[at : at + draw.draw(st.integers(0, 2))] = draw.draw(st.binary(max_size=2))
-    with held_to(avx2):
-        pixels = jpeg_decoder.decode(bytes(broken), "RGB", (40, 70), scale=scale)
-    if pixels is not None:
-        np.testing.assert_array_equal(pixels, by_libjpeg_turbo(bytes(broken), "RGB", scale))
+        assert (pixels is None) == is_too_narrow(width, sampling, scale)
+        if pixels is not None:
+            np.testing.assert_array_equal(pixels, whole[top : top + rows, left : left + columns])
 
 
 @compiled
@@ -179,11 +95,11 @@ def test_what_is_accepted_of_a_damaged_jpeg_is_what_libjpeg_turbo_accepts(
 @pytest.mark.parametrize("avx2", [True, False], ids=["AVX2", "no AVX2"])
 @pytest.mark.parametrize("at", ["in the middle", "at the end"])
 def test_a_reduced_decode_notices_damage_that_it_could_skip(scale: int, avx2: bool, at: str) -> None:
-    data = bytearray(encoded(picture(64, 96, seed=3), "4:4:4"))
+    data = bytearray(encoded(noisy_image(64, 96, seed=3), "4:4:4"))
     damaged_at = len(data) - 60 if at == "at the end" else len(data) * 3 // 4
     data[damaged_at : damaged_at + 8] = b"\xf0\xe0" * 4
     with pytest.raises(ValueError, match=r"\w"):
-        by_libjpeg_turbo(bytes(data), "RGB", scale)
+        by_libjpeg(bytes(data), "RGB", scale)
     with held_to(avx2):
         assert jpeg_decoder.decode(bytes(data), "RGB", (64, 96), scale=scale) is None
 
@@ -191,7 +107,7 @@ def test_a_reduced_decode_notices_damage_that_it_could_skip(scale: int, avx2: bo
 @compiled
 @pytest.mark.parametrize("width", [256, 272], ids=["rows of whole tiles", "tiles across rows"])
 def test_damage_in_another_tile_is_no_concern_of_a_box(width: int) -> None:
-    data = bytearray(tiled(picture(64, width, seed=1)))
+    data = bytearray(tiled(64, width))
     whole = simplejpeg.decode_jpeg(bytes(data))
     data[-30:-28] = b"\xff\xd0"  # in the last tile
     assert jpeg_decoder.decode(bytes(data), "RGB", (64, width)) is None
@@ -199,80 +115,50 @@ def test_damage_in_another_tile_is_no_concern_of_a_box(width: int) -> None:
     np.testing.assert_array_equal(pixels, whole[3:23, 5:95])
 
 
-def by_pillow(mode: str = "RGB", **options: object) -> bytes:
-    buffer = io.BytesIO()
-    image = Image.fromarray(picture(40, 60, seed=2)).convert(mode)
-    image.save(buffer, "jpeg", **options)
-    return buffer.getvalue()
-
-
-def behind_start(segment: bytes) -> bytes:
-    data = encoded(picture(40, 60, seed=2))
-    return data[:2] + segment + data[2:]
+def behind_start(*segments: bytes) -> bytes:
+    return b"".join((PLAIN[:2], *segments, PLAIN[2:]))
 
 
 def profile_part(number: int, parts: int) -> bytes:
-    return b"\xff\xe2\0\x14ICC_PROFILE\0" + bytes((number, parts)) + b"icc!"
+    return segment(0xE2, b"ICC_PROFILE\0" + bytes((number, parts)) + b"icc!")
 
 
-def with_frame(sampling: str, old: bytes, new: bytes) -> bytes:
-    """An ordinary JPEG of another frame header."""
-    data = encoded(picture(40, 60, seed=2), sampling)
-    at = data.index(b"\xff\xc0")
-    frame = data[at : at + 20]
-    assert frame.count(old) == 1
-    return data[:at] + frame.replace(old, new) + data[at + 20 :]
+def changed(data: bytes, old: bytes, new: bytes) -> bytes:
+    assert data.count(old) == 1
+    return data.replace(old, new)
 
 
-def lying_index() -> bytes:
-    data = bytearray(tiled(picture(40, 60, seed=2)))
-    data[data.index(TAG) + 10] ^= 1
-    return bytes(data)
+TILED = tiled(40, 60)
+LENGTH = TILED.index(TAG) + 10
+INTERVALS = encoded(PIXELS, interval=2)
+NOT_ORDINARY = {
+    "progressive": saved(PIXELS, "JPEG", progressive=True),
+    "CMYK": saved(Image.fromarray(PIXELS).convert("CMYK"), "JPEG"),
+    "RGB": saved(PIXELS, "JPEG", keep_rgb=True),
+    "cut short": PLAIN[:-2],
+    "a byte too many": PLAIN[:-2] + b"\0\xff\xd9",
+    "markers": INTERVALS.replace(b"\xff\xd3", b"\xff\xd4"),
+    "index": TILED[:LENGTH] + bytes((TILED[LENGTH] ^ 1,)) + TILED[LENGTH + 1 :],
+    "two intervals": changed(INTERVALS, b"\xff\xdd\0\4\0\2", 2 * b"\xff\xdd\0\4\0\2"),
+    "half a profile": behind_start(profile_part(2, 2)),
+    "the other half": behind_start(profile_part(1, 2)),
+    "JFIF 2": changed(PLAIN, b"JFIF\0\1", b"JFIF\0\2"),
+    "grey of 0 x 5": changed(encoded(PIXELS, "grey"), b"\0\x3c\x01\x01\x11\0", b"\0\x3c\x01\x01\x05\0"),
+    "another size": encoded(noisy_image(40, 61)),
+    "empty": b"",
+    "no image": b"\xff\xd8\xff\xd9",
+}
 
 
 @compiled
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: by_pillow(progressive=True),
-        lambda: by_pillow("CMYK"),
-        lambda: by_pillow(keep_rgb=True),
-        lambda: encoded(picture(40, 60, seed=2))[:-2],
-        lambda: encoded(picture(40, 60, seed=2))[:-2] + b"\0\xff\xd9",
-        lambda: encoded(picture(40, 60, seed=2), interval=2).replace(b"\xff\xd3", b"\xff\xd4"),
-        lying_index,
-        lambda: encoded(picture(40, 60, seed=2), interval=2).replace(b"\xff\xdd\0\4\0\2", 2 * b"\xff\xdd\0\4\0\2"),
-        lambda: behind_start(profile_part(2, 2)),
-        lambda: behind_start(profile_part(1, 2)),
-        lambda: encoded(picture(40, 60, seed=2)).replace(b"JFIF\0\1", b"JFIF\0\2"),
-        lambda: with_frame("grey", b"\x01\x01\x11\0", b"\x01\x01\x05\0"),
-        lambda: b"",
-        lambda: b"\xff\xd8\xff\xd9",
-    ],
-    ids=[
-        "progressive",
-        "CMYK",
-        "RGB",
-        "cut short",
-        "a byte too many",
-        "markers",
-        "index",
-        "two intervals",
-        "half a profile",
-        "the other half",
-        "JFIF 2",
-        "grey of 0 x 5",
-        "empty",
-        "no image",
-    ],
-)
-def test_what_is_out_of_the_ordinary_is_left_to_libjpeg_turbo(make: Callable[[], bytes]) -> None:
-    assert jpeg_decoder.decode(make(), "RGB", (40, 60)) is None
+@pytest.mark.parametrize("name", NOT_ORDINARY)
+def test_what_is_out_of_the_ordinary_is_left_to_libjpeg_turbo(name: str) -> None:
+    assert jpeg_decoder.decode(NOT_ORDINARY[name], "RGB", (40, 60)) is None
 
 
 @compiled
 def test_a_profile_in_two_parts_is_nothing_out_of_the_ordinary() -> None:
-    data = behind_start(profile_part(1, 2) + profile_part(2, 2))
+    data = behind_start(profile_part(1, 2), profile_part(2, 2))
     np.testing.assert_array_equal(jpeg_decoder.decode(data, "RGB", (40, 60)), simplejpeg.decode_jpeg(data))
 
 
@@ -285,33 +171,31 @@ def test_a_side_longer_than_libjpegs_is_left_to_it() -> None:
 
 
 @compiled
-def test_an_image_of_another_size_is_left_to_libjpeg_turbo() -> None:
-    assert jpeg_decoder.decode(encoded(picture(40, 60, seed=2)), "RGB", (40, 61)) is None
-
-
-@compiled
-@pytest.mark.parametrize("box", [(0, 0, 41, 60), (1, 0, 40, 60), (-1, 0, 4, 4), (0, 57, 4, 4), (0, 0, 0, 4)])
-def test_a_box_that_does_not_lie_in_the_image_raises(box: tuple[int, int, int, int]) -> None:
-    with pytest.raises(ValueError, match=r"the box does not lie in the image|negative dimensions"):
-        jpeg_decoder.decode(encoded(picture(40, 60, seed=2)), "RGB", (40, 60), box)
-
-
-@compiled
-@pytest.mark.parametrize("box", [(0, 0, 11, 15), (0, 0, 10, 16), (9, 14, 2, 1)])
-def test_a_box_that_does_not_lie_in_the_image_at_its_scale_raises(box: tuple[int, int, int, int]) -> None:
-    with pytest.raises(ValueError, match="the box does not lie in the image"):
-        jpeg_decoder.decode(encoded(picture(38, 60, seed=2)), "RGB", (38, 60), box, scale=4)
-
-
-@compiled
-def test_other_scales_raise() -> None:
-    with pytest.raises(ValueError, match="scale: expected 1, 2, 4 or 8"):
-        jpeg_decoder.decode(encoded(picture(40, 60, seed=2)), "RGB", (40, 60), scale=3)
+@pytest.mark.parametrize(
+    ("box", "scale", "reason"),
+    [
+        ((0, 0, 41, 60), 1, "the box does not lie in the image"),
+        ((1, 0, 40, 60), 1, "the box does not lie in the image"),
+        ((-1, 0, 4, 4), 1, "the box does not lie in the image"),
+        ((0, 57, 4, 4), 1, "the box does not lie in the image"),
+        ((0, 0, 0, 4), 1, "the box does not lie in the image"),
+        ((0, 0, 11, 15), 4, "the box does not lie in the image"),
+        ((0, 0, 10, 16), 4, "the box does not lie in the image"),
+        ((9, 14, 2, 1), 4, "the box does not lie in the image"),
+        (None, 3, "scale: expected 1, 2, 4 or 8"),
+    ],
+)
+def test_a_box_outside_the_image_or_another_scale_raises(
+    box: tuple[int, int, int, int] | None, scale: int, reason: str
+) -> None:
+    data = encoded(noisy_image(38 if scale == 4 else 40, 60))
+    with pytest.raises(ValueError, match=reason):
+        jpeg_decoder.decode(data, "RGB", (38 if scale == 4 else 40, 60), box, scale=scale)
 
 
 @compiled
 def test_a_result_lies_in_the_buffer_and_nothing_is_written_behind_it() -> None:
-    data = encoded(picture(33, 47, seed=4))
+    data = encoded(noisy_image(33, 47, seed=4))
     for mode, channels in zip(MODES, (1, 3, 4), strict=True):
         nbytes = 33 * 47 * channels
         buffer = np.full(nbytes + 100, 7, np.uint8)
@@ -325,7 +209,7 @@ def test_a_result_lies_in_the_buffer_and_nothing_is_written_behind_it() -> None:
 
 @compiled
 def test_threads_with_different_tables_do_not_disturb_each_other() -> None:
-    values = [encoded(picture(90, 120, seed), quality=60 + seed, optimize=True) for seed in range(8)]
+    values = [encoded(noisy_image(90, 120, seed), quality=60 + seed, optimize=True) for seed in range(8)]
     expected = [simplejpeg.decode_jpeg(value) for value in values]
 
     def decode_often(number: int) -> bool:
@@ -338,22 +222,14 @@ def test_threads_with_different_tables_do_not_disturb_each_other() -> None:
 
 
 def test_without_the_compiled_code_it_decodes_nothing_and_a_value_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    value = memoryview(tiled(picture(64, 96, seed=1)))
+    value = memoryview(tiled(64, 96))
     before = decode_value(value, "jpeg", "rgb", (64, 96))
-    monkeypatch.setattr(jpeg_decoder, "compiled", Compiled(None, jpeg_decoder.check))
+    without_compiled_code(monkeypatch)
     assert not jpeg_decoder.is_available() and jpeg_decoder.decode(value, "RGB", (64, 96)) is None
     np.testing.assert_array_equal(decode_value(value, "jpeg", "rgb", (64, 96)), before)
 
 
-@pytest.mark.parametrize(("height", "width"), [(9, 1), (1, 9), (61, 90)])
-@pytest.mark.parametrize("scale", [1, 2, 4, 8])
-def test_libjpeg_decodes_at_the_scale_that_it_is_told(height: int, width: int, scale: int) -> None:
-    data = encoded(picture(height, width, seed=2))
-    pixels = jpeg_decoder.decode_with_libjpeg(data, "RGB", (height, width), scale, max_pixels=10**6)
-    assert pixels.shape == (-(-height // scale), -(-width // scale), 3)
-
-
-STRAY = encoded(picture(40, 60, seed=2))[:-2] + b"stray bytes\xff\xd9"
+STRAY = PLAIN[:-2] + b"stray bytes\xff\xd9"
 
 
 @pytest.mark.parametrize(("data", "is_accepted"), [(STRAY, True), (STRAY[:-2], False)], ids=["stray bytes", "no end"])
@@ -368,7 +244,7 @@ def test_what_libjpeg_warns_of_is_an_error_unless_it_may_be_there_and_the_jpeg_e
 
 
 def test_the_pixels_of_all_scans_count_against_the_limit() -> None:
-    data = by_pillow(progressive=True)
+    data = NOT_ORDINARY["progressive"]
     assert data.count(b"\xff\xda") == 10
     assert jpeg_decoder.decode_strictly(data, "RGB", (40, 60), max_pixels=40 * 60).shape == (40, 60, 3)
     with pytest.raises(ImageError, match="10 scans of 2400 pixels each"):
@@ -378,16 +254,17 @@ def test_the_pixels_of_all_scans_count_against_the_limit() -> None:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("scale", [1, 2, 4, 8])
 @pytest.mark.parametrize("sampling", ["4:2:0", "grey"])
+@pytest.mark.parametrize("shape", [(9, 1), (1, 9), (61, 90)], ids=str)
 def test_what_falls_back_to_libjpeg_has_the_same_pixels(
-    mode: Mode, scale: int, sampling: str, monkeypatch: pytest.MonkeyPatch
+    mode: Mode, scale: int, sampling: str, shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data = encoded(picture(61, 90, seed=2), sampling)
-    pixels = jpeg_decoder.decode_strictly(data, mode, (61, 90), scale, max_pixels=10**6)
-    assert pixels.shape[:2] == (-(-61 // scale), -(-90 // scale))
-    monkeypatch.setattr(jpeg_decoder, "compiled", Compiled(None, jpeg_decoder.check))
-    np.testing.assert_array_equal(jpeg_decoder.decode_strictly(data, mode, (61, 90), scale, max_pixels=10**6), pixels)
+    data = encoded(noisy_image(*shape), sampling)
+    pixels = jpeg_decoder.decode_strictly(data, mode, shape, scale, max_pixels=10**6)
+    assert pixels.shape == (-(-shape[0] // scale), -(-shape[1] // scale), {"GRAY": 1, "RGB": 3, "BGRX": 4}[mode])
+    without_compiled_code(monkeypatch)
+    np.testing.assert_array_equal(jpeg_decoder.decode_strictly(data, mode, shape, scale, max_pixels=10**6), pixels)
     with pytest.raises(ValueError, match=r"\w"):
-        jpeg_decoder.decode_strictly(data[: len(data) // 2], mode, (61, 90), scale, max_pixels=10**6)
+        jpeg_decoder.decode_strictly(data[: len(data) // 2], mode, shape, scale, max_pixels=10**6)
 
 
 @compiled
@@ -400,7 +277,7 @@ def test_tiles_are_measured_the_same_without_the_compiled_code(head: bytes, part
     data = head + b"".join(tile + marker for tile, marker in zip(tiles, markers, strict=True))
     lengths = jpeg_decoder.tile_lengths(data, len(head), len(tiles))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jpeg_decoder, "compiled", Compiled(None, jpeg_decoder.check))
+        without_compiled_code(patch)
         assert jpeg_decoder.tile_lengths(data, len(head), len(tiles)) == lengths
     if sound:
         assert lengths == np.array([len(tile) + 2 for tile in tiles], ">u2").tobytes()
@@ -408,33 +285,28 @@ def test_tiles_are_measured_the_same_without_the_compiled_code(head: bytes, part
 
 @pytest.mark.parametrize("is_compiled", [pytest.param(True, marks=compiled), False])
 @pytest.mark.parametrize(
-    ("data", "tiles"),
+    ("data", "tiles", "has_lengths"),
     [
-        (b"\xff\xd0\xff\xd1\xff\xd9\0", 3),
-        (b"\xff\xd0\xff\xd2\xff\xd9", 3),
-        (b"\xff\xd0\xff\xd1\xff\xd2", 3),
-        (b"\xff\xd0\xff\xd9", 3),
-        (b"\xff\xd9", 3),
-        (b"\0\0\0", 3),
+        (b"\xff\xd0\xff\xd1\xff\xd9\0", 3, False),
+        (b"\xff\xd0\xff\xd2\xff\xd9", 3, False),
+        (b"\xff\xd0\xff\xd1\xff\xd2", 3, False),
+        (b"\xff\xd0\xff\xd9", 3, False),
+        (b"\xff\xd9", 3, False),
+        (b"\0\0\0", 3, False),
+        (bytes(65_534) + b"\xff\xd9", 1, False),
+        (bytes(65_533) + b"\xff\xd9", 1, True),
     ],
-    ids=["a byte behind the end", "out of order", "no end", "too few", "more tiles than bytes", "no markers"],
-)
-def test_tiles_whose_markers_are_not_theirs_have_no_lengths(
-    data: bytes, tiles: int, is_compiled: bool, monkeypatch: pytest.MonkeyPatch
+    ids=[
+        "a byte behind the end", "out of order", "no end", "too few", "more tiles than bytes", "no markers",
+        "a tile of 65,536 bytes", "a tile of 65,535 bytes",
+    ],
+)  # fmt: skip
+def test_tiles_that_are_too_long_or_whose_markers_are_not_theirs_have_no_lengths(
+    data: bytes, tiles: int, has_lengths: bool, is_compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not is_compiled:
-        monkeypatch.setattr(jpeg_decoder, "compiled", Compiled(None, jpeg_decoder.check))
-    assert jpeg_decoder.tile_lengths(data, 0, tiles) is None
-
-
-@compiled
-def test_a_tile_of_more_than_65535_bytes_has_no_length(monkeypatch: pytest.MonkeyPatch) -> None:
-    for nbytes, fits in [(65_533, True), (65_534, False)]:
-        data = bytes(nbytes) + b"\xff\xd9"
-        assert (jpeg_decoder.tile_lengths(data, 0, 1) is not None) == fits
-        with monkeypatch.context() as patch:
-            patch.setattr(jpeg_decoder, "compiled", Compiled(None, jpeg_decoder.check))
-            assert (jpeg_decoder.tile_lengths(data, 0, 1) is not None) == fits
+        without_compiled_code(monkeypatch)
+    assert (jpeg_decoder.tile_lengths(data, 0, tiles) is not None) == has_lengths
 
 
 @pytest.mark.skipif(

@@ -2,34 +2,57 @@
 
 from __future__ import annotations
 
-import io
 import struct
 
 import numpy as np
 import pytest
-from PIL import Image
 
+from jpegs import JPEGS, by_libjpeg, segment
+from pictures import opened
 from presize.codecs.jpeg import metadata as jpeg_metadata
 from presize.codecs.jpeg import segments as jpeg_segments
+from presize.errors import ImageError
 
 SOI, EOI = b"\xff\xd8", b"\xff\xd9"
-
-
-def segment(marker: int, payload: bytes) -> bytes:
-    return struct.pack(">BBH", 0xFF, marker, len(payload) + 2) + payload
-
-
 JFIF = segment(0xE0, b"JFIF\0\1\2\0\0\1\0\1\0\0")
 ADOBE = segment(0xEE, b"Adobe\0\x64\0\0\0\0\1")
 FRAME = segment(0xC0, struct.pack(">BHHB3B", 8, 8, 8, 1, 1, 0x11, 0))
 SCAN = segment(0xDA, b"\1\1\0\0\x3f\0") + b"scan"
 
 
-def progressive() -> bytes:
-    buffer = io.BytesIO()
-    pixels = np.arange(40 * 56 * 3, dtype=np.uint32).astype(np.uint8).reshape(40, 56, 3)
-    Image.fromarray(pixels).save(buffer, "JPEG", progressive=True)
-    return buffer.getvalue()
+@pytest.mark.parametrize("name", JPEGS)
+@pytest.mark.parametrize("keep_metadata", [False, True])
+def test_all_metadata_is_taken_out_or_kept_and_the_pixels_stay_as_they_are(name: str, keep_metadata: bool) -> None:
+    before = JPEGS[name]
+    after = jpeg_metadata.strip(before + b"trailer\xff\xd8\xff\xd9", keep_metadata)
+    assert jpeg_metadata.strip(after, keep_metadata) == after
+    assert after.endswith(b"\xff\xd9") and b"trailer" not in after
+    assert after.count(b"\xff\xd8\xff") == 1 and b"MPF\0" not in after  # of several frames the first
+    assert np.array_equal(by_libjpeg(after), by_libjpeg(before))
+    assert jpeg_metadata.strip_and_count(after, keep_metadata)[1] == after.count(b"\xff\xda")
+    found, read = jpeg_segments.parse(before), jpeg_segments.parse(after)
+    metadata = (found.exif, found.xmp, found.comment, found.icc)
+    assert all(metadata) == (name == "metadata")
+    assert (read.exif, read.xmp, read.comment, read.icc) == (metadata if keep_metadata else (None,) * 4)
+
+
+@pytest.mark.parametrize("kept", [0.3, 0.6, 0.9])
+def test_a_file_without_an_end_is_refused(kept: float) -> None:
+    data = JPEGS["progressive"]
+    with pytest.raises(ImageError, match="truncated JPEG"):
+        jpeg_metadata.strip(data[: int(len(data) * kept)])
+
+
+def test_end_markers_inside_segments_and_stuffed_bytes_do_not_mislead() -> None:
+    between = segment(0xC4, b"\xff\xd9\xff\xd9") + segment(0xFE, b"\xff\xd9") + SCAN[:-4]
+    scan = b"ab\xff\0\xd9\xff\xd0cd\xff\xff\xd1ef"
+    data = SOI + FRAME + SCAN[:-4] + scan + between + scan + EOI
+    assert jpeg_metadata.strip(data + b"trailer\xff\xd9") == data.replace(segment(0xFE, b"\xff\xd9"), b"")
+
+
+def test_bare_leaves_everything_after_the_first_scan_header() -> None:
+    data = JFIF + FRAME + SCAN + b", and no end"
+    assert jpeg_metadata.bare(SOI + segment(0xE1, b"Exif\0\0II*\0") + data) == SOI + data
 
 
 def taken_out(*segments: bytes) -> list[bytes]:
@@ -105,12 +128,20 @@ def test_a_segment_after_the_last_scan_is_no_scan() -> None:
     assert jpeg_metadata.strip_and_count(data, keep_metadata=True) == (data, 1)
 
 
-def test_the_scans_of_a_progressive_jpeg_are_counted() -> None:
-    data = progressive()
-    assert jpeg_metadata.strip_and_count(data, keep_metadata=False)[1] == data.count(b"\xff\xda") > 2
-
-
 # Put in
+
+
+@pytest.mark.parametrize("name", ["baseline", "RGB"])
+def test_metadata_put_in_is_found_again(name: str) -> None:
+    data, exif = JPEGS[name], jpeg_segments.parse(JPEGS["metadata"]).exif
+    after = jpeg_metadata.with_metadata(data, exif, b"<x/>", b"hello")
+    read = jpeg_segments.parse(after)
+    assert (read.exif, read.xmp, read.comment, read.orientation) == (exif, b"<x/>", b"hello", 6)
+    assert jpeg_metadata.strip(after) == jpeg_metadata.strip(data)
+    assert jpeg_metadata.with_metadata(data) == data
+    with opened(after) as image:
+        assert image.getexif()[0x0112] == 6
+        assert (image.info["xmp"], image.info["comment"]) == (b"<x/>", b"hello")
 
 
 @pytest.mark.parametrize("thumbnail", [b"\0\0", b"\2\2" + b"rgb" * 4, b"\12\12" + b"rgb" * 100], ids=len)

@@ -2,68 +2,30 @@
 
 from __future__ import annotations
 
-import io
 import re
 import shutil
 import struct
 import subprocess
 import tracemalloc
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 
 import cv2
 import numpy as np
 import pytest
-import simplejpeg
-from hypothesis import example, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
 from effort import examples
-from pictures import smooth_image
+from jpegs import ORDINARY, boxes, by_libjpeg, damaged, encoded, plain, segment, tiled, with_bytes
+from pictures import noisy_image, opened, saved
 from presize.codecs.jpeg import metadata as jpeg_metadata
 from presize.codecs.jpeg import segments as jpeg_segments
 from presize.codecs.jpeg.tiles import cut_jpeg, layout_of, restart_interval, with_index
 
-SAMPLINGS = {
-    "4:4:4": (1, 1, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444),
-    "4:2:2": (2, 1, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_422),
-    "4:2:0": (2, 2, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_420),
-    "4:4:0": (1, 2, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_440),
-    "grey": (1, 1, None),
-}
-
-
-def picture(height: int, width: int) -> np.ndarray:
-    """Waves and noise, uint8 (height, width, 3): every pixel tells, colours too."""
-    rng = np.random.default_rng(height * 1000 + width)
-    noisy = smooth_image(height, width, width).astype(int) + rng.integers(-60, 60, (height, width, 3))
-    return noisy.clip(0, 255).astype(np.uint8)
-
-
-@lru_cache(maxsize=64)
-def plain(height: int, width: int, sampling: str = "4:2:0", quality: int = 90, interval: int | None = None) -> bytes:
-    """A JPEG with restart markers and no index."""
-    across, _, factor = SAMPLINGS[sampling]
-    if interval is None:
-        interval = restart_interval(-(-width // (8 * across)))
-    options = [cv2.IMWRITE_JPEG_QUALITY, quality, cv2.IMWRITE_JPEG_RST_INTERVAL, interval]
-    pixels = picture(height, width)
-    if factor is None:
-        pixels = pixels[:, :, 0]
-    else:
-        options += [cv2.IMWRITE_JPEG_SAMPLING_FACTOR, factor]
-    return bytes(cv2.imencode(".jpg", pixels, options)[1])
-
-
-def tiled(height: int, width: int, sampling: str = "4:2:0", quality: int = 90, interval: int | None = None) -> bytes:
-    """A JPEG with an index, in tiles of `interval` MCUs, or of all of a shorter row."""
-    if interval is not None:
-        interval = min(interval, -(-width // (8 * SAMPLINGS[sampling][0])))
-    data = with_index(plain(height, width, sampling, quality, interval))
-    assert data != plain(height, width, sampling, quality, interval)
-    return data
+whole = lru_cache(maxsize=64)(by_libjpeg)
 
 
 @contextmanager
@@ -77,83 +39,39 @@ def within_a_megabyte() -> Iterator[None]:
         tracemalloc.stop()
 
 
-def with_bytes(data: bytes, at: int, value: bytes) -> bytes:
-    return data[:at] + value + data[at + len(value) :]
-
-
-def decoded(data: bytes | memoryview, scale: int = 1) -> np.ndarray:
-    """As training reads it: strictly, so that a stray or a missing byte is an error."""
-    height, width, colorspace, _ = simplejpeg.decode_jpeg_header(data)
-    size = (-(-height // scale), -(-width // scale)) if scale > 1 else (0, 0)
-    return simplejpeg.decode_jpeg(
-        data, "GRAY" if colorspace == "Gray" else "RGB", min_height=size[0], min_width=size[1], min_factor=scale
-    )
-
-
-@lru_cache(maxsize=64)
-def whole(data: bytes, scale: int = 1) -> np.ndarray:
-    return decoded(data, scale)
-
-
-@st.composite
-def boxes(draw: st.DrawFn, height: int, width: int, step: int = 1) -> tuple[int, int, int, int]:
-    """(top, left, height, width) within an image; edges are multiples of `step` or the image's own."""
-    edges = []
-    for side in (height, width):
-        places = st.sampled_from([*range(0, side, step), side])
-        edges.append(sorted(draw(st.lists(places, min_size=2, max_size=2, unique=True))))
-    (top, bottom), (left, right) = edges
-    return top, left, bottom - top, right - left
+def check_cut(stored: bytes, box: tuple[int, int, int, int], reference: bytes, scale: int = 1) -> bool:
+    """Whether there is a cut of `stored`, whose pixels must be those of the box in `reference`, both at 1/scale."""
+    part = cut_jpeg(memoryview(stored), *box)
+    if part is None:
+        return False
+    assert part.top % scale == part.left % scale == 0
+    top, left, rows, columns = (-(-value // scale) for value in box)
+    y, x = part.top // scale, part.left // scale
+    pixels = by_libjpeg(part.data, scale=scale)[y : y + rows, x : x + columns]
+    np.testing.assert_array_equal(pixels, whole(reference, None, scale)[top:, left:][:rows, :columns])
+    return True
 
 
 sizes = st.sampled_from([1, 2, 7, 8, 9, 15, 16, 17, 33, 63, 64, 65, 100, 128, 129, 176, 203, 272])
-intervals = st.one_of(st.none(), st.integers(2, 9))
 
 
-@settings(deadline=None, max_examples=examples(50))
+@settings(deadline=None, max_examples=examples(70))
 @given(
     data=st.data(),
     height=sizes,
     width=sizes,
-    sampling=st.sampled_from([*SAMPLINGS]),
+    sampling=st.sampled_from(ORDINARY),
     quality=st.sampled_from([1, 30, 75, 90, 100]),
-    interval=intervals,
+    interval=st.one_of(st.none(), st.integers(2, 9)),
+    scale=st.sampled_from([1, 1, 2, 4, 8]),
 )
 def test_a_cut_has_the_pixels_of_the_whole(
-    data: st.DataObject, height: int, width: int, sampling: str, quality: int, interval: int | None
+    data: st.DataObject, height: int, width: int, sampling: str, quality: int, interval: int | None, scale: int
 ) -> None:
+    assume(scale == 1 or min(height, width) > 8)
     stored = tiled(height, width, sampling, quality, interval)
     for _ in range(4):
-        top, left, rows, columns = data.draw(boxes(height, width))
-        part = cut_jpeg(memoryview(stored), top, left, rows, columns)
-        assert part is not None
-        pixels = decoded(part.data)[part.top : part.top + rows, part.left : part.left + columns]
-        np.testing.assert_array_equal(pixels, whole(stored)[top : top + rows, left : left + columns])
-
-
-@settings(deadline=None, max_examples=examples(30))
-@given(
-    data=st.data(),
-    height=sizes.filter(lambda side: side > 8),
-    width=sizes.filter(lambda side: side > 8),
-    sampling=st.sampled_from([*SAMPLINGS]),
-    scale=st.sampled_from([2, 4, 8]),
-    interval=intervals,
-)
-def test_a_cut_at_reduced_size_has_the_pixels_of_the_whole(
-    data: st.DataObject, height: int, width: int, sampling: str, scale: int, interval: int | None
-) -> None:
-    stored = tiled(height, width, sampling, interval=interval)
-    reference = whole(stored, scale)
-    assert reference.shape[:2] == (-(-height // scale), -(-width // scale))
-    for _ in range(4):
-        top, left, rows, columns = data.draw(boxes(height, width, scale))
-        part = cut_jpeg(stored, top, left, rows, columns)
-        assert part is not None
-        assert part.top % scale == part.left % scale == 0
-        y, x, rows, columns = part.top // scale, part.left // scale, -(-rows // scale), -(-columns // scale)
-        expected = reference[top // scale :, left // scale :][:rows, :columns]
-        np.testing.assert_array_equal(decoded(part.data, scale)[y : y + rows, x : x + columns], expected)
+        assert check_cut(stored, data.draw(boxes(height, width, scale)), stored, scale)
 
 
 def test_a_cut_takes_a_neighbour_only_at_an_edge_of_a_tile() -> None:
@@ -169,11 +87,11 @@ def test_a_cut_takes_a_neighbour_only_at_an_edge_of_a_tile() -> None:
     for box, (height, width, top, left) in shapes.items():
         part = cut_jpeg(stored, *box)
         assert part is not None
-        assert (*decoded(part.data).shape[:2], part.top, part.left) == (height, width, top, left)
+        assert (*by_libjpeg(part.data).shape[:2], part.top, part.left) == (height, width, top, left)
     for sampling in ("4:4:4", "grey"):
         part = cut_jpeg(tiled(128, 256, sampling), 8, 32, 8, 32)  # 8 x 32 pixels a tile
         assert part is not None
-        assert (*decoded(part.data).shape[:2], part.top, part.left) == (8, 32, 0, 0)
+        assert (*by_libjpeg(part.data).shape[:2], part.top, part.left) == (8, 32, 0, 0)
 
 
 def test_a_cut_across_rows_of_tiles_has_the_width_of_the_image_and_only_the_tiles_of_its_box() -> None:
@@ -189,7 +107,7 @@ def test_a_cut_across_rows_of_tiles_has_the_width_of_the_image_and_only_the_tile
     }.items():
         part = cut_jpeg(stored, *box)
         assert part is not None
-        assert (*decoded(part.data).shape[:2], part.top, part.left) == (height, 112, top, box[1])
+        assert (*by_libjpeg(part.data).shape[:2], part.top, part.left) == (height, 112, top, box[1])
         first = {64: 0, 48: 7, 112: 0}[height]
         assert [len(tile) > 20 for tile in scan_of(part.data)] == [
             first + number in tiles for number in range(len(scan_of(part.data)))
@@ -205,18 +123,11 @@ def scan_of(data: bytes | memoryview) -> list[bytes]:
 @pytest.mark.parametrize("width", [128, 112], ids=["rows of whole tiles", "tiles across rows"])
 def test_damage_beside_the_tiles_of_a_box_is_no_concern_of_its_cut(width: int) -> None:
     stored = tiled(112, width)
-    whole = decoded(stored)
     cut_out = set()
     for number, tile in enumerate(tiles := scan_of(stored)):
         at = stored.index(tile) + len(tile) // 2
-        damaged = with_bytes(stored, at, b"\xff\0\xff\0")
-        part = cut_jpeg(damaged, 20, 20, 60, 40)
-        assert part is not None
-        try:
-            pixels = decoded(part.data)[part.top : part.top + 60, part.left : part.left + 40]
-        except ValueError:
-            continue
-        if np.array_equal(pixels, whole[20:80, 20:60]):
+        with suppress(ValueError, AssertionError):  # an error of the decoder, or other pixels
+            assert check_cut(with_bytes(stored, at, b"\xff\0\xff\0"), (20, 20, 60, 40), stored)
             cut_out.add(number)
     columns = width // 16
     needed = {(row * columns + column) // 4 for row in range(1, 6) for column in range(1, 4)}
@@ -261,87 +172,58 @@ def test_a_box_outside_the_image_has_no_cut(box: tuple[int, int, int, int]) -> N
 
 
 @given(mcus=st.integers(1, 8192))
-def test_the_interval_is_near_to_4_and_divides_a_row_if_it_can(mcus: int) -> None:
+def test_the_interval_divides_a_row_if_it_can_and_is_the_nearest_to_4_and_of_two_the_larger(mcus: int) -> None:
     k = restart_interval(mcus)
     assert 2 <= k <= 5 or mcus == k == 1
     assert mcus % k == 0 or (k == 4 and all(mcus % other for other in (2, 3, 5)))
-    assert all(abs(k - 4) <= abs(other - 4) for other in range(2, 6) if mcus % other == 0)
-
-
-def test_the_larger_of_two_intervals_equally_near_to_4_is_taken() -> None:
-    assert [restart_interval(mcus) for mcus in (15, 30, 60, 6, 18, 42)] == [5, 5, 4, 3, 3, 3]
+    assert all((abs(k - 4), -k) <= (abs(other - 4), -other) for other in range(2, 6) if mcus % other == 0)
 
 
 SCAN = b"\3\1\0\2\x11\3\x11"
 """How the header of a scan of three components begins: their number, then of each its id and its tables."""
+PHOTO = Image.fromarray(noisy_image(64, 80))
+SOUND = plain(64, 80)
+WITHOUT_INDEX = {
+    "no restart markers": saved(PHOTO, "JPEG"),
+    "progressive": saved(PHOTO, "JPEG", progressive=True, restart_marker_rows=1),
+    "4:1:1": plain(64, 80, "4:1:1", interval=3),
+    "CMYK": saved(PHOTO.convert("CMYK"), "JPEG", restart_marker_rows=1),
+    "an interval of one": plain(64, 80, interval=1),
+    "an interval of one in a row of two": plain(64, 32, interval=1),
+    "an interval of two rows": encoded(noisy_image(64, 80), interval=10),
+    "bytes after the end": SOUND + b"\0",
+    "truncated": SOUND[:-2],
+    "truncated in its header": SOUND[:300],
+    "a marker lost": SOUND.replace(b"\xff\xd1", b"\xd1"),
+    "markers out of order": SOUND.replace(b"\xff\xd1", b"\xff\xd2"),
+    "two frame headers": SOUND[:20] + SOUND[SOUND.find(b"\xff\xc0") :][:19] + SOUND[20:],
+    "stray bytes in its header": SOUND[:20] + b"\0" + SOUND[20:],
+    "a scan of the components in another order": SOUND.replace(SCAN, SCAN[:1] + SCAN[3:5] + SCAN[1:3] + SCAN[5:]),
+    "a scan that says it has fewer components": SOUND.replace(SCAN, b"\x02" + SCAN[1:]),
+    "a scan that says it has more components": SOUND.replace(SCAN, b"\x04" + SCAN[1:]),
+    "an index already": tiled(64, 80),
+    "no JPEG": b"RIFF",
+    "nothing": b"",
+}
 
 
-def refused() -> dict[str, bytes]:
-    """JPEGs that can have no index."""
-    photo = Image.fromarray(picture(64, 80))
-
-    def saved(**options: object) -> bytes:
-        buffer = io.BytesIO()
-        photo.save(buffer, "JPEG", **options)
-        return buffer.getvalue()
-
-    sound = plain(64, 80)
-    assert SCAN in sound
-    cmyk = io.BytesIO()
-    photo.convert("CMYK").save(cmyk, "JPEG", restart_marker_rows=1)
-    return {
-        "no restart markers": saved(),
-        "progressive": saved(progressive=True, restart_marker_rows=1),
-        "4:1:1": bytes(
-            cv2.imencode(
-                ".jpg",
-                picture(64, 80),
-                [
-                    cv2.IMWRITE_JPEG_RST_INTERVAL,
-                    3,
-                    cv2.IMWRITE_JPEG_SAMPLING_FACTOR,
-                    cv2.IMWRITE_JPEG_SAMPLING_FACTOR_411,
-                ],
-            )[1]
-        ),
-        "CMYK": cmyk.getvalue(),
-        "an interval of one": plain(64, 80, interval=1),
-        "an interval of one in a row of two": plain(64, 32, interval=1),
-        "an interval of two rows": plain(64, 80, interval=10),
-        "bytes after the end": sound + b"\0",
-        "truncated": sound[:-2],
-        "truncated in its header": sound[:300],
-        "a marker lost": sound.replace(b"\xff\xd1", b"\xd1"),
-        "markers out of order": sound.replace(b"\xff\xd1", b"\xff\xd2"),
-        "two frame headers": sound[:20] + sound[sound.find(b"\xff\xc0") :][:19] + sound[20:],
-        "stray bytes in its header": sound[:20] + b"\0" + sound[20:],
-        "a scan of the components in another order": sound.replace(SCAN, SCAN[:1] + SCAN[3:5] + SCAN[1:3] + SCAN[5:]),
-        "a scan that says it has fewer components": sound.replace(SCAN, b"\x02" + SCAN[1:]),
-        "a scan that says it has more components": sound.replace(SCAN, b"\x04" + SCAN[1:]),
-        "an index already": tiled(64, 80),
-        "no JPEG": b"RIFF",
-        "nothing": b"",
-    }
+@pytest.mark.parametrize("name", WITHOUT_INDEX)
+def test_what_cannot_be_cut_stays_as_it_is(name: str) -> None:
+    assert SOUND.count(SCAN) == 1
+    assert with_index(WITHOUT_INDEX[name]) is WITHOUT_INDEX[name]
 
 
-@pytest.mark.parametrize("data", refused().values(), ids=refused().keys())
-def test_what_cannot_be_cut_stays_as_it_is(data: bytes) -> None:
-    assert with_index(data) is data
-
-
-@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("sampling", ORDINARY)
 def test_a_jpeg_without_an_index_has_no_cut(sampling: str) -> None:
     assert cut_jpeg(plain(64, 80, sampling), 0, 0, 8, 8) is None
 
 
-def test_a_tile_too_long_for_the_index_means_no_index() -> None:
-    noise = np.random.default_rng(0).integers(0, 256, (16, 8 * 509), np.uint8)
-    data = bytes(cv2.imencode(".jpg", noise, [cv2.IMWRITE_JPEG_QUALITY, 100, cv2.IMWRITE_JPEG_RST_INTERVAL, 509])[1])
-    assert len(data) < 2 * 65535
-    assert with_index(data) is not data
-    noise = np.random.default_rng(0).integers(0, 256, (16, 8 * 1021), np.uint8)
-    data = bytes(cv2.imencode(".jpg", noise, [cv2.IMWRITE_JPEG_QUALITY, 100, cv2.IMWRITE_JPEG_RST_INTERVAL, 1021])[1])
-    assert with_index(data) is data
+@pytest.mark.parametrize(("mcus", "is_indexed"), [(509, True), (1021, False)])
+def test_a_tile_too_long_for_the_index_means_no_index(mcus: int, is_indexed: bool) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (16, 8 * mcus), np.uint8)
+    data = encoded(noise, "grey", quality=100, interval=mcus)
+    assert (len(data) < 2 * 65535) == is_indexed
+    assert (with_index(data) is not data) == is_indexed
 
 
 @pytest.mark.parametrize(
@@ -350,8 +232,7 @@ def test_a_tile_too_long_for_the_index_means_no_index() -> None:
     ids=["32,761", "32,762, across rows", "32,763, across rows", "32,763"],
 )
 def test_more_tiles_than_a_segment_can_list_mean_no_index(rows: int, mcus: int, interval: int, indexed: bool) -> None:
-    grey = np.zeros((8 * rows, 8 * mcus), np.uint8)
-    data = bytes(cv2.imencode(".jpg", grey, [cv2.IMWRITE_JPEG_RST_INTERVAL, interval])[1])
+    data = encoded(np.zeros((8 * rows, 8 * mcus), np.uint8), "grey", interval=interval)
     assert (with_index(data) is not data) == indexed
     assert (cut_jpeg(with_index(data), 8 * rows - 8, 8 * mcus - 16, 8, 16) is not None) == indexed
 
@@ -381,22 +262,22 @@ def test_the_index_is_what_the_format_page_says() -> None:
         assert stored[position - 2 : position] == (bytes((0xFF, 0xD0 + number % 8)) if number < 7 else b"\xff\xd9")
 
 
-@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("sampling", ORDINARY)
 def test_other_decoders_read_what_is_stored(sampling: str) -> None:
     before, stored = plain(100, 170, sampling), tiled(100, 170, sampling)
     for data in (before, stored):
         assert jpeg_segments.parse(data).process == "baseline"
-    np.testing.assert_array_equal(decoded(stored), decoded(before))
+    np.testing.assert_array_equal(by_libjpeg(stored), by_libjpeg(before))
     for read in (_pillow, _opencv, _djpeg if shutil.which("djpeg") else _pillow):
         np.testing.assert_array_equal(read(stored), read(before))
     # A cut is an ordinary JPEG, too.
     part = cut_jpeg(stored, 30, 50, 20, 60)
     assert part is not None
-    assert _pillow(part.data).shape == _opencv(part.data).shape == decoded(part.data).squeeze().shape
+    assert _pillow(part.data).shape == _opencv(part.data).shape == by_libjpeg(part.data).squeeze().shape
 
 
 def _pillow(data: bytes | memoryview) -> np.ndarray:
-    return np.asarray(Image.open(io.BytesIO(data)))
+    return np.asarray(opened(data))
 
 
 def _opencv(data: bytes | memoryview) -> np.ndarray:
@@ -413,11 +294,9 @@ def test_an_index_lives_beside_metadata(sampling: str) -> None:
     stored = jpeg_metadata.with_metadata(
         tiled(64, 80, sampling), exif=b"II*\0\x08\0\0\0" + bytes(5000), comment=b"presize"
     )
+    assert check_cut(stored, (20, 20, 10, 10), stored)
     part = cut_jpeg(stored, 20, 20, 10, 10)
-    assert part is not None
-    assert len(part.data) < len(stored)
-    pixels = decoded(part.data)[part.top : part.top + 10, part.left : part.left + 10]
-    np.testing.assert_array_equal(pixels, decoded(stored)[20:30, 20:30])
+    assert part is not None and len(part.data) < len(stored)
 
 
 def test_metadata_that_looks_like_an_index_costs_the_cut_and_nothing_else() -> None:
@@ -438,6 +317,7 @@ ACROSS = tiled(64, 112)
 """28 MCUs in tiles of 4, which reach across rows of 7."""
 of_either = pytest.mark.parametrize("stored", [HOSTILE, ACROSS], ids=["rows of whole tiles", "tiles across rows"])
 INDEX = HOSTILE.find(b"presize\0") - 4
+SCAN_BEGIN = HOSTILE.find(b"\xff\xda") + 14
 
 
 EMPTY_CODES = bytes((*[1] * 15, 2, *[1] * 16, 0))
@@ -449,10 +329,6 @@ def of_empty_tiles(side: int) -> bytes:
     columns = -(-side // 8)
     interval = columns - 1
     tiles = -(-columns * columns // interval)
-
-    def segment(marker: int, payload: bytes) -> bytes:
-        return struct.pack(">BBH", 0xFF, marker, 2 + len(payload)) + payload
-
     return b"".join(
         (
             b"\xff\xd8",
@@ -474,14 +350,11 @@ def test_blank_tiles_that_are_longer_than_all_of_an_image_mean_no_cut() -> None:
         assert cut_jpeg(value, 4000, 4000, 8, 8) is None
 
 
-SCAN = HOSTILE.find(b"\xff\xda") + 14
-
-
-def harmless(data: bytes, top: int, left: int, height: int, width: int) -> None:
+def check_harmless(data: bytes, box: tuple[int, int, int, int]) -> None:
     """Cut without an exception and within the value, to a JPEG or to None."""
     # Memory of its own, with guards that a read past its ends would bring to light.
-    part = cut_jpeg(memoryview(b"\xff\xd9" * 40 + data + b"\xff\xd9" * 40)[80:-80], top, left, height, width)
-    assert part == cut_jpeg(data, top, left, height, width)
+    part = cut_jpeg(memoryview(b"\xff\xd9" * 40 + data + b"\xff\xd9" * 40)[80:-80], *box)
+    assert part == cut_jpeg(data, *box)
     if part is not None:
         assert 0 <= part.top
         assert 0 <= part.left
@@ -489,43 +362,28 @@ def harmless(data: bytes, top: int, left: int, height: int, width: int) -> None:
         assert bytes(part.data[:2]) == b"\xff\xd8"
 
 
-box_of_hostile = boxes(64, 96)
-
-
 @of_either
-@settings(deadline=None, max_examples=examples(60))
-@given(
-    flips=st.lists(st.tuples(st.integers(0, SCAN + 40), st.integers(0, 255)), min_size=1, max_size=4),
-    box=box_of_hostile,
-)
-@example(flips=[(INDEX + 2, 255), (INDEX + 3, 255)], box=(0, 0, 8, 8))
-@example(flips=[(INDEX + 2, 0), (INDEX + 3, 0)], box=(0, 0, 8, 8))
-@example(flips=[(INDEX + 12, 2)], box=(0, 0, 8, 8))
-def test_changed_bytes_do_no_harm(stored: bytes, flips: list[tuple[int, int]], box: tuple[int, int, int, int]) -> None:
-    data = bytearray(stored)
-    for at, value in flips:
-        data[at] = value
-    harmless(bytes(data), *box)
-
-
-@of_either
-@settings(deadline=None, max_examples=examples(50))
-@given(end=st.floats(0, 1), begin=st.integers(0, 40), box=box_of_hostile)
-def test_missing_bytes_do_no_harm(stored: bytes, end: float, begin: int, box: tuple[int, int, int, int]) -> None:
+@settings(deadline=None, max_examples=examples(80))
+@given(data=st.data(), end=st.floats(0, 1), begin=st.integers(0, 40), box=boxes(64, 96))
+def test_damage_does_no_harm(
+    stored: bytes, data: st.DataObject, end: float, begin: int, box: tuple[int, int, int, int]
+) -> None:
+    check_harmless(data.draw(damaged(stored, within=SCAN_BEGIN + 40)), box)
     at = round(end * len(stored))
-    harmless(stored[:at], *box)
-    harmless(stored[begin:at], *box)
-    harmless(stored[:begin] + stored[at:], *box)
+    for missing in (stored[:at], stored[begin:at], stored[:begin] + stored[at:]):
+        check_harmless(missing, box)
     if at < len(stored):
         assert cut_jpeg(stored[:at], *box) is None
 
 
 @settings(deadline=None, max_examples=examples(50))
-@given(payload=st.binary(max_size=60), box=box_of_hostile)
-def test_an_index_of_anything_does_no_harm(payload: bytes, box: tuple[int, int, int, int]) -> None:
+@given(payload=st.binary(max_size=60), length=st.integers(0, 0xFFFF), box=boxes(64, 96))
+@example(payload=b"", length=0xFFFF, box=(0, 0, 8, 8))
+@example(payload=b"", length=0, box=(0, 0, 8, 8))
+def test_an_index_of_anything_does_no_harm(payload: bytes, length: int, box: tuple[int, int, int, int]) -> None:
+    check_harmless(with_bytes(HOSTILE, INDEX + 2, struct.pack(">H", length)), box)
     for begun in (payload, b"presize\0" + payload, b"presize\0\1" + payload):
-        rest = HOSTILE[HOSTILE.find(b"\xff\xda") :]
-        harmless(HOSTILE[:INDEX] + struct.pack(">HH", 0xFFE9, 2 + len(begun)) + begun + rest, *box)
+        check_harmless(HOSTILE[:INDEX] + segment(0xE9, begun) + HOSTILE[SCAN_BEGIN - 14 :], box)
 
 
 @of_either
@@ -538,20 +396,10 @@ def test_lengths_that_are_not_those_of_the_tiles_give_no_wrong_pixels(stored: by
     moved = data.draw(st.integers(1, lengths[one]))
     lengths[one] -= moved
     lengths[other] += moved  # their sum is right
-    changed = stored[: index + 13] + struct.pack(f">{len(lengths)}H", *lengths) + stored[scan:]
-    top, left, rows, columns = data.draw(box_of_hostile)
-    harmless(changed, top, left, rows, columns)
-    part = cut_jpeg(changed, top, left, rows, columns)
-    if part is not None:
-        pixels = decoded(part.data)[part.top : part.top + rows, part.left : part.left + columns]
-        np.testing.assert_array_equal(pixels, whole(stored)[top : top + rows, left : left + columns])
-
-
-@pytest.mark.parametrize("version", [0, 2, 255])
-def test_an_index_of_another_version_is_left_alone(version: int) -> None:
-    data = bytearray(HOSTILE)
-    data[INDEX + 12] = version
-    assert cut_jpeg(bytes(data), 0, 0, 8, 8) is None
+    changed = with_bytes(stored, index + 13, struct.pack(f">{len(lengths)}H", *lengths))
+    box = data.draw(boxes(64, 96))
+    check_harmless(changed, box)
+    check_cut(changed, box, stored)
 
 
 def test_metadata_is_not_kept() -> None:
@@ -568,56 +416,20 @@ def test_metadata_is_not_kept() -> None:
 
 
 def test_a_huge_image_on_paper_takes_no_memory() -> None:
-    data = bytearray(HOSTILE)
-    frame = data.find(b"\xff\xc0")
-    data[frame + 5 : frame + 9] = b"\xff" * 4
-    interval = data.find(b"\xff\xdd") + 4
-    data[interval : interval + 2] = b"\0\2"  # which would make 16 million tiles
-    value = bytes(data)
+    huge = with_bytes(HOSTILE, HOSTILE.find(b"\xff\xc0") + 5, b"\xff" * 4)
+    value = with_bytes(huge, huge.find(b"\xff\xdd") + 4, b"\0\2")  # which would make 16 million tiles
     with within_a_megabyte():
         assert cut_jpeg(value, 0, 0, 8, 8) is None
 
 
 @settings(deadline=None, max_examples=examples(30))
-@given(flips=st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 255)), max_size=4), end=st.integers(0, 9999))
-def test_an_index_is_made_for_whatever_bytes_or_not_at_all(flips: list[tuple[int, int]], end: int) -> None:
-    data = bytearray(plain(64, 96)[:end])
-    for at, value in flips:
-        if at < len(data):
-            data[at] = value
-    stored = with_index(bytes(data))
-    assert stored == data or cut_jpeg(stored, 0, 0, 1, 1) is not None
+@given(damaged(plain(64, 96), within=2000))
+def test_an_index_is_made_for_whatever_bytes_or_not_at_all(data: bytes) -> None:
+    stored = with_index(data)
+    assert stored is data or cut_jpeg(stored, 0, 0, 1, 1) is not None
 
 
 # --- what guards the index ---
-
-
-@pytest.mark.parametrize(
-    ("at", "value", "reason"),
-    [
-        (INDEX, b"\xfe", "not a marker"),
-        (INDEX + 1, b"\xe8", "APP8"),
-        (INDEX + 1, b"\xfe", "a comment"),
-        (INDEX + 4, b"q", "another identifier"),
-        (INDEX + 11, b"\1", "an identifier without its zero"),
-    ],
-)
-def test_an_index_in_another_segment_is_left_alone(at: int, value: bytes, reason: str) -> None:
-    assert cut_jpeg(HOSTILE, 0, 0, 8, 8) is not None
-    assert cut_jpeg(with_bytes(HOSTILE, at, value), 0, 0, 8, 8) is None, reason
-
-
-@pytest.mark.parametrize("tiles", [-1, 1])
-def test_an_index_that_lists_more_or_fewer_tiles_than_there_are_is_left_alone(tiles: int) -> None:
-    count = (SCAN - 14 - INDEX - 13) // 2 + tiles
-    lengths = HOSTILE[INDEX + 13 : SCAN - 14][: 2 * count].ljust(2 * count, b"\0")  # their sum is right, or nearly
-    index = struct.pack(">HH", 0xFFE9, 11 + 2 * count) + b"presize\0\1" + lengths
-    assert cut_jpeg(HOSTILE[:INDEX] + index + HOSTILE[SCAN - 14 :], 0, 0, 8, 8) is None
-
-
-@pytest.mark.parametrize("more", [b"\0", b"\xff\xd9", b"\0" * 100])
-def test_bytes_behind_the_last_tile_leave_the_index_alone(more: bytes) -> None:
-    assert cut_jpeg(HOSTILE + more, 0, 0, 8, 8) is None
 
 
 @pytest.mark.parametrize(("tile", "is_cut"), [(1, True), (2, True), (3, False), (4, False), (5, True)])
@@ -626,12 +438,7 @@ def test_an_index_must_be_right_where_the_tiles_begin_and_end_that_a_box_needs(t
     lengths[tile] += 1
     lengths[tile + 1] -= 1
     changed = with_bytes(HOSTILE, INDEX + 13, struct.pack(">8H", *lengths))
-    part = cut_jpeg(changed, 34, 2, 10, 40)  # in tile 4 of 0 to 7
-    assert (part is not None) == is_cut
-    if part is not None:
-        np.testing.assert_array_equal(
-            decoded(part.data)[part.top :, part.left :][:10, :40], whole(HOSTILE)[34:44, 2:42]
-        )
+    assert check_cut(changed, (34, 2, 10, 40), HOSTILE) == is_cut  # in tile 4 of 0 to 7
 
 
 def test_an_index_across_rows_may_be_wrong_where_no_tile_of_a_box_is() -> None:
@@ -639,9 +446,7 @@ def test_an_index_across_rows_may_be_wrong_where_no_tile_of_a_box_is() -> None:
     lengths = stored.index(b"presize\0\1") + 9
     first, second = struct.unpack_from(">2H", stored, lengths)
     changed = with_bytes(stored, lengths, struct.pack(">2H", first + 1, second - 1))
-    part = cut_jpeg(changed, 65, 33, 14, 14)  # in tile 7 of 0 to 12
-    assert part is not None
-    np.testing.assert_array_equal(decoded(part.data)[part.top :, part.left :][:14, :14], decoded(stored)[65:79, 33:47])
+    assert check_cut(changed, (65, 33, 14, 14), stored)  # in tile 7 of 0 to 12
     assert cut_jpeg(changed, 1, 33, 14, 14) is None
 
 
@@ -652,11 +457,7 @@ def test_blank_tiles_are_of_the_codes_of_symbol_0_however_long() -> None:
     layout = layout_of(header)
     assert layout is not None and layout.blank == 2 * "1" * 16
     of_zeros = bytes((*[0] * 15, 1, 0))
-    header = header.replace(EMPTY_CODES, of_zeros).replace(
-        struct.pack(">BBH", 0xFF, 0xC4, 4 + 2 * len(EMPTY_CODES)),
-        struct.pack(">BBH", 0xFF, 0xC4, 4 + 2 * len(of_zeros)),
-    )
-    layout = layout_of(header)
+    layout = layout_of(with_payload(header, 0xC4, b"\0" + of_zeros + b"\x10" + of_zeros))
     assert layout is not None and layout.blank == 2 * "0" * 16
 
 
@@ -664,13 +465,25 @@ def with_payload(data: bytes, marker: int, payload: bytes) -> bytes:
     """`data` with another payload in the first segment of this marker."""
     begin = data.index(bytes((0xFF, marker)))
     end = begin + 2 + int.from_bytes(data[begin + 2 : begin + 4], "big")
-    return data[: begin + 2] + struct.pack(">H", 2 + len(payload)) + payload + data[end:]
+    return data[:begin] + segment(marker, payload) + data[end:]
 
 
 FRAME = HOSTILE.find(b"\xff\xc0")
 INTERVAL = HOSTILE.find(b"\xff\xdd")
 GREY = tiled(8, 96, "grey")
+LENGTHS = HOSTILE[INDEX + 13 : SCAN_BEGIN - 14]
 DOUBTFUL = {
+    "an index that is no marker": with_bytes(HOSTILE, INDEX, b"\xfe"),
+    "an index in APP8": with_bytes(HOSTILE, INDEX + 1, b"\xe8"),
+    "an index in a comment": with_bytes(HOSTILE, INDEX + 1, b"\xfe"),
+    "another identifier": with_bytes(HOSTILE, INDEX + 4, b"q"),
+    "an identifier without its zero": with_bytes(HOSTILE, INDEX + 11, b"\1"),
+    **{f"version {number}": with_bytes(HOSTILE, INDEX + 12, bytes((number,))) for number in (0, 2, 255)},
+    "a tile more than there are": with_payload(HOSTILE, 0xE9, b"presize\0\1" + LENGTHS + b"\0\0"),
+    "a tile less than there are": with_payload(HOSTILE, 0xE9, b"presize\0\1" + LENGTHS[:-2]),
+    "a zero behind the last tile": HOSTILE + b"\0",
+    "a marker behind the last tile": HOSTILE + b"\xff\xd9",
+    "zeros behind the last tile": HOSTILE + b"\0" * 100,
     "a reserved marker for its frame": with_bytes(HOSTILE, FRAME + 1, b"\xbf"),
     "12 bits a sample": with_bytes(HOSTILE, FRAME + 4, b"\x0c"),
     "more MCUs in a row than in its tiles": with_bytes(HOSTILE, FRAME + 7, b"\0\x70"),
@@ -682,15 +495,18 @@ DOUBTFUL = {
     "an interval of 0": with_bytes(HOSTILE, INTERVAL + 4, b"\0\0"),
     "an interval of one byte": with_payload(HOSTILE, 0xDD, b"\3"),
     "an interval of three bytes": with_payload(HOSTILE, 0xDD, b"\0\0\3"),
-    "half an index, behind the scan's header": HOSTILE[:INDEX] + HOSTILE[SCAN - 14 : SCAN] + HOSTILE[INDEX:][:20],
+    "half an index, behind the scan's header": HOSTILE[:INDEX]
+    + HOSTILE[SCAN_BEGIN - 14 : SCAN_BEGIN]
+    + HOSTILE[INDEX:][:20],
     "two intervals": HOSTILE[:INTERVAL] + b"\xff\xdd\0\4\0\3" + HOSTILE[INTERVAL:],
     "another interval later": HOSTILE[:INDEX] + b"\xff\xdd\0\4\0\6" + HOSTILE[INDEX:],
 }
 
 
-@pytest.mark.parametrize("data", DOUBTFUL.values(), ids=DOUBTFUL.keys())
-def test_a_header_that_makes_no_sense_of_the_tiles_means_no_cut(data: bytes) -> None:
-    assert cut_jpeg(data, 0, 0, 8, 8) is None
+@pytest.mark.parametrize("name", DOUBTFUL)
+def test_an_index_or_a_header_that_makes_no_sense_of_the_tiles_means_no_cut(name: str) -> None:
+    assert cut_jpeg(HOSTILE, 0, 0, 8, 8) is not None
+    assert cut_jpeg(DOUBTFUL[name], 0, 0, 8, 8) is None
 
 
 HARMLESS = {0xC4, 0xDB, *range(0xE0, 0xF0), 0xFE}
@@ -699,6 +515,5 @@ HARMLESS = {0xC4, 0xDB, *range(0xE0, 0xF0), 0xFE}
 
 @pytest.mark.parametrize("marker", sorted({*range(0xC0, 0xFF)} - {*range(0xD0, 0xDB)}), ids=hex)
 def test_a_jpeg_is_cut_only_if_its_header_has_no_segment_that_changes_the_meaning_of_tiles(marker: int) -> None:
-    segment = struct.pack(">BBH", 0xFF, marker, 4) + b"xx"
-    part = cut_jpeg(HOSTILE[:2] + segment + HOSTILE[2:], 0, 0, 8, 8)
+    part = cut_jpeg(HOSTILE[:2] + segment(marker, b"xx") + HOSTILE[2:], 0, 0, 8, 8)
     assert (part is not None) == (marker in HARMLESS)

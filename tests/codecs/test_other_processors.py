@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from effort import examples
+from jpegs import compiled
 from presize.codecs.golden import decoder_images
 from presize.codecs.jpeg import decoder as jpeg_decoder
 
@@ -25,7 +26,7 @@ emulated = pytest.mark.skipif(
     not shutil.which(COMPILER) or not shutil.which(EMULATOR),
     reason=f"needs {COMPILER} and {EMULATOR}: apt-get install gcc-aarch64-linux-gnu qemu-user-static",
 )
-compiled = pytest.mark.skipif(not jpeg_decoder.is_available(), reason="_jpeg_decoder.c is not compiled here, or off")
+pytestmark = [pytest.mark.slow, emulated, compiled]
 
 
 @pytest.fixture(scope="module")
@@ -75,18 +76,12 @@ def decoded(program: Path, records: list[bytes], folder: Path) -> str:
     return ran.stdout.strip()
 
 
-@pytest.mark.slow
-@emulated
-@compiled
 def test_golden_images_have_the_same_pixels_on_arm64(decode_records: Path, tmp_path: Path) -> None:
     choice = random.Random(1)
     records = [one for data in decoder_images().values() for one in records_of(data, choice)]
     assert decoded(decode_records, records, tmp_path) == f"{len(records)} records"
 
 
-@pytest.mark.slow
-@emulated
-@compiled
 def test_random_images_have_the_same_pixels_on_arm64(decode_records: Path, tmp_path: Path) -> None:
     choice = random.Random()  # other images in each run
     seed = choice.getrandbits(32)
@@ -96,9 +91,6 @@ def test_random_images_have_the_same_pixels_on_arm64(decode_records: Path, tmp_p
     assert decoded(decode_records, records, tmp_path) == f"{len(records)} records", f"seed {seed}"
 
 
-@pytest.mark.slow
-@emulated
-@compiled
 def test_wrong_pixels_are_noticed(decode_records: Path, tmp_path: Path) -> None:
     good = records_of(decoder_images()["4:2:0"], random.Random(1))[0]
     assert decoded(decode_records, [good, good[:-1] + bytes((good[-1] ^ 1,))], tmp_path) == "record 1: other pixels"

@@ -2,49 +2,25 @@
 
 from __future__ import annotations
 
-import io
-import random
-import runpy
 import struct
-from pathlib import Path
 
 import numpy as np
 import pytest
 import simplejpeg
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
 
 from coefficients import coefficients
 from effort import examples
-from pictures import smooth_image
-from presize.codecs.compiled import Compiled
+from jpegs import compiled, held_to, segment, with_bytes, without_compiled_code
+from pictures import noisy_image, opened, saved
 from presize.codecs.jpeg import decoder as jpeg_decoder
-from presize.codecs.jpeg.tiles import (
-    DHT,
-    OF_AC,
-    cut_jpeg,
-    header_segments,
-    huffman_tables,
-    recoded,
-    restart_interval,
-    with_index,
-)
+from presize.codecs.jpeg.segments import DHT, header_segments
+from presize.codecs.jpeg.tiles import OF_AC, cut_jpeg, huffman_tables, recoded, restart_interval, with_index
 from presize.errors import OptionError
 
-FUZZ = runpy.run_path(str(Path(__file__).parents[2] / "tools" / "fuzz_jpeg_decoder.py"))
-compiled = pytest.mark.skipif(not jpeg_decoder.is_available(), reason="_jpeg_decoder.c is not compiled here, or off")
-
-
-def jpeg(pixels: np.ndarray, **options: object) -> bytes:
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, "JPEG", **options)
-    return buffer.getvalue()
-
-
-def noisy(height: int, width: int, seed: int = 0) -> np.ndarray:
-    pixels = smooth_image(height, width).astype(int)
-    return (pixels + np.random.default_rng(seed).integers(-70, 70, pixels.shape)).clip(0, 255).astype(np.uint8)
+PIXELS = noisy_image(64, 64)
+PLAIN = saved(PIXELS, "JPEG")
 
 
 def has_ends(data: bytes) -> bool:
@@ -70,14 +46,16 @@ def has_ends(data: bytes) -> bool:
 def test_the_coefficients_are_the_same_in_the_new_intervals(
     height: int, width: int, quality: int, sampling: str, optimize: bool, interval: int
 ) -> None:
-    pixels = noisy(height, width, quality)
+    pixels = noisy_image(height, width, quality)
     options = {} if sampling == "grey" else {"subsampling": sampling}
-    data = jpeg(
-        pixels[:, :, 0] if sampling == "grey" else pixels,
+    data = saved(
+        pixels[:, :, 0] if sampling == "grey" else pixels, "JPEG",
         quality=quality, optimize=optimize, restart_marker_blocks=interval, **options,
     )  # fmt: skip
     tiled = recoded(data)
     assert tiled is not data or not has_ends(data)
+    with held_to(avx2=False):
+        assert recoded(data) == tiled
     assert coefficients(tiled) == coefficients(data)
     assert np.array_equal(simplejpeg.decode_jpeg(tiled), simplejpeg.decode_jpeg(data))
 
@@ -85,7 +63,7 @@ def test_the_coefficients_are_the_same_in_the_new_intervals(
 @compiled
 @pytest.mark.parametrize("sampling", ["4:4:4", "4:2:2", "4:2:0"])
 def test_crops_are_cut_out_of_the_tiles(sampling: str) -> None:
-    data = jpeg(noisy(120, 180), quality=90, subsampling=sampling, optimize=True)
+    data = saved(noisy_image(120, 180), "JPEG", quality=90, subsampling=sampling, optimize=True)
     tiled = recoded(data)
     part = cut_jpeg(tiled, 40, 50, 30, 40)
     assert part is not None
@@ -103,9 +81,9 @@ def test_crops_are_cut_out_of_the_tiles(sampling: str) -> None:
 @compiled
 @pytest.mark.parametrize("mcus", [11, 21])
 def test_what_has_the_usual_codes_already_gets_nothing_but_markers(mcus: int) -> None:
-    pixels = noisy(48, 16 * mcus)
-    data = jpeg(pixels, quality=90)
-    same = jpeg(pixels, quality=90, restart_marker_blocks=restart_interval(mcus))
+    pixels = noisy_image(48, 16 * mcus)
+    data = saved(pixels, "JPEG", quality=90)
+    same = saved(pixels, "JPEG", quality=90, restart_marker_blocks=restart_interval(mcus))
     assert recoded(data) == recoded(same) == with_index(recoded(same))
     scan = same[same.index(b"\xff\xda") :]
     assert recoded(data).endswith(scan)
@@ -113,7 +91,7 @@ def test_what_has_the_usual_codes_already_gets_nothing_but_markers(mcus: int) ->
 
 @compiled
 def test_markers_are_numbered_from_0_to_7_over_and_over() -> None:
-    tiled = recoded(jpeg(noisy(128, 128), quality=90))
+    tiled = recoded(saved(noisy_image(128, 128), "JPEG", quality=90))
     scan = tiled[tiled.index(b"\xff\xda") :]
     markers = [scan[at + 1] for at in range(len(scan) - 1) if scan[at] == 0xFF and scan[at + 1] not in (0, 0xDA)]
     assert markers == [0xD0 + number % 8 for number in range(15)] + [0xD9]
@@ -121,16 +99,16 @@ def test_markers_are_numbered_from_0_to_7_over_and_over() -> None:
 
 @compiled
 def test_metadata_and_tables_stay_as_they_were() -> None:
-    data = jpeg(noisy(64, 64), quality=80, optimize=True, comment=b"a comment", icc_profile=b"a profile")
-    opened = [Image.open(io.BytesIO(each)) for each in (data, recoded(data))]
-    assert opened[0].info["comment"] == opened[1].info["comment"] == b"a comment"
-    assert opened[0].info["icc_profile"] == opened[1].info["icc_profile"]
-    assert opened[0].quantization == opened[1].quantization  # type: ignore[attr-defined]
+    data = saved(PIXELS, "JPEG", quality=80, optimize=True, comment=b"a comment", icc_profile=b"a profile")
+    before, after = opened(data), opened(recoded(data))
+    assert before.info["comment"] == after.info["comment"] == b"a comment"
+    assert before.info["icc_profile"] == after.info["icc_profile"]
+    assert before.quantization == after.quantization  # type: ignore[attr-defined]
 
 
 @compiled
 def test_the_names_of_components_are_kept() -> None:
-    data = bytearray(jpeg(noisy(64, 64), quality=80))
+    data = bytearray(saved(PIXELS, "JPEG", quality=80))
     frame, scan = data.index(b"\xff\xc0"), data.index(b"\xff\xda")
     data[frame + 10 : frame + 19 : 3] = data[scan + 5 : scan + 11 : 2] = b"YUV"
     tiled = recoded(bytes(data))
@@ -140,47 +118,37 @@ def test_the_names_of_components_are_kept() -> None:
 
 @compiled
 def test_tables_in_one_segment_are_those_in_a_segment_each() -> None:
-    data = jpeg(noisy(64, 64), quality=80)
-    begin, scan = data.index(b"\xff\xc4"), data.index(b"\xff\xda")
-    tables, at = [], begin
-    while at < scan:
-        end = at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")
-        tables.append(data[at + 4 : end])
-        at = end
+    data = saved(PIXELS, "JPEG", quality=80)
+    tables = [(begin, end) for marker, begin, end in header_segments(data) or () if marker == DHT]
     assert len(tables) == 4
-    together = b"".join(tables)
-    joined = data[:begin] + struct.pack(">BBH", 0xFF, 0xC4, 2 + len(together)) + together + data[scan:]
+    together = b"".join(data[begin + 4 : end] for begin, end in tables)
+    joined = data[: tables[0][0]] + segment(DHT, together) + data[tables[-1][1] :]
     assert recoded(joined) == recoded(data)
 
 
 @compiled
 def test_recoding_twice_changes_nothing() -> None:
-    tiled = recoded(jpeg(noisy(64, 96), quality=90, optimize=True))
+    tiled = recoded(saved(noisy_image(64, 96), "JPEG", quality=90, optimize=True))
     assert recoded(tiled) is tiled, "it has an index"
     begin = tiled.index(b"\xff\xe9")
     without = tiled[:begin] + tiled[begin + 2 + int.from_bytes(tiled[begin + 2 : begin + 4], "big") :]
     assert recoded(without) == tiled
 
 
-def with_factors(factors: int) -> bytes:
-    """A JPEG whose frame header says this of luma: how many blocks an MCU has across, 4 bits, and down."""
-    data = jpeg(noisy(64, 64))
-    at = data.index(b"\xff\xc0") + 11
-    return data[:at] + bytes((factors,)) + data[at + 1 :]
-
-
+FACTORS = PLAIN.index(b"\xff\xc0") + 11
+"""Where the frame header has how many blocks of luma an MCU has across, 4 bits, and down."""
 LEFT_ALONE = {
-    "progressive": jpeg(noisy(64, 64), progressive=True),
-    "extended": jpeg(np.zeros((64, 64, 3), np.uint8)).replace(b"\xff\xc0", b"\xff\xc1"),
-    "cut short": jpeg(noisy(64, 64))[:-40],
+    "progressive": saved(PIXELS, "JPEG", progressive=True),
+    "extended": saved(np.zeros((64, 64, 3), np.uint8), "JPEG").replace(b"\xff\xc0", b"\xff\xc1"),
+    "cut short": PLAIN[:-40],
     "no JPEG": b"\x89PNG\r\n",
     "nothing": b"",
-    "a header alone": jpeg(noisy(64, 64))[:400],
+    "a header alone": PLAIN[:400],
     "an empty frame": b"\xff\xd8\xff\xc0\0\2\xff\xda\0\2",
     "a frame cut short by a byte": b"\xff\xd8\xff\xc0\0\4\x08\x08\xff\xda\0\3\1",
-    "MCUs of no blocks": with_factors(0x02),
-    "4:1:1": with_factors(0x41),
-    "another index": jpeg(noisy(64, 64)).replace(b"\xff\xdb", b"\xff\xfe\0\x0bpresize\0\2\xff\xdb", 1),
+    "MCUs of no blocks": with_bytes(PLAIN, FACTORS, b"\x02"),
+    "4:1:1": with_bytes(PLAIN, FACTORS, b"\x41"),
+    "another index": PLAIN.replace(b"\xff\xdb", b"\xff\xfe\0\x0bpresize\0\2\xff\xdb", 1),
 }
 
 
@@ -193,7 +161,7 @@ def test_what_the_decoder_does_not_take_is_left_as_it_is(name: str) -> None:
 @compiled
 def test_differences_that_only_a_hostile_jpeg_has_are_refused() -> None:
     """Each DC coefficient adds 2,047 to the one before, so that none can begin an interval."""
-    data = jpeg(np.zeros((8, 64), np.uint8), quality=100)
+    data = saved(np.zeros((8, 64), np.uint8), "JPEG", quality=100)
     scan = data.index(b"\xff\xda") + 10
     # The code of 11 bits is 111111110, its value 11111111111; that of the end of a block is 1010.
     bits = ("111111110" + "1" * 11 + "1010") * 8
@@ -204,32 +172,9 @@ def test_differences_that_only_a_hostile_jpeg_has_are_refused() -> None:
 
 
 @compiled
-def test_random_and_damaged_jpegs_become_others_of_the_same_pixels() -> None:
-    choice, known, taken = random.Random(7), FUZZ["corpus"](), 0
-    for _ in range(examples(400)):
-        data = FUZZ["drawn"](choice, known)
-        tiled = recoded(data)
-        assert recoded_without_avx2(data) == tiled
-        if tiled is not data:
-            taken += 1
-            assert np.array_equal(simplejpeg.decode_jpeg(tiled), simplejpeg.decode_jpeg(data, strict=False))
-    assert taken > examples(400) / 20
-
-
-def recoded_without_avx2(data: bytes) -> bytes:
-    decoder = jpeg_decoder.compiled.trusted()
-    assert decoder is not None
-    decoder.use_avx2(False)
-    try:
-        return recoded(data)
-    finally:
-        decoder.use_avx2(True)
-
-
-@compiled
 @pytest.mark.parametrize(("height", "width"), [(256, 8 * 211), (800, 800)], ids=["across rows", "many tiles"])
 def test_an_image_of_one_colour_has_room_for_its_longer_codes(height: int, width: int) -> None:
-    data = jpeg(np.full((height, width), 77, np.uint8), optimize=True)
+    data = saved(np.full((height, width), 77, np.uint8), "JPEG", optimize=True)
     tiled = recoded(data)
     assert tiled is not data
     assert coefficients(tiled) == coefficients(data)
@@ -253,26 +198,21 @@ def of_short_codes(end_bits: int) -> bytes:
         (0xDD, struct.pack(">H", COLUMNS)),
         (0xDA, b"\1\1\x10\0\x3f\0"),
     ]
-    header = (struct.pack(">BBH", 0xFF, marker, 2 + len(payload)) + payload for marker, payload in segments)
-    return b"".join((b"\xff\xd8", *header, row, b"\xff\xd0", row, b"\xff\xd9"))
+    return b"".join((b"\xff\xd8", *(segment(*each) for each in segments), row, b"\xff\xd0", row, b"\xff\xd9"))
 
 
 @compiled
-def test_a_scan_that_becomes_nearly_twice_as_long_has_room() -> None:
+def test_a_scan_has_room_up_to_twice_its_length_and_is_left_as_it_is_where_it_becomes_longer() -> None:
     data = of_short_codes(end_bits=3)
     scan = jpeg_decoder.recode_scan(data, COLUMNS, 2)
     assert scan is not None
     assert 1.8 < len(scan) / len(data) < 2
     tiled = recoded(data)  # with room for each of many markers
     assert np.array_equal(simplejpeg.decode_jpeg(tiled), simplejpeg.decode_jpeg(data))
-
-
-@compiled
-def test_a_scan_that_becomes_more_than_twice_as_long_is_left_as_it_is() -> None:
     assert jpeg_decoder.recode_scan(of_short_codes(end_bits=2), COLUMNS, 2) is None
 
 
 def test_without_the_compiled_code_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jpeg_decoder, "compiled", Compiled(None, jpeg_decoder.check))
+    without_compiled_code(monkeypatch)
     with pytest.raises(OptionError, match=r"^tiles: all needs presize's own JPEG decoder, which is not compiled here"):
-        recoded(jpeg(noisy(64, 64)))
+        recoded(PLAIN)

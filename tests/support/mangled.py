@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import base64
-import io
 from pathlib import Path
 
 import cv2
 import numpy as np
 from PIL import Image
 
-from pictures import smooth_image
+from pictures import oriented, saved, smooth_image
 from profiles import SWAPPED
 
 ARITHMETIC = base64.b64decode(
@@ -18,18 +17,6 @@ ARITHMETIC = base64.b64decode(
     "BggLDAsKDAkKCgr/yQALCAAIAAgBAREA/8wABgAQEAX/2gAIAQEAAD8A/wC5UE9+0si6i0qA9z1c/9k="
 )
 """8 x 8 pixels of grey; no library at hand writes such."""
-
-
-def saved(image: Image.Image, kind: str, **options: object) -> bytes:
-    buffer = io.BytesIO()
-    image.copy().save(buffer, kind, **options)  # a copy, since saving leaves something behind
-    return buffer.getvalue()
-
-
-def oriented(value: int) -> bytes:
-    tags = Image.Exif()
-    tags[0x0112] = value
-    return tags.tobytes()
 
 
 def mangled_files(height: int = 60, width: int = 90) -> dict[str, bytes]:

@@ -1,8 +1,14 @@
-"""Pictures that tests make for themselves."""
+"""Pictures that tests make for themselves, and files of them."""
 
 from __future__ import annotations
 
+import io
+import struct
+import zlib
+from typing import Any
+
 import numpy as np
+from PIL import Image
 
 
 def smooth_image(height: int, width: int, seed: int = 0) -> np.ndarray:
@@ -19,3 +25,59 @@ def smooth_image(height: int, width: int, seed: int = 0) -> np.ndarray:
         for _ in range(3)
     ]
     return np.stack(waves, axis=-1).round().astype(np.uint8)
+
+
+def noisy_image(height: int, width: int, seed: int = 0) -> np.ndarray:
+    """Waves, noise over the whole range, and a flat part, uint8 (height, width, 3): every pixel tells, colours too."""
+    rng = np.random.default_rng(seed)
+    noisy = smooth_image(height, width, seed).astype(int) + rng.integers(-90, 90, (height, width, 3))
+    noisy[height // 2 :, : width // 3] = rng.integers(0, 256, 3)
+    return noisy.clip(0, 255).astype(np.uint8)
+
+
+def saved(image: Image.Image | np.ndarray, kind: str, **options: Any) -> bytes:
+    """A file of `image`, written by Pillow: of copies, since saving leaves something behind."""
+    buffer = io.BytesIO()
+    if "append_images" in options:
+        options["append_images"] = [each.copy() for each in options["append_images"]]
+    (image.copy() if isinstance(image, Image.Image) else Image.fromarray(image)).save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def opened(data: bytes | memoryview) -> Image.Image:
+    return Image.open(io.BytesIO(data))
+
+
+def oriented(value: int, maker: str | None = None) -> bytes:
+    """EXIF of this orientation, and of a maker."""
+    exif = Image.Exif()
+    exif[0x0112] = value
+    if maker:
+        exif[0x010F] = maker
+    return exif.tobytes()
+
+
+def difference(one: np.ndarray, other: np.ndarray) -> int:
+    """By how much the two differ at most; they must have one shape."""
+    assert one.shape == other.shape
+    return int(np.abs(one.astype(int) - other).max())
+
+
+def png_chunk(kind: bytes, payload: bytes) -> bytes:
+    return struct.pack(">I", len(payload)) + kind + payload + struct.pack(">I", zlib.crc32(kind + payload))
+
+
+def with_chunk(png: bytes, kind: bytes, payload: bytes) -> bytes:
+    """`png` with this chunk behind its header."""
+    return png[:33] + png_chunk(kind, payload) + png[33:]
+
+
+def gray_png(numbers: np.ndarray, bits: int, *chunks: bytes) -> bytes:
+    """A grey PNG of 1, 2, 4 or 8 bits, which Pillow does not write, with these chunks before its pixels."""
+    rows = b""
+    for row in numbers.astype(np.uint8):
+        packed = np.unpackbits(row[:, np.newaxis], axis=1)[:, -bits:]
+        rows += b"\0" + np.packbits(packed.reshape(-1)).tobytes()
+    header = png_chunk(b"IHDR", struct.pack(">IIBBBBB", numbers.shape[1], numbers.shape[0], bits, 0, 0, 0, 0))
+    pixels = png_chunk(b"IDAT", zlib.compress(rows))
+    return b"".join((b"\x89PNG\r\n\x1a\n", header, *chunks, pixels, png_chunk(b"IEND", b"")))

@@ -2,36 +2,12 @@
 
 from __future__ import annotations
 
-import struct
-
-from presize.codecs.jpeg.segments import (
-    APP0,
-    APP1,
-    APP2,
-    APP14,
-    COM,
-    EOI,
-    EXIF,
-    MARKER_AFTER_SCAN,
-    MPF,
-    SOS,
-    XMP,
-    is_adobe,
-    is_jfif,
-    segments,
-)
+from presize.codecs.jpeg import segments as jpeg_segments
+from presize.codecs.jpeg.segments import APP0, APP1, APP2, APP14, COM, EOI, EXIF, MPF, SOS, XMP, segment
 from presize.errors import ImageError
 
-MAX_EXIF = 65_527
-"""The most EXIF bytes that fit into one segment beside their identifier."""
-
-
-MAX_XMP = 65_502
-"""The most XMP bytes in one segment, as the XMP specification (part 3) has it."""
-
-
-MAX_COMMENT = 65_533
-"""The most bytes in one comment segment."""
+MAX_EXIF, MAX_XMP, MAX_COMMENT = 65_527, 65_502, 65_533
+"""The most bytes in one segment beside their identifier; of XMP, as its specification (part 3) has it."""
 
 
 def strip(data: bytes, keep_metadata: bool = False) -> bytes:
@@ -51,14 +27,11 @@ def strip_and_count(data: bytes, keep_metadata: bool) -> tuple[bytes, int]:
     pieces: list[bytes | memoryview] = [data[:2]]
     position = 2
     while True:
-        for marker, begin, end in segments(data, position):
-            if APP0 <= marker <= 0xEF or marker == COM:
-                pieces.append(_kept_metadata(data, marker, begin, end, keep_metadata))
-            else:
-                pieces.append(data[begin:end])
+        for marker, begin, end in jpeg_segments.segments(data, position):
+            pieces.append(_kept(data, marker, begin, end, keep_metadata))
             scans += marker == SOS
             position = end
-        found = MARKER_AFTER_SCAN.search(data, position)
+        found = jpeg_segments.MARKER_AFTER_SCAN.search(data, position)
         if found is None:
             raise ImageError("truncated JPEG: no end marker")
         pieces.append(view[position : found.start()])
@@ -73,15 +46,9 @@ def bare(data: bytes) -> bytes:
 
     Like strip, but all that follows the first scan's header stays, valid or not.
     """
-    pieces = [data[:2]]
-    position = 2
-    for marker, begin, end in segments(data):
-        if APP0 <= marker <= 0xEF or marker == COM:
-            pieces.append(_kept_metadata(data, marker, begin, end, keep_metadata=False))
-        else:
-            pieces.append(data[begin:end])
-        position = end
-    return b"".join((*pieces, data[position:]))
+    found = list(jpeg_segments.segments(data))
+    kept = (_kept(data, *each, keep_metadata=False) for each in found)
+    return b"".join((data[:2], *kept, data[found[-1][2] :]))
 
 
 def with_metadata(
@@ -94,28 +61,24 @@ def with_metadata(
     at = 2
     if data[2:4] == b"\xff\xe0":
         at = 4 + int.from_bytes(data[4:6], "big")
-    pieces = [data[:at]]
-    if exif and len(exif) <= MAX_EXIF:
-        pieces.append(_segment(APP1, EXIF + exif))
-    if xmp and len(xmp) <= MAX_XMP:
-        pieces.append(_segment(APP1, XMP + xmp))
-    if comment and len(comment) <= MAX_COMMENT:
-        pieces.append(_segment(COM, comment))
-    pieces.append(data[at:])
-    return b"".join(pieces)
+    kinds = (
+        (APP1, EXIF, exif, MAX_EXIF),
+        (APP1, XMP, xmp, MAX_XMP),
+        (COM, b"", comment, MAX_COMMENT),
+    )
+    added = (segment(marker, name + value) for marker, name, value, most in kinds if value and len(value) <= most)
+    return b"".join((data[:at], *added, data[at:]))
 
 
-def _kept_metadata(data: bytes, marker: int, begin: int, end: int, keep_metadata: bool) -> bytes:
-    """What strip keeps of one APPn or comment segment."""
+def _kept(data: bytes, marker: int, begin: int, end: int, keep_metadata: bool) -> bytes:
+    """What strip keeps of one segment."""
+    if not jpeg_segments.is_metadata(marker):
+        return data[begin:end]
     if keep_metadata:
         is_index = marker == APP2 and data.startswith(MPF, begin + 4, end)
         return b"" if is_index else data[begin:end]
-    if marker == APP0 and is_jfif(data, begin, end):
-        return _segment(APP0, data[begin + 4 : begin + 16] + b"\0\0")
-    if marker == APP14 and is_adobe(data, begin, end):
-        return _segment(APP14, data[begin + 4 : begin + 16])
+    if marker == APP0 and jpeg_segments.is_jfif(data, begin, end):
+        return segment(APP0, data[begin + 4 : begin + 16] + b"\0\0")
+    if marker == APP14 and jpeg_segments.is_adobe(data, begin, end):
+        return segment(APP14, data[begin + 4 : begin + 16])
     return b""
-
-
-def _segment(marker: int, payload: bytes) -> bytes:
-    return struct.pack(">BBH", 0xFF, marker, 2 + len(payload)) + payload

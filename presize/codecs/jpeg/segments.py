@@ -15,10 +15,12 @@ from typing import Literal, NamedTuple
 
 import simplejpeg
 
-from presize.codecs.exif import orientation_of
+from presize.codecs.source_facts import Process
+from presize.codecs.tiff import orientation_of
 from presize.errors import ImageError
 
-Process = Literal["baseline", "extended", "progressive", "lossless", "arithmetic", "hierarchical"]
+Segment = tuple[int, int, int]
+"""(marker, begin, end): `begin` is that of the marker, and its payload is at begin + 4."""
 Colorspace = Literal["gray", "YCbCr", "RGB", "CMYK", "YCCK", "other"]
 
 
@@ -29,8 +31,8 @@ XMP = b"http://ns.adobe.com/xap/1.0/\0"
 ICC = b"ICC_PROFILE\0"
 MPF = b"MPF\0"
 
-SOI, EOI, SOS, DQT = 0xD8, 0xD9, 0xDA, 0xDB
-APP0, APP1, APP2, APP14, COM = 0xE0, 0xE1, 0xE2, 0xEE, 0xFE
+SOF0, DHT, SOI, EOI, SOS, DQT, DRI = 0xC0, 0xC4, 0xD8, 0xD9, 0xDA, 0xDB, 0xDD
+APP0, APP1, APP2, APP9, APP14, APP15, COM = 0xE0, 0xE1, 0xE2, 0xE9, 0xEE, 0xEF, 0xFE
 NO_LENGTH = frozenset((0x01, *range(0xD0, 0xD8)))  # TEM and the restart markers stand alone
 FRAMES: dict[int, Process] = {
     0xC0: "baseline", 0xC1: "extended", 0xC2: "progressive", 0xC3: "lossless",
@@ -58,7 +60,7 @@ class JpegHeader(NamedTuple):
         quality: the IJG quality, 1 to 100, whose luma table is nearest to that of the first component; 0 when it has
             none.
         several: whether the file has an index of further pictures (MPO).
-        segments: (marker, begin, end) of each, to the end of the first scan's header (see segments).
+        segments: to the end of the first scan's header (see segments).
         bare: whether there is no metadata among them: jpeg_metadata.bare has nothing to remove.
     """
 
@@ -75,17 +77,18 @@ class JpegHeader(NamedTuple):
     comment: bytes | None
     quality: int
     several: bool
-    segments: tuple[tuple[int, int, int], ...]
+    segments: tuple[Segment, ...]
     bare: bool
+
+    @property
+    def upright_size(self) -> tuple[int, int]:
+        """(height, width) after `orientation` is applied."""
+        return (self.width, self.height) if self.orientation >= 5 else (self.height, self.width)
 
     @property
     def scan_begin(self) -> int:
         """The byte at which the first scan's header begins."""
         return self.segments[-1][1]
-
-    @property
-    def components(self) -> int:
-        return len(self.sampling)
 
     @property
     def huffman(self) -> bool:
@@ -212,9 +215,23 @@ def coded_size(data: bytes | memoryview) -> tuple[int, int, bool]:
     return height, width, colorspace == "Gray"
 
 
-def segments(data: bytes, position: int = 2) -> Iterator[tuple[int, int, int]]:
-    """(marker, begin, end) of each segment from `position`, up to and including the next scan's header
-    or, between scans, up to the end marker. `begin` is that of the marker; its payload is at begin + 4.
+def segment(marker: int, payload: bytes) -> bytes:
+    """The bytes of a segment."""
+    return struct.pack(">BBH", 0xFF, marker, 2 + len(payload)) + payload
+
+
+def header_segments(data: bytes) -> list[Segment] | None:
+    """Each segment up to the first scan's header, where no other bytes lie between them; else None."""
+    try:
+        found = list(segments(data))
+    except ImageError:
+        return None
+    ends = [2, *(end for _, _, end in found)]
+    return found if all(begin == end for (_, begin, _), end in zip(found, ends, strict=False)) else None
+
+
+def segments(data: bytes, position: int = 2) -> Iterator[Segment]:
+    """Each segment from `position`, up to and including the next scan's header or, between scans, up to the end marker.
 
     Stray bytes between segments are skipped, as by libjpeg.
     """
@@ -324,13 +341,18 @@ def _colorspace(ids: bytes, jfif: bool, adobe: int | None) -> Colorspace:
     return "other"
 
 
+def is_metadata(marker: int) -> bool:
+    """Whether it is that of an application's segment or of a comment."""
+    return APP0 <= marker <= APP15 or marker == COM
+
+
 def _is_needed(data: bytes, marker: int, begin: int, end: int) -> bool:
     """Whether a segment is no metadata, or nothing but what decoders need."""
     if marker == APP0:
         return end - begin == 18 and is_jfif(data, begin, end) and data[end - 2 : end] == b"\0\0"  # no thumbnail
     if marker == APP14:
         return end - begin == 16 and is_adobe(data, begin, end)
-    return not (APP0 <= marker <= 0xEF or marker == COM)
+    return not is_metadata(marker)
 
 
 def is_jfif(data: bytes, begin: int, end: int) -> bool:

@@ -9,10 +9,10 @@ import numpy.typing as npt
 import simplejpeg
 
 from presize.codecs.golden import decoder_images
+from presize.codecs.jpeg.segments import APP9, DRI, SOS, segments
 
 _MODES = ((3, "RGB"), (4, "BGRX"), (1, "GRAY"))
-_INDEX = b"presize\0\1"  # what a tile index begins with (presize.codecs.jpeg.tiles)
-_SOS, _DRI = b"\xff\xda\0", b"\xff\xdd\0\4"
+_TAG_BYTES = 9  # of a tile index (presize.codecs.jpeg.tiles), the only APP9 segment of a golden image
 _USUAL_CODES = b"\0\0\1\5\1\1\1\1\1\1\0\0\0\0\0\0\0" + bytes(range(12))
 """Of DC coefficients: T.81's table K.3, as number 0."""
 _ROOM_BYTES = 8192
@@ -59,31 +59,22 @@ def _decoded(
 
 def _has_equal_lengths(compiled: ModuleType, data: bytes) -> bool:
     """Whether the tiles of an image with an index are found where it says."""
-    begin, end = _index(data)
-    lengths = data[begin + 4 + len(_INDEX) : end]
-    return not lengths or bool(compiled.tile_lengths(data, _scan(data), len(lengths) // 2) == lengths)
+    ends = {marker: (begin, end) for marker, begin, end in segments(data)}
+    if APP9 not in ends:
+        return True
+    begin, end = ends[APP9]
+    lengths = data[begin + 4 + _TAG_BYTES : end]
+    return bool(compiled.tile_lengths(data, ends[SOS][1], len(lengths) // 2) == lengths)
 
 
 def _has_equal_codes(compiled: ModuleType, data: bytes) -> bool:
     """Whether an image with the usual codes becomes itself, when it is coded again in the intervals that it has."""
     if _USUAL_CODES not in data:
         return True
-    begin, end = _index(data)
-    data = data[:begin] + data[end:]
-    interval = data.find(_DRI)
-    mcus = 0xFFFF if interval < 0 else int.from_bytes(data[interval + 4 : interval + 6], "big")
-    scan = data[_scan(data) :]
+    ends = {marker: (begin, end) for marker, begin, end in segments(data)}
+    scan = data[ends[SOS][1] :]
+    mcus = int.from_bytes(data[ends[DRI][0] + 4 : ends[DRI][1]], "big") if DRI in ends else 0xFFFF
+    if APP9 in ends:
+        data = data[: ends[APP9][0]] + data[ends[APP9][1] :]
     out = np.zeros(len(scan) + _ROOM_BYTES, np.uint8)
     return bool(compiled.recode(data, out, mcus) == len(scan) and out[: len(scan)].tobytes() == scan)
-
-
-def _index(data: bytes) -> tuple[int, int]:
-    """Where the tile index is, with the head of its segment; twice the same place if there is none."""
-    begin = data.find(_INDEX) - 4
-    return (0, 0) if begin < 0 else (begin, begin + 2 + int.from_bytes(data[begin + 2 : begin + 4], "big"))
-
-
-def _scan(data: bytes) -> int:
-    """Where the entropy-coded data begins."""
-    begin = data.index(_SOS)
-    return begin + 2 + int.from_bytes(data[begin + 2 : begin + 4], "big")

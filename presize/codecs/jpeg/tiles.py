@@ -18,11 +18,24 @@ import numpy as np
 import numpy.typing as npt
 
 from presize.codecs.jpeg import decoder as jpeg_decoder
+from presize.codecs.jpeg.segments import (
+    APP0,
+    APP9,
+    APP15,
+    COM,
+    DHT,
+    DQT,
+    DRI,
+    EOI,
+    SOF0,
+    Segment,
+    header_segments,
+    segment,
+)
 
 TAG = b"presize\0\1"
 """What the payload of the APP9 segment with the index begins with: an identifier, and the version of the format."""
 
-SOF0, DHT, SOS, DRI, APP9 = 0xC0, 0xC4, 0xDA, 0xDD, 0xE9
 OF_AC = 0x10
 """The class of Huffman tables for AC coefficients, in the byte before a table."""
 
@@ -32,7 +45,7 @@ MARKERS = b"".join(bytes((0xFF, 0xD0 + i)) for i in range(8)) * (_MAX_TILES // 8
 """That end the tiles of a scan, except its last."""
 
 # Tables and metadata. Beside one frame and one interval, any other segment before the scan makes a JPEG none of ours.
-_HARMLESS = frozenset((DHT, 0xDB, 0xFE, *range(0xE0, 0xF0)))
+_HARMLESS = frozenset((DHT, DQT, COM, *range(APP0, APP15 + 1)))
 _CACHED_HEADER_BYTES = 2048
 
 
@@ -112,7 +125,7 @@ def _parsed(header: bytes) -> Layout | None:
 _cached = lru_cache(maxsize=1024)(_parsed)
 
 
-def _blank_mcu(header: bytes, segments: list[tuple[int, int, int]], luma_blocks: int) -> str:
+def _blank_mcu(header: bytes, segments: list[Segment], luma_blocks: int) -> str:
     """The bits of an MCU whose blocks repeat the mean of the last one; "" where a table lacks a code for that."""
     tables: dict[int, bytes] = {}
     for marker, begin, end in segments:
@@ -139,25 +152,6 @@ def _code_of_0(table: bytes | None) -> str:
         first += table[length]
         code = (code + table[length]) << 1
     return f"{code + place - first:0{length}b}"
-
-
-def header_segments(data: bytes) -> list[tuple[int, int, int]] | None:
-    """(marker, begin, end) of each segment of `data` up to its first scan's header, or None without one.
-
-    No bytes may lie between them, unlike in jpeg_segments.parse.
-    """
-    if data[:2] != b"\xff\xd8":
-        return None
-    segments = []
-    end = 2
-    while end + 4 <= len(data) and data[end] == 0xFF:
-        begin, marker = end, data[end + 1]
-        # Behind a length below 2 there is no marker, since neither of its own bytes is FF.
-        end += 2 + int.from_bytes(data[begin + 2 : begin + 4], "big")
-        segments.append((marker, begin, end))
-        if marker == SOS:
-            return segments if end <= len(data) else None
-    return None
 
 
 def huffman_tables(payload: bytes) -> Iterator[bytes]:
@@ -197,7 +191,7 @@ def with_index(data: bytes) -> bytes:
     lengths = jpeg_decoder.tile_lengths(data, scan, len(layout.markers) // 2)
     if lengths is None:
         return data
-    return b"".join((data[:sos], _segment(APP9, TAG + lengths), data[sos:]))
+    return b"".join((data[:sos], segment(APP9, TAG + lengths), data[sos:]))
 
 
 def recoded(data: bytes) -> bytes:
@@ -215,36 +209,26 @@ def recoded(data: bytes) -> bytes:
     if not width or across not in (1, 2):
         return data
     interval = restart_interval(-(-width // (8 * across)))
-    header, scan_header = _header_in_tiles(data, segments, interval), data[segments[-1][1] : segments[-1][2]]
-    layout = layout_of(header + scan_header)
-    if layout is None:
-        return data
-    tiles = len(layout.markers) // 2
-    scan = jpeg_decoder.recode_scan(data, interval, tiles)
-    lengths = None if scan is None else jpeg_decoder.tile_lengths(scan, 0, tiles)
-    if scan is None or lengths is None:
-        return data
-    return b"".join((header, _segment(APP9, TAG + lengths), scan_header, scan))
+    header = _header_in_tiles(data, segments, interval)
+    layout = layout_of(header)
+    scan = None if layout is None else jpeg_decoder.recode_scan(data, interval, len(layout.markers) // 2)
+    return data if scan is None else with_index(header + scan)
 
 
-def _header_in_tiles(data: bytes, segments: list[tuple[int, int, int]], interval: int) -> bytes:
-    """The header of `data` up to that of its scan, with this restart interval and the tables of the new DC codes."""
+def _header_in_tiles(data: bytes, segments: list[Segment], interval: int) -> bytes:
+    """The header of `data`, with this restart interval and the tables of the new DC codes."""
     pieces = [data[:2]]
     for marker, begin, end in segments[:-1]:
         if marker == DHT:
             tables = huffman_tables(data[begin + 4 : end])
-            pieces += (_segment(DHT, table) for table in tables if table[0] & OF_AC)
+            pieces += (segment(DHT, table) for table in tables if table[0] & OF_AC)
         elif marker != DRI:
             pieces.append(data[begin:end])
     _, sos, scan = segments[-1]
     for number in sorted({tables >> 4 for tables in data[sos + 6 : scan - 3 : 2]}):
-        pieces.append(_segment(DHT, bytes((number, *_DC_COUNTS[number > 0], *range(12)))))
-    pieces.append(_segment(DRI, struct.pack(">H", interval)))
+        pieces.append(segment(DHT, bytes((number, *_DC_COUNTS[number > 0], *range(12)))))
+    pieces += segment(DRI, struct.pack(">H", interval)), data[sos:scan]
     return b"".join(pieces)
-
-
-def _segment(marker: int, payload: bytes) -> bytes:
-    return struct.pack(">BBH", 0xFF, marker, 2 + len(payload)) + payload
 
 
 _DC_COUNTS = (
@@ -256,7 +240,6 @@ _DC_COUNTS = (
 
 _NEAR = 1024  # a header without metadata has about 640 bytes
 _CYCLE = np.frombuffer(MARKERS, np.uint8)[1::2].copy()  # the second bytes of markers
-_EOI = 0xD9
 
 
 class Cut(NamedTuple):
@@ -340,7 +323,7 @@ def cut_jpeg(data: bytes | memoryview, top: int, left: int, height: int, width: 
     marks += len(header) - 1
     values = np.frombuffer(result, np.uint8)
     values[marks] = _CYCLE[: len(marks)]
-    values[-1] = _EOI
+    values[-1] = EOI
     return Cut(memoryview(result), top - y, left - x)
 
 
@@ -386,12 +369,7 @@ class _Part(NamedTuple):
 def _in_rows(
     data: bytes | memoryview, layout: Layout, wanted: _Area, lengths: npt.NDArray[np.intp], ends: npt.NDArray[np.intp]
 ) -> _Part:
-    """The part with the MCUs `wanted`, where rows are whole numbers of tiles.
-
-    Args:
-        lengths: of all tiles in bytes.
-        ends: where they end in `data`.
-    """
+    """The part with the MCUs `wanted`, where rows are whole numbers of tiles, from all tiles' lengths and ends."""
     k = layout.interval
     in_row, left, right = layout.shape[1] // k, wanted.left // k, -(-wanted.right // k)
     first, stop = wanted.top * in_row + left, (wanted.bottom - 1) * in_row + right
