@@ -124,15 +124,11 @@ def plan_build(
     scanned = scan(source, samples, options.follow_links, options.column_types, options.companions)
     found = add_companions(scanned, options.companions, options.follow_links)
     check_annotations(found.table, options)
-    return _plan_of(found, options)
+    return plan_of(found, options)
 
 
-def plan_listed(listing: SharedListing, options: BuildOptions) -> Plan:
-    """What a build of the samples that a part has listed will write."""
-    return _plan_of(listing.source, options)
-
-
-def _plan_of(source: Source, options: BuildOptions) -> Plan:
+def plan_of(source: Source, options: BuildOptions) -> Plan:
+    """What a build of samples that are listed already will write."""
     codecs = codec_fingerprint(options, suffixes_of(source.table.column("path")))
     return make_plan(source, options, codecs, os.sysconf("SC_PAGE_SIZE"))
 
@@ -187,7 +183,7 @@ def build_dataset(
     else:
         listing.check_source(source, samples, output.path)
         listing.check_containers(output.path)
-        plan = plan_listed(listing, options)
+        plan = plan_of(listing.source, options)
     on_plan(plan)
     built = build_planned(plan, run, output, executor_for(run), on_shard, listing)
     return result_of(built, plan, Path(out), output.roots[0], time.perf_counter() - start)
@@ -206,9 +202,7 @@ def build_planned(
     Args:
         listing: what a part has listed, of a build that was begun by parts.
     """
-    if plan.source.rejects and run.on_error == "fail":
-        first_reject = plan.source.rejects[0]
-        raise ImageError(f"{first_reject.path}: {first_reject.reason}")
+    check_listed(plan, run)
     with working_in(output.path):
         published = output.manifests()
         asked, run = run, trying_again(plan, run, published, output.roots[0])
@@ -217,6 +211,13 @@ def build_planned(
                 return _build(plan, run, output, executor, on_shard, listing, may_lose=asked.overwrite)
         output.check_files("--overwrite" if isinstance(plan.source, DatasetSource) else "--update")
         return nothing_to_do(plan, run, published)
+
+
+def check_listed(plan: Plan, run: RunOptions) -> None:
+    """Raise ImageError for a file that was rejected as it was listed, where one stops the build."""
+    if plan.source.rejects and run.on_error == "fail":
+        first = plan.source.rejects[0]
+        raise ImageError(f"{first.path}: {first.reason}")
 
 
 def result_of(built: Built, plan: Plan, out: Path | str, root: Path, seconds: float) -> BuildResult:
@@ -330,10 +331,10 @@ def _check_loss(plan: Plan, finished: Finished, output: OutputDir) -> None:
     published = output.manifests()
     if published[0] is None or not is_all_of(plan, published):
         return
-    dones = list(finished.done())
-    if sum(done.stored for done in dones) < published[0].samples:
+    done = ShardDone.total(finished.done())
+    if done.stored < published[0].samples:
         raise BuildError(
-            f"{plural(sum(done.unreadable for done in dones), 'file')} could not be read, and OUT {output.path} would "
+            f"{plural(done.unreadable, 'file')} could not be read, and OUT {output.path} would "
             "have fewer images than now; it stays as it is; run again to resume, or with --overwrite to replace it"
         )
 
