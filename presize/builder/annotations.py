@@ -50,9 +50,9 @@ class Rows(NamedTuple):
     @property
     def fours(self) -> Numbers:
         """The lists of four numbers, (n, 4)."""
-        return self.numbers[np.repeat(self.inner == 4, self.inner)].reshape(-1, 4)
+        return np.asarray(self.numbers[np.repeat(self.inner == 4, self.inner)].reshape(-1, 4))
 
-    def count(self, table: pa.Table, bad: npt.NDArray[np.bool_]) -> tuple[str, str, str]:
+    def counted(self, table: pa.Table, bad: npt.NDArray[np.bool_]) -> tuple[str, str, str]:
         """How many boxes are bad, in how many images, and the first of these: words for a warning."""
         images = np.unique(self.samples[bad])
         first = printable(table.column("path")[int(images[0])].as_py())
@@ -102,7 +102,7 @@ def _option(place: Coordinates) -> str:
 def _warn_of_small_boxes(table: pa.Table, place: Coordinates, rows: Rows, boxes: Numbers) -> None:
     small = _has_area(boxes) & (boxes[:, 2:] - boxes[:, :2] < 1).all(axis=1)
     if small.any():
-        found, images, first = rows.count(table, small)
+        found, images, first = rows.counted(table, small)
         warnings.warn(
             f"column {place.column!r} has {found} smaller than a pixel, in {images}, the first '{first}'; if they are "
             f"shares of the image, they are read wrongly: a column has one format, here {place.format}",
@@ -131,7 +131,8 @@ def scaled(table: pa.Table, options: BuildOptions, size: Size, heights: Ints, wi
         rows, boxes = _boxes(table, place, heights, widths)
         samples = rows.samples
         boxes[~_has_area(boxes)] = 0
-        boxes = np.clip(boxes, 0, np.stack((widths, heights) * 2, axis=1)[samples]) * np.tile(moves[samples, :2], 2) + np.tile(moves[samples, 2:], 2)
+        boxes = np.clip(boxes, 0, np.stack((widths, heights) * 2, axis=1)[samples])
+        boxes = boxes * np.tile(moves[samples, :2], 2) + np.tile(moves[samples, 2:], 2)
         boxes = np.clip(boxes, 0, np.tile(frames[samples], 2))
         table = _replaced(table, place.column, rows, boxes, 4)
     for place in options.keypoints:
@@ -152,7 +153,7 @@ def warn_of_bad_boxes(table: pa.Table, options: BuildOptions, heights: Ints, wid
         bad = ~(has_area & _within(boxes, heights[rows.samples], widths[rows.samples]))
         if not bad.any():
             continue
-        found, images, first = rows.count(table, bad)
+        found, images, first = rows.counted(table, bad)
         warnings.warn(
             f"column {place.column!r}: {found} of {images} were clipped, since they reach outside of their image or "
             f"have no area ({(~has_area).sum():,} of them); the first image is '{first}'; --bad-boxes reject leaves "

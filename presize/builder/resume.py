@@ -34,6 +34,9 @@ Flag = Literal["", "--update", "--overwrite"]
 Decision = Literal["resume", "nothing to do", "update", "start afresh", "refuse"]
 
 
+_LEAVE_OUT = "leave them out to keep the dataset's own, or --overwrite replaces it"
+
+
 def decide(unfinished: Unfinished, has_work: bool, published: Published, flag: Flag) -> Decision:
     """How a build begins. Pure.
 
@@ -76,7 +79,7 @@ def open_build(plan: Plan, output: OutputDir, run: RunOptions) -> BuildJournal |
     if decision == "refuse":
         raise _refusal(plan, output, journal if has_work else None, published)
     if decision == "update":
-        check_may_update(published, plan, output)
+        check_may_update(published, plan, output.path, output.roots[0])
     return output.start(plan.identity, plan.versions, journal, update=decision == "update")
 
 
@@ -158,45 +161,44 @@ def _refusal(
     return BuildError(f"OUT {output.path} holds {what} that differs ({differing}); {fix}")
 
 
-def check_may_update(existing: Sequence[Manifest | None], plan: Plan, output: OutputDir) -> None:
-    """Raise BuildError unless the datasets were built as `plan` would be, but for their samples."""
-    check_not_derived(existing, output.path)
-    if existing[0] is not None:
-        _check_unseen(existing[0], plan, output)
+def check_may_update(
+    existing: Sequence[Manifest | None], plan: Plan, out: object, root: Path | None = None, fix: str = _LEAVE_OUT
+) -> None:
+    """Raise BuildError unless the datasets were built as `plan` would be, but for their samples.
+
+    Args:
+        existing: one of each size.
+        out: their place, as users know it.
+        root: where the index of the first is; None to do without, and not to look for images that would be removed.
+        fix: what to do about other options.
+    """
+    if derived := next((manifest.derived for manifest in existing if manifest and manifest.derived), None):
+        raise BuildError(
+            f"OUT {out} was derived from other datasets ({', '.join(derived)}), which an update from SRC would undo; "
+            "update those and derive it again, or --overwrite replaces it"
+        )
+    if existing[0] is not None and root is not None:
+        _check_unseen(existing[0], plan, out, root)
     found = [unlike for manifest in existing if manifest for unlike in _unlike(manifest, plan)]
     if not all(existing):
         found.append("not all sizes are there")
     if found:
         differing = "; ".join(dict.fromkeys(found))
-        raise BuildError(
-            f"OUT {output.path} holds a dataset that differs ({differing}), which --update cannot change; "
-            "leave them out to keep the dataset's own, or --overwrite replaces it"
-        )
+        raise BuildError(f"OUT {out} holds a dataset that differs ({differing}), which --update cannot change; {fix}")
 
 
-def _check_unseen(existing: Manifest, plan: Plan, output: OutputDir) -> None:
+def _check_unseen(existing: Manifest, plan: Plan, out: object, root: Path) -> None:
     """Raise BuildError if images are stored whose files could not be listed: it would remove them."""
     unseen = plan.source.rejects.unreadable
     if not len(unseen):
         return
-    paths = read_index(output.roots[0], existing).column("path")
+    paths = read_index(root, existing).column("path")
     stored = unseen.take(np.flatnonzero(pc.is_in(unseen.columns.column("path"), value_set=paths)))
     if len(stored):
         raise BuildError(
-            f"OUT {output.path} holds {plural(len(stored), 'image')} that --update would remove, since their files "
+            f"OUT {out} holds {plural(len(stored), 'image')} that --update would remove, since their files "
             f"cannot be read now; the first: {printable(stored[0].path)}: {stored[0].reason}; run again when they can "
             "be, or move them out of the source"
-        )
-
-
-def check_not_derived(existing: Sequence[Manifest | None], out: object) -> None:
-    """Raise BuildError for datasets that were derived from others such that no source has all of their samples, and
-    just these."""
-    derived = next((manifest.derived for manifest in existing if manifest and manifest.derived), None)
-    if derived:
-        raise BuildError(
-            f"OUT {out} was derived from other datasets ({', '.join(derived)}), which an update from SRC would undo; "
-            "update those and derive it again, or --overwrite replaces it"
         )
 
 

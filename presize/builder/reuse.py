@@ -50,7 +50,7 @@ def plan_update(plan: Plan, output: OutputDir, run: RunOptions) -> tuple[Plan, C
     existing = output.manifests()
     if not any(existing):
         return plan, Changes.all_built(len(plan.source.table))
-    check_may_update(existing, plan, output)
+    check_may_update(existing, plan, output.path, output.roots[0])
     _, update = find_reuse(plan, output, run)
     rows = pa.array(np.flatnonzero(update.origin < 0))
     source = replace(plan.source, table=plan.source.table.take(rows))

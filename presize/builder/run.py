@@ -331,10 +331,10 @@ def _check_loss(plan: Plan, finished: Finished, output: OutputDir) -> None:
     published = output.manifests()
     if published[0] is None or not is_all_of(plan, published):
         return
-    done = ShardDone.total(finished.done())
-    if done.stored < published[0].samples:
+    dones = list(finished.done())
+    if sum(done.stored for done in dones) < published[0].samples:
         raise BuildError(
-            f"{plural(done.unreadable, 'file')} could not be read, and OUT {output.path} would "
+            f"{plural(sum(done.unreadable for done in dones), 'file')} could not be read, and OUT {output.path} would "
             "have fewer images than now; it stays as it is; run again to resume, or with --overwrite to replace it"
         )
 
