@@ -186,13 +186,7 @@ def may_stay(
     table: pa.Table, options: BuildOptions, index: pa.RecordBatch, matched: Ints
 ) -> npt.NDArray[np.bool_] | np.bool_:
     """Which samples an update may leave as they are: not those that their boxes, which may be new, would reject.
-
-    Args:
-        table: the samples.
-        options: those of the build.
-        index: what is stored.
-        matched: for each sample its row there; past its end, or -1, where it is not stored.
-    """
+    `matched` is the row of each in the index; past its end, or -1, where it is not stored."""
     around = extents(table, options)
     if around is None:
         return np.True_

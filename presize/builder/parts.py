@@ -151,8 +151,7 @@ def _join(
         if listing is not None and journal is not None:
             if listing.parts != part.of:
                 raise BuildError(f"OUT {output.path} is being built in {listing.parts} parts, not {part.of}")
-            listing.check_source(source, samples, output.path)
-            listing.check_containers(output.path)
+            listing.check(source, samples, output.path)
             plan = plan_of(listing.source, options)
             if differing := differences_from(journal, plan):
                 raise BuildError(

@@ -38,14 +38,8 @@ _LEAVE_OUT = "leave them out to keep the dataset's own, or --overwrite replaces 
 
 
 def decide(unfinished: Unfinished, has_work: bool, published: Published, flag: Flag) -> Decision:
-    """How a build begins. Pure.
-
-    Args:
-        unfinished: what an interrupted run has left.
-        has_work: whether that has finished shards, or begun to publish. Nothing is lost with one that has not.
-        published: the datasets that are there.
-        flag: what the user allows to be done to them.
-    """
+    """How a build begins. Pure. Nothing is lost with an unfinished build that has no work: no finished shard, and it
+    has not begun to publish."""
     has_base = published in ("all sizes", "this plan")
     if unfinished == "this build" or (unfinished == "this update" and has_base and flag != "--overwrite"):
         return "resume"
@@ -103,13 +97,8 @@ def is_all_of(plan: Plan, published: Sequence[Manifest | None]) -> bool:
 
 
 def trying_again(plan: Plan, run: RunOptions, published: Sequence[Manifest | None], root: Path) -> RunOptions:
-    """`run`, made an update if files can be read now that could not be when this dataset of `plan` was built. A folder
-    of images cannot be updated, and is built anew.
-
-    Args:
-        published: the datasets that are there, one of each size.
-        root: where the rejects file of the first is.
-    """
+    """`run`, made an update if files can be read now that the rejects in `root` list as unreadable, where `plan` is
+    that of the dataset. A folder of images cannot be updated, and is built anew."""
     manifest = published[0]
     if run.update or run.overwrite or manifest is None or not manifest.left_out.get("unreadable"):
         return run
@@ -164,14 +153,8 @@ def _refusal(
 def check_may_update(
     existing: Sequence[Manifest | None], plan: Plan, out: object, root: Path | None = None, fix: str = _LEAVE_OUT
 ) -> None:
-    """Raise BuildError unless the datasets were built as `plan` would be, but for their samples.
-
-    Args:
-        existing: one of each size.
-        out: their place, as users know it.
-        root: where the index of the first is; None to do without, and not to look for images that would be removed.
-        fix: what to do about other options.
-    """
+    """Raise BuildError unless the datasets were built as `plan` would be, but for their samples; `fix` says what to do
+    about other options. Where `root` has the index of the first, no image may go whose file could not be listed."""
     if derived := next((manifest.derived for manifest in existing if manifest and manifest.derived), None):
         raise BuildError(
             f"OUT {out} was derived from other datasets ({', '.join(derived)}), which an update from SRC would undo; "
@@ -203,11 +186,7 @@ def _check_unseen(existing: Manifest, plan: Plan, out: object, root: Path) -> No
 
 
 def differences_from(existing: BuildJournal | Manifest, plan: Plan, apart_from: Sequence[str] = ()) -> list[str]:
-    """What `plan` would do otherwise than what exists, in words.
-
-    Args:
-        apart_from: the names of an identity that may differ.
-    """
+    """What `plan` would do otherwise than what exists, in words; names in `apart_from` of an identity may differ."""
     same = dict.fromkeys(apart_from)
     return differences(existing.identity | same, plan.identity | same, (existing.versions, plan.versions))
 

@@ -181,8 +181,7 @@ def build_dataset(
     if listing is None:
         plan = plan_build(source, options, samples)
     else:
-        listing.check_source(source, samples, output.path)
-        listing.check_containers(output.path)
+        listing.check(source, samples, output.path)
         plan = plan_of(listing.source, options)
     on_plan(plan)
     built = build_planned(plan, run, output, executor_for(run), on_shard, listing)
@@ -197,11 +196,7 @@ def build_planned(
     on_shard: Callable[[ShardDone], None] = lambda _: None,
     listing: SharedListing | None = None,
 ) -> Built:
-    """Carry out `plan` in `output`, as build_dataset does.
-
-    Args:
-        listing: what a part has listed, of a build that was begun by parts.
-    """
+    """Carry out `plan` in `output`, as build_dataset does; `listing` is that of a build that was begun by parts."""
     check_listed(plan, run)
     with working_in(output.path):
         published = output.manifests()
@@ -221,13 +216,7 @@ def check_listed(plan: Plan, run: RunOptions) -> None:
 
 
 def result_of(built: Built, plan: Plan, out: Path | str, root: Path, seconds: float) -> BuildResult:
-    """What to tell about a build.
-
-    Args:
-        out: the folder or URL, as it was given.
-        root: where the index of its first size is.
-        seconds: all of it took.
-    """
+    """What to tell about a build into `out`, as it was given; `root` has the index of its first size."""
     first = built.manifests[0]
     warn_of_unreadable(first.left_out.get("unreadable", 0), root / first.rejects.file)
     index = read_index(root, first, check=False)
@@ -270,13 +259,8 @@ def _page(page: Path | str) -> Path | str:
 
 
 class Built(NamedTuple):
-    """What there is to tell of a build.
-
-    Attributes:
-        manifests: that of each size.
-        resumed: files that were dealt with before this run.
-        changes: what became of the images that were there.
-    """
+    """The manifest of each size, the number of files that were dealt with before this run, and what became of the
+    images that were there."""
 
     manifests: list[Manifest]
     resumed: int

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from builds import OVERWRITE, REPORTED, SERIAL, SMALL, UPDATE, Builder
+from builds import REPORTED, SERIAL, SMALL, UPDATE, Builder
 from commands import Ran
 from foreign import FIXTURES, image_column, picture, tar_samples, text_recognition, write_lmdb, write_parquet, write_tar
 from presize import BuildOptions, Dataset, ImageOptions, Size, build_dataset, repair_dataset
 from presize.builder.run import plan_build
-from presize.errors import BuildError, PresizeWarning, SourceError
+from presize.errors import PresizeWarning, SourceError
 from presize.options import SourceOptions
 from presize.sources.source_files import SourceFile
 from presize.sources.source_reader import SourceReader
@@ -79,20 +78,6 @@ def test_samples_are_those_of_the_files_in_them_and_not_where_they_lay(build: Bu
     assert not {"container", "offset", "run"} & set(build.data().index.schema.names)
     assert verify_dataset(build.out) == VerifyResult(COUNT)
     assert build.manifest().report.rows > 0, "compared with what the containers hold"  # type: ignore[union-attr]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_containers_that_were_replaced_are_read_anew_by_the_next_build_of_the_process(
-    kind: str, tmp_path: Path
-) -> None:
-    build = builder(tmp_path, kind)
-    build("before")
-    KINDS[kind](tmp_path / "other", COUNT)
-    Builder(tmp_path / "other", OPTIONS, build.samples)("expected")
-    shutil.rmtree(build.source)
-    (tmp_path / "other").rename(build.source)
-    build("after")
-    assert build.files("after") == build.files("expected")
 
 
 def test_samples_are_read_in_the_order_in_which_they_lie(build: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,18 +148,6 @@ def test_what_a_scan_rejects_is_among_the_rejects(tmp_path: Path) -> None:
     assert (result.stored, result.rejected) == (3, 1)
     (reject,) = read_rejects(tmp_path / "out" / "rejects.jsonl")
     assert (reject.path, reject.reason[:27]) == ("a.tar/x.png", "its .cls cannot be read: ex")
-
-
-def test_a_container_that_goes_away_stops_the_build_and_loses_nothing(tmp_path: Path) -> None:
-    build = builder(tmp_path, "tar")
-    tar = build.source / "shard-000010.tar"
-    content = tar.read_bytes()
-    said = r"cannot read 'shard-000010\.tar' in .*: No such file .*; run again to resume"
-    with pytest.raises(BuildError, match=said):
-        build(on_plan=lambda _: tar.unlink())
-    tar.write_bytes(content)
-    os.utime(tar, ns=(5, 5))
-    assert build(run=OVERWRITE).stored == COUNT
 
 
 def test_rows_of_a_group_of_parquet_stay_together(tmp_path: Path) -> None:

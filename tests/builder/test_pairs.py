@@ -322,19 +322,6 @@ def test_a_column_of_the_table_names_masks(build: Builder, tmp_path: Path) -> No
         assert rejects_of(build.out) == {"images/02.jpg": "companion mask is not named in column seg"}
 
 
-def test_a_damaged_dataset_is_repaired_with_its_masks(build: Builder) -> None:
-    build(options=replace(WITH_MASKS, image=ImageOptions(sizes=(Size(24, 24), Size(16, 16)))))
-    whole = build.files()
-    shards = [build.out / size / "shards" for size in ("24", "16")]
-    (shards[0] / "mask-00001.lmdb").unlink()
-    (shards[1] / "mask-00000.lmdb").write_bytes(b"damaged")
-    (shards[1] / "00000.lmdb").unlink()
-    done = repair_dataset(build.source, build.out)
-    assert sorted(done.repaired) == ["16/shards/00000.lmdb", "16/shards/mask-00000.lmdb", "24/shards/mask-00001.lmdb"]
-    assert done.problems == ()
-    assert build.files() == whole
-
-
 def test_a_mask_that_has_changed_cannot_repair_a_shard(build: Builder) -> None:
     build()
     for shard in (build.out / "shards").glob("mask-*"):

@@ -71,11 +71,12 @@ def test_damaged_shards_come_back_as_they_were(damage: str, build: Builder) -> N
     assert build.files() == whole
 
 
+TWO_SIZES = replace(OPTIONS, image=replace(OPTIONS.image, sizes=(Size(16, 16), Size(12, 12))))
 KINDS = {
-    "two sizes": replace(OPTIONS, image=replace(OPTIONS.image, sizes=(Size(16, 16), Size(12, 12)))),
+    "two sizes": TWO_SIZES,
     "raw pixels": replace(OPTIONS, image=replace(OPTIONS.image, format="raw", color="gray")),
     "WebP": replace(OPTIONS, image=replace(OPTIONS.image, format="webp", fit="crop"), checksum=True),
-    "pairs": replace(OPTIONS, companions=(Companion("mask", "masks/{stem}.png"),)),
+    "pairs": replace(TWO_SIZES, companions=(Companion("mask", "masks/{stem}.png"),)),
 }
 
 
@@ -133,7 +134,7 @@ def test_whole_records_need_no_source(build: Builder) -> None:
 
 
 def test_one_of_several_sizes_is_repaired_where_it_is_alone(build: Builder) -> None:
-    build("both", KINDS["two sizes"])
+    build("both", TWO_SIZES)
     build.out.with_name("both").joinpath("12").rename(build.out)
     whole = build.files()
     remove_shards(build, 0, 1)
@@ -231,7 +232,7 @@ def test_the_command_says_what_it_made_and_its_exit_code_tells(presize: Callable
 
 
 def test_a_size_is_not_repaired_while_all_sizes_are_built(build: Builder) -> None:
-    build.options = KINDS["two sizes"]
+    build.options = TWO_SIZES
     build()
     (build.source / "a" / "new.jpg").write_bytes((build.source / "a" / "0.jpg").read_bytes())
 
