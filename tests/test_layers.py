@@ -184,8 +184,6 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 STANDARD = {"_asdict", "_replace", "_fields", "_exit", "_ntuple_diskusage", "_repr_html_"}
 """Names of Python's own, and of notebooks, that begin with an underscore."""
 STILL_PRIVATE = {
-    "tests/builder/test_estimate.py",
-    "tests/builder/test_keep.py",
     "tests/datasets/test_changed_transforms.py",
 }
 """Tests that use private names of ours, until they do without."""

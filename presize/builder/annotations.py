@@ -47,18 +47,29 @@ class Rows(NamedTuple):
         """The sample of each list, (lists,)."""
         return np.repeat(np.arange(len(self.lengths)), self.lengths)
 
+    @property
+    def fours(self) -> Numbers:
+        """The lists of four numbers, (n, 4)."""
+        return np.asarray(self.numbers[np.repeat(self.inner == 4, self.inner)].reshape(-1, 4))
+
+    def counted(self, table: pa.Table, bad: npt.NDArray[np.bool_]) -> tuple[str, str, str]:
+        """How many boxes are bad, in how many images, and the first of these: words for a warning."""
+        images = np.unique(self.samples[bad])
+        first = printable(table.column("path")[int(images[0])].as_py())
+        return plural(int(bad.sum()), "box", "boxes"), plural(len(images), "image"), first
+
 
 def check_annotations(table: pa.Table, options: BuildOptions) -> None:
     """Raise SourceError unless `table` has the columns that are declared, with lists of lists of numbers in their unit.
     Warn of boxes smaller than a pixel."""
     for place in options.boxes:
-        rows = _rows(table, place)
+        rows, boxes = _boxes(table, place)
         if len(rows.inner) and not (rows.inner == 4).any():
             some = ", ".join(map(str, np.unique(rows.inner)[:5].tolist()))
             raise SourceError(f"column {place.column!r}: expected four numbers for each box, got lists of {some}")
-        _check_unit(place, rows.numbers[_begins(rows, 4)[:, np.newaxis] + np.arange(4)])
+        _check_unit(place, rows.fours)
         if not place.in_shares:
-            _warn_of_small_boxes(table, place, rows)
+            _warn_of_small_boxes(table, place, rows, boxes)
     for place in options.keypoints:
         points = _points(table, place)[1]
         _check_unit(place, points[:, :, :2].reshape(-1, 2))
@@ -69,7 +80,7 @@ def _check_unit(place: Coordinates, numbers: Numbers) -> None:
     above 0, as for what is missing, has no say."""
     numbers = numbers[np.isfinite(numbers).all(axis=1) & (numbers > 0).any(axis=1)]
     near = int((np.abs(numbers) < _SHARE_LIMIT).all(axis=1).sum())
-    option = "--keypoints" if place.format in get_args(KeypointFormat) else "--boxes"
+    option = _option(place)
     what = "points" if option == "--keypoints" else "boxes"
     if not place.in_shares and near > len(numbers) - near:
         raise SourceError(
@@ -84,16 +95,17 @@ def _check_unit(place: Coordinates, numbers: Numbers) -> None:
         )
 
 
-def _warn_of_small_boxes(table: pa.Table, place: Coordinates, rows: Rows) -> None:
-    boxes = _xyxy(rows, place)
+def _option(place: Coordinates) -> str:
+    return "--keypoints" if place.format in get_args(KeypointFormat) else "--boxes"
+
+
+def _warn_of_small_boxes(table: pa.Table, place: Coordinates, rows: Rows, boxes: Numbers) -> None:
     small = _has_area(boxes) & (boxes[:, 2:] - boxes[:, :2] < 1).all(axis=1)
     if small.any():
-        images = np.unique(rows.samples[small])
-        first = printable(table.column("path")[int(images[0])].as_py())
+        found, images, first = rows.counted(table, small)
         warnings.warn(
-            f"column {place.column!r} has {plural(int(small.sum()), 'box', 'boxes')} smaller than a pixel, in "
-            f"{plural(len(images), 'image')}, the first '{first}'; if they are shares of the image, they are read "
-            f"wrongly: a column has one format, here {place.format}",
+            f"column {place.column!r} has {found} smaller than a pixel, in {images}, the first '{first}'; if they are "
+            f"shares of the image, they are read wrongly: a column has one format, here {place.format}",
             PresizeWarning,
             stacklevel=3,
         )
@@ -116,12 +128,11 @@ def scaled(table: pa.Table, options: BuildOptions, size: Size, heights: Ints, wi
     heights, widths = heights.astype(np.int64), widths.astype(np.int64)
     moves, frames = _moves(options.image, size, heights, widths)
     for place in options.boxes:
-        rows = _rows(table, place)
+        rows, boxes = _boxes(table, place, heights, widths)
         samples = rows.samples
-        limits = np.stack((widths, heights, widths, heights), axis=1)[samples]
-        boxes = _in_pixels(_xyxy(rows, place), place, heights[samples], widths[samples])
         boxes[~_has_area(boxes)] = 0
-        boxes = np.clip(boxes, 0, limits) * np.tile(moves[samples, :2], 2) + np.tile(moves[samples, 2:], 2)
+        boxes = np.clip(boxes, 0, np.stack((widths, heights) * 2, axis=1)[samples])
+        boxes = boxes * np.tile(moves[samples, :2], 2) + np.tile(moves[samples, 2:], 2)
         boxes = np.clip(boxes, 0, np.tile(frames[samples], 2))
         table = _replaced(table, place.column, rows, boxes, 4)
     for place in options.keypoints:
@@ -137,19 +148,16 @@ def scaled(table: pa.Table, options: BuildOptions, size: Size, heights: Ints, wi
 def warn_of_bad_boxes(table: pa.Table, options: BuildOptions, heights: Ints, widths: Ints) -> None:
     """Warn, once a column, of boxes that are clipped; arguments as for scaled()."""
     for place in options.boxes:
-        rows = _rows(table, place)
-        samples = rows.samples
-        boxes = _in_pixels(_xyxy(rows, place), place, heights[samples], widths[samples])
-        inside = _inside(boxes, heights[samples], widths[samples])
-        if inside.all():
+        rows, boxes = _boxes(table, place, heights, widths)
+        has_area = _has_area(boxes)
+        bad = ~(has_area & _within(boxes, heights[rows.samples], widths[rows.samples]))
+        if not bad.any():
             continue
-        empty = int((~_has_area(boxes)).sum())
-        images = np.unique(samples[~inside])
-        first = printable(table.column("path")[int(images[0])].as_py())
+        found, images, first = rows.counted(table, bad)
         warnings.warn(
-            f"column {place.column!r}: {plural(int((~inside).sum()), 'box', 'boxes')} of "
-            f"{plural(len(images), 'image')} were clipped, since they reach outside of their image or have no area "
-            f"({empty:,} of them); the first image is '{first}'; --bad-boxes reject leaves such images out",
+            f"column {place.column!r}: {found} of {images} were clipped, since they reach outside of their image or "
+            f"have no area ({(~has_area).sum():,} of them); the first image is '{first}'; --bad-boxes reject leaves "
+            "such images out",
             PresizeWarning,
             stacklevel=2,
         )
@@ -166,8 +174,8 @@ def extents(table: pa.Table, options: BuildOptions) -> Numbers | None:
         return None
     around = np.tile([np.inf, np.inf, -np.inf, -np.inf], (len(table), 2, 1))
     for place in options.boxes:
-        rows = _rows(table, place)
-        boxes, samples = _xyxy(rows, place), rows.samples
+        rows, boxes = _boxes(table, place)
+        samples = rows.samples
         boxes[~_has_area(boxes)] = np.nan
         np.minimum.at(around[:, int(place.in_shares), :2], samples, boxes[:, :2])
         np.maximum.at(around[:, int(place.in_shares), 2:], samples, boxes[:, 2:])
@@ -178,27 +186,15 @@ def may_stay(
     table: pa.Table, options: BuildOptions, index: pa.RecordBatch, matched: Ints
 ) -> npt.NDArray[np.bool_] | np.bool_:
     """Which samples an update may leave as they are: not those that their boxes, which may be new, would reject.
-
-    Args:
-        table: the samples.
-        options: those of the build.
-        index: what is stored.
-        matched: for each sample its row there; past its end, or -1, where it is not stored.
-    """
+    `matched` is the row of each in the index; past its end, or -1, where it is not stored."""
     around = extents(table, options)
     if around is None:
         return np.True_
     stored = (matched >= 0) & (matched < len(index))
     rows = np.where(stored, matched, 0)
-    sides = (index.column(f"source_{side}").to_numpy()[rows] for side in ("height", "width"))
-    heights, widths = sides
+    heights, widths = (index.column(f"source_{side}").to_numpy()[rows] for side in ("height", "width"))
     shares = around[:, 1] * np.stack((widths, heights) * 2, axis=1)
     return ~stored | (_within(around[:, 0], heights, widths) & _within(shares, heights, widths))
-
-
-def _in_pixels(boxes: Numbers, place: Coordinates, heights: Ints, widths: Ints) -> Numbers:
-    """`boxes`, (n, 4), in pixels of their images, whose sides are (n,)."""
-    return boxes * np.stack((widths, heights) * 2, axis=1) if place.in_shares else boxes
 
 
 def _within(boxes: Numbers, heights: Ints, widths: Ints) -> npt.NDArray[np.bool_]:
@@ -207,20 +203,15 @@ def _within(boxes: Numbers, heights: Ints, widths: Ints) -> npt.NDArray[np.bool_
     return np.asarray((boxes[:, :2] >= -TOLERANCE).all(axis=1) & (boxes[:, 2:] <= limits).all(axis=1))
 
 
-def _inside(boxes: Numbers, heights: Ints, widths: Ints) -> npt.NDArray[np.bool_]:
-    return _has_area(boxes) & _within(boxes, heights, widths)
-
-
 def _has_area(boxes: Numbers) -> npt.NDArray[np.bool_]:
     return np.asarray(np.isfinite(boxes).all(axis=1) & (boxes[:, 2:] > boxes[:, :2]).all(axis=1))
 
 
 def _rows(table: pa.Table, place: Coordinates) -> Rows:
     if place.column not in table.column_names:
-        option = "--keypoints" if place.format in get_args(KeypointFormat) else "--boxes"
         others = ", ".join(name for name in table.column_names if name not in {*INDEX_COLUMNS, "label"})
         known = f"it has {others}" if others else "give one with --labels that does"
-        raise SourceError(f"{option} {place}: the label table has no column {place.column!r}; {known}")
+        raise SourceError(f"{_option(place)} {place}: the label table has no column {place.column!r}; {known}")
     column: Any = table.column(place.column).combine_chunks()
     inner = column.flatten() if pa.types.is_large_list(column.type) else None
     if inner is None or not (pa.types.is_large_list(inner.type) or pa.types.is_null(inner.type)):
@@ -246,21 +237,22 @@ def _lengths(lists: Any) -> Ints:
     return np.asarray(pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False), np.int64)
 
 
-def _begins(rows: Rows, length: int) -> Ints:
-    """Where the lists of `length` numbers begin."""
-    return np.asarray((np.cumsum(rows.inner) - rows.inner)[rows.inner == length])
-
-
-def _xyxy(rows: Rows, place: Coordinates) -> Numbers:
-    """The boxes of all samples as x1, y1, x2, y2; NaN for what is not four numbers."""
+def _boxes(
+    table: pa.Table, place: Coordinates, heights: Ints | None = None, widths: Ints | None = None
+) -> tuple[Rows, Numbers]:
+    """The boxes of all samples as x1, y1, x2, y2; NaN for what is not four numbers. Where the sides of the upright
+    sources, (samples,), are given, they are in pixels."""
+    rows = _rows(table, place)
     boxes = np.full((len(rows.inner), 4), np.nan)
-    boxes[rows.inner == 4] = rows.numbers[_begins(rows, 4)[:, np.newaxis] + np.arange(4)]
+    boxes[rows.inner == 4] = rows.fours
     first, second = boxes[:, :2].copy(), boxes[:, 2:].copy()
     if place.numbers == "xywh":
         boxes[:, 2:] = first + second
     elif place.numbers == "cxcywh":
         boxes[:, :2], boxes[:, 2:] = first - second / 2, first + second / 2
-    return boxes
+    if place.in_shares and heights is not None and widths is not None:
+        boxes *= np.stack((widths, heights) * 2, axis=1)[rows.samples]
+    return rows, boxes
 
 
 def _points(table: pa.Table, place: Coordinates) -> tuple[Rows, Numbers]:

@@ -21,7 +21,7 @@ from presize.system.resources import usable_cores
 
 _TRY_S = 2.0
 _MIN_TRIES = 24
-_MAX_TRIES = 400
+MAX_TRIES = 400
 """Files are tried for _TRY_S seconds, within these bounds. From 400 photographs the mean size of a stored one is
 known to about 2 % (one standard deviation)."""
 
@@ -31,7 +31,7 @@ _WRITE_S_PER_RECORD, _WRITE_S_PER_BYTE = 100e-6, 4e-9
 """CPU time of a record besides making it: checksums, LMDB, the index. Measured with
 benchmarks/building/profile_build.py on two cores of an AMD EPYC, 2026-11-21."""
 
-_START_UP_S = 0.45
+START_UP_S = 0.45
 """From the start of a build to the first image of its worker processes. The median build of a few images took
 0.37 s (benchmarks/building/results/build.csv, 2026-11-25); a busy machine takes longer."""
 
@@ -80,7 +80,7 @@ def estimate(plan: Plan, jobs: int = 1, report: bool = True) -> Estimate:
     """
     if len(plan.source.table) == 0:
         return Estimate(0, 0.0, 0.0, 0, 0, ())
-    chosen = _spread(plan.source.table.column("source_nbytes").to_numpy())
+    chosen = rows_to_try(plan.source.table.column("source_nbytes").to_numpy())
     spec = EncodeSpec.of(plan.source.root, plan.options)
     child = Child()
     try:
@@ -97,7 +97,7 @@ def estimate(plan: Plan, jobs: int = 1, report: bool = True) -> Estimate:
     return Estimate(
         bytes=round(found.bytes * scale),
         cpu_seconds=found.cpu_seconds * scale,
-        seconds=_shared(found.seconds * scale, len(plan.shards), jobs, usable_cores()) + page_s,
+        seconds=wall_seconds(found.seconds * scale, len(plan.shards), jobs, usable_cores()) + page_s,
         tried=found.tried,
         skipped=found.skipped,
         rejects=tuple(sorted(found.rejects)),
@@ -164,11 +164,11 @@ def _try(spec: EncodeSpec, page_bytes: int, samples: list[Sources]) -> _Tried:
     return _Tried(tried, skipped, stored_bytes, pixels, seconds, cpu_seconds, rejects)
 
 
-def _spread(nbytes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def rows_to_try(nbytes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Rows to try, in order. Any number of the first ones is spread evenly over the files by size, as steps of the
     golden ratio are: large files take longer and make larger records."""
     by_size = np.argsort(nbytes, kind="stable")
-    places = (np.arange(1, _MAX_TRIES + 1) * _GOLDEN_RATIO) % 1 * len(nbytes)
+    places = (np.arange(1, MAX_TRIES + 1) * _GOLDEN_RATIO) % 1 * len(nbytes)
     _, first = np.unique(places.astype(np.int64), return_index=True)
     return np.asarray(by_size[places[np.sort(first)].astype(np.int64)])
 
@@ -193,10 +193,10 @@ def _on_disk(nbytes: int, page_bytes: int) -> int:
     return -(-(nbytes + _PAGE_HEADER_BYTES) // page_bytes) * page_bytes
 
 
-def _shared(seconds: float, shards: int, jobs: int, cores: int) -> float:
+def wall_seconds(seconds: float, shards: int, jobs: int, cores: int) -> float:
     """The time of several jobs for what takes one job `seconds`. A job makes whole shards, all of about the same
     length, so some jobs may be idle in the last round; more jobs than cores share the cores."""
     jobs = min(jobs, shards)
     rounds = -(-shards // jobs)
     jobs_per_core = max(1.0, jobs / cores)
-    return seconds * rounds / shards * jobs_per_core + (_START_UP_S if jobs > 1 else 0.0)
+    return seconds * rounds / shards * jobs_per_core + (START_UP_S if jobs > 1 else 0.0)

@@ -99,15 +99,7 @@ def _manifests_at(url: str) -> Iterator[Manifest]:
 
 
 def recorded_options(manifest: Manifest, place: object) -> BuildOptions:
-    """The options that a manifest has recorded.
-
-    Args:
-        place: where the dataset is, for errors.
-
-    Raises:
-        DatasetError: they are damaged.
-        OptionError: a later presize has recorded them.
-    """
+    """The options in a manifest. Raises DatasetError for damaged ones, OptionError for those of a later presize."""
     with naming_options(place):
         return BuildOptions.from_json(manifest.identity["options"])
 

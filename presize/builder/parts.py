@@ -13,10 +13,10 @@ from presize.builder.output_dir import BuildJournal, OutputDir
 from presize.builder.parts_listing import SharedListing, read_listing, write_listing
 from presize.builder.plan import Plan
 from presize.builder.resume import differences_from, open_build
-from presize.builder.run import carry_out, plan_build, plan_listed
+from presize.builder.run import carry_out, check_listed, plan_build, plan_of
 from presize.builder.shard_table import ShardDone
 from presize.builder.work import check_space, find_work
-from presize.errors import BuildError, ImageError, OptionError
+from presize.errors import BuildError, OptionError
 from presize.options import BuildOptions, BuildPart, RunOptions, SourceOptions
 from presize.system.files import working_in
 
@@ -151,9 +151,8 @@ def _join(
         if listing is not None and journal is not None:
             if listing.parts != part.of:
                 raise BuildError(f"OUT {output.path} is being built in {listing.parts} parts, not {part.of}")
-            listing.check_source(source, samples, output.path)
-            listing.check_containers(output.path)
-            plan = plan_listed(listing, options)
+            listing.check(source, samples, output.path)
+            plan = plan_of(listing.source, options)
             if differing := differences_from(journal, plan):
                 raise BuildError(
                     f"the parts in OUT {output.path} have been begun otherwise ({'; '.join(differing)}); give all of "
@@ -161,9 +160,7 @@ def _join(
                 )
             return plan, listing, journal
         plan = plan_build(source, options, samples)
-        if plan.source.rejects and run.on_error == "fail":
-            first = plan.source.rejects[0]
-            raise ImageError(f"{first.path}: {first.reason}")
+        check_listed(plan, run)
         journal = open_build(plan, output, run)
         if journal is None:
             return None

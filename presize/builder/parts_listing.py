@@ -46,8 +46,9 @@ class SharedListing:
         """The numbers of a part's shards, of `count`."""
         return range(part - 1, count, self.parts)
 
-    def check_source(self, source: str | os.PathLike[str], samples: SourceOptions, out: Path) -> None:
-        """Raise BuildError unless the parts were told to list what a command asks for."""
+    def check(self, source: str | os.PathLike[str], samples: SourceOptions, out: Path) -> None:
+        """Raise BuildError unless the parts were told to list what a command asks for, and no container has changed
+        since they did."""
         asked = how_listed(source, samples)
         for name, value in asked.items():
             if value != self.how.get(name):
@@ -56,9 +57,6 @@ class SharedListing:
                     f"the parts in OUT {out} have been begun with another {option} ({self.how.get(name)!r}, here "
                     f"{value!r}); give all of them the same, or --overwrite without --part to start anew"
                 )
-
-    def check_containers(self, out: Path) -> None:
-        """Raise BuildError if a container has changed since the parts listed it."""
         fix = f"the parts in OUT {out} go by that list; --overwrite without --part starts anew"
         check_containers(self.source.root, self.source.containers, fix)
 

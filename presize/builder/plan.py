@@ -61,17 +61,8 @@ class Plan:
 
 
 def make_plan(source: Source, options: BuildOptions, codecs: CodecFingerprint, page_size: int) -> Plan:
-    """Plan a build.
-
-    Args:
-        source: the samples.
-        options: those of the build.
-        codecs: the libraries that make the bytes.
-        page_size: the operating system's, in bytes.
-
-    Raises:
-        SourceError: a sample cannot be a file of a folder dataset.
-    """
+    """Plan a build on a system with pages of `page_size` bytes. Raises SourceError if a sample cannot be a file of a
+    folder dataset."""
     samples = len(source.table)
     identity = {
         "options": options.to_json(),
@@ -97,12 +88,8 @@ def source_identity(table: pa.Table) -> dict[str, Any]:
 def differences(
     old: dict[str, Any], new: dict[str, Any], versions: tuple[dict[str, str], dict[str, str]] = ({}, {})
 ) -> list[str]:
-    """What differs between two identities, in words: ``["quality was 90, is 80"]``.
-
-    Args:
-        old, new: the identities.
-        versions: those of the libraries that made the one, and would make the other.
-    """
+    """What differs between two identities, in words: ``["quality was 90, is 80"]``. `versions` are those of the
+    libraries that made the old one, and would make the new one."""
     found = []
     before, now = _flat(old), _flat(new)
     later_options = [name for name in before if name.startswith("options.") and name not in now]

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Set
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -120,11 +121,11 @@ def repair_dataset(
             return Repair(len(shards), (), tuple(problems))
         lost, damage = find_damage(dataset, jobs or usable_cores(), on_shard)
         options = replace(recorded_options(manifests[0], out), boxes=(), keypoints=())  # the index has them scaled
-        tables = (
-            _remade(output, found, dataset, options, lost, {number for _, number in damage}, abandoned, jobs)
-            if damage
-            else {}
-        )
+        tables = {}
+        if damage:
+            tables = _remade(output, found, dataset, options, lost, {number for _, number in damage}, abandoned, jobs)
+        elif abandoned is None or _is_repair(abandoned, manifests[0].identity):
+            output.discard()  # what an interrupted repair has left
     for (stream, number), what in damage.items():
         table, (root, file) = tables[number], dataset.shards[stream][number]
         if table.rejects:
@@ -189,7 +190,7 @@ def _remade(
     first = dataset.manifests[0]
     plan = Plan(_samples(found, dataset, options), in_sizes, first.identity, dataset.rows, first.versions)
     journal = abandoned
-    if journal is None or not journal.update or journal.identity != plan.identity:
+    if journal is None or not _is_repair(journal, plan.identity):
         journal = output.start(plan.identity, plan.versions, abandoned, update=True)
     records = Records([dataset], np.zeros_like(rows), rows, lost=lost[rows])
     work = find_work(plan, run, output, journal, records, sorted(numbers))
@@ -217,6 +218,11 @@ def _remade(
     else:
         output.discard()
     return tables
+
+
+def _is_repair(journal: BuildJournal, identity: dict[str, Any]) -> bool:
+    """Whether an interrupted run has made records of the dataset of this identity again."""
+    return journal.update and journal.identity == identity
 
 
 def _samples(found: Source | Path | Url, dataset: PublishedDataset, options: BuildOptions) -> Source:

@@ -34,15 +34,12 @@ Flag = Literal["", "--update", "--overwrite"]
 Decision = Literal["resume", "nothing to do", "update", "start afresh", "refuse"]
 
 
-def decide(unfinished: Unfinished, has_work: bool, published: Published, flag: Flag) -> Decision:
-    """How a build begins. Pure.
+_LEAVE_OUT = "leave them out to keep the dataset's own, or --overwrite replaces it"
 
-    Args:
-        unfinished: what an interrupted run has left.
-        has_work: whether that has finished shards, or begun to publish. Nothing is lost with one that has not.
-        published: the datasets that are there.
-        flag: what the user allows to be done to them.
-    """
+
+def decide(unfinished: Unfinished, has_work: bool, published: Published, flag: Flag) -> Decision:
+    """How a build begins. Pure. Nothing is lost with an unfinished build that has no work: no finished shard, and it
+    has not begun to publish."""
     has_base = published in ("all sizes", "this plan")
     if unfinished == "this build" or (unfinished == "this update" and has_base and flag != "--overwrite"):
         return "resume"
@@ -76,7 +73,7 @@ def open_build(plan: Plan, output: OutputDir, run: RunOptions) -> BuildJournal |
     if decision == "refuse":
         raise _refusal(plan, output, journal if has_work else None, published)
     if decision == "update":
-        check_may_update(published, plan, output)
+        check_may_update(published, plan, output.path, output.roots[0])
     return output.start(plan.identity, plan.versions, journal, update=decision == "update")
 
 
@@ -100,13 +97,8 @@ def is_all_of(plan: Plan, published: Sequence[Manifest | None]) -> bool:
 
 
 def trying_again(plan: Plan, run: RunOptions, published: Sequence[Manifest | None], root: Path) -> RunOptions:
-    """`run`, made an update if files can be read now that could not be when this dataset of `plan` was built. A folder
-    of images cannot be updated, and is built anew.
-
-    Args:
-        published: the datasets that are there, one of each size.
-        root: where the rejects file of the first is.
-    """
+    """`run`, made an update if files can be read now that the rejects in `root` list as unreadable, where `plan` is
+    that of the dataset. A folder of images cannot be updated, and is built anew."""
     manifest = published[0]
     if run.update or run.overwrite or manifest is None or not manifest.left_out.get("unreadable"):
         return run
@@ -158,54 +150,43 @@ def _refusal(
     return BuildError(f"OUT {output.path} holds {what} that differs ({differing}); {fix}")
 
 
-def check_may_update(existing: Sequence[Manifest | None], plan: Plan, output: OutputDir) -> None:
-    """Raise BuildError unless the datasets were built as `plan` would be, but for their samples."""
-    check_not_derived(existing, output.path)
-    if existing[0] is not None:
-        _check_unseen(existing[0], plan, output)
+def check_may_update(
+    existing: Sequence[Manifest | None], plan: Plan, out: object, root: Path | None = None, fix: str = _LEAVE_OUT
+) -> None:
+    """Raise BuildError unless the datasets were built as `plan` would be, but for their samples; `fix` says what to do
+    about other options. Where `root` has the index of the first, no image may go whose file could not be listed."""
+    if derived := next((manifest.derived for manifest in existing if manifest and manifest.derived), None):
+        raise BuildError(
+            f"OUT {out} was derived from other datasets ({', '.join(derived)}), which an update from SRC would undo; "
+            "update those and derive it again, or --overwrite replaces it"
+        )
+    if existing[0] is not None and root is not None:
+        _check_unseen(existing[0], plan, out, root)
     found = [unlike for manifest in existing if manifest for unlike in _unlike(manifest, plan)]
     if not all(existing):
         found.append("not all sizes are there")
     if found:
         differing = "; ".join(dict.fromkeys(found))
-        raise BuildError(
-            f"OUT {output.path} holds a dataset that differs ({differing}), which --update cannot change; "
-            "leave them out to keep the dataset's own, or --overwrite replaces it"
-        )
+        raise BuildError(f"OUT {out} holds a dataset that differs ({differing}), which --update cannot change; {fix}")
 
 
-def _check_unseen(existing: Manifest, plan: Plan, output: OutputDir) -> None:
+def _check_unseen(existing: Manifest, plan: Plan, out: object, root: Path) -> None:
     """Raise BuildError if images are stored whose files could not be listed: it would remove them."""
     unseen = plan.source.rejects.unreadable
     if not len(unseen):
         return
-    paths = read_index(output.roots[0], existing).column("path")
+    paths = read_index(root, existing).column("path")
     stored = unseen.take(np.flatnonzero(pc.is_in(unseen.columns.column("path"), value_set=paths)))
     if len(stored):
         raise BuildError(
-            f"OUT {output.path} holds {plural(len(stored), 'image')} that --update would remove, since their files "
+            f"OUT {out} holds {plural(len(stored), 'image')} that --update would remove, since their files "
             f"cannot be read now; the first: {printable(stored[0].path)}: {stored[0].reason}; run again when they can "
             "be, or move them out of the source"
         )
 
 
-def check_not_derived(existing: Sequence[Manifest | None], out: object) -> None:
-    """Raise BuildError for datasets that were derived from others such that no source has all of their samples, and
-    just these."""
-    derived = next((manifest.derived for manifest in existing if manifest and manifest.derived), None)
-    if derived:
-        raise BuildError(
-            f"OUT {out} was derived from other datasets ({', '.join(derived)}), which an update from SRC would undo; "
-            "update those and derive it again, or --overwrite replaces it"
-        )
-
-
 def differences_from(existing: BuildJournal | Manifest, plan: Plan, apart_from: Sequence[str] = ()) -> list[str]:
-    """What `plan` would do otherwise than what exists, in words.
-
-    Args:
-        apart_from: the names of an identity that may differ.
-    """
+    """What `plan` would do otherwise than what exists, in words; names in `apart_from` of an identity may differ."""
     same = dict.fromkeys(apart_from)
     return differences(existing.identity | same, plan.identity | same, (existing.versions, plan.versions))
 

@@ -37,20 +37,12 @@ _FILES_AT_ONCE = 512
 
 
 def plan_update(plan: Plan, output: OutputDir, run: RunOptions) -> tuple[Plan, Changes]:
-    """What an update of the dataset in `output` would do.
-
-    Returns:
-        A plan to be estimated, with the files that would be built and the shards that would be written, and the
-        number of images that stay, are copied, built and removed.
-
-    Raises:
-        BuildError: the dataset was built with other options.
-        DatasetError: the dataset is damaged.
-    """
+    """Return a plan of what an update of the dataset in `output` would build and write, to be estimated, and what would
+    become of its images. Raises what find_reuse and check_may_update do."""
     existing = output.manifests()
     if not any(existing):
         return plan, Changes.all_built(len(plan.source.table))
-    check_may_update(existing, plan, output)
+    check_may_update(existing, plan, output.path, output.roots[0])
     _, update = find_reuse(plan, output, run)
     rows = pa.array(np.flatnonzero(update.origin < 0))
     source = replace(plan.source, table=plan.source.table.take(rows))
@@ -102,12 +94,7 @@ def _kept(base: PublishedDataset, update: Update) -> Finished:
 def find_damage(
     dataset: PublishedDataset, jobs: int, on_shard: Callable[[], None] = lambda: None
 ) -> tuple[npt.NDArray[np.bool_], dict[tuple[Stream, int], str]]:
-    """Read all shards of a dataset.
-
-    Args:
-        dataset: the dataset.
-        jobs: threads.
-        on_shard: called after each shard.
+    """Read all shards of a dataset, in `jobs` threads.
 
     Returns:
         True for each of ``dataset.samples`` that has a damaged record; and what is wrong with each file that is not as

@@ -123,15 +123,11 @@ def plan_build(
     """
     found = scan(source, samples, options.follow_links, options.column_types, options.companions)
     check_annotations(found.table, options)
-    return _plan_of(found, options)
+    return plan_of(found, options)
 
 
-def plan_listed(listing: SharedListing, options: BuildOptions) -> Plan:
-    """What a build of the samples that a part has listed will write."""
-    return _plan_of(listing.source, options)
-
-
-def _plan_of(source: Source, options: BuildOptions) -> Plan:
+def plan_of(source: Source, options: BuildOptions) -> Plan:
+    """What a build of samples that are listed already will write."""
     codecs = codec_fingerprint(options, suffixes_of(source.table.column("path")))
     return make_plan(source, options, codecs, os.sysconf("SC_PAGE_SIZE"))
 
@@ -184,9 +180,8 @@ def build_dataset(
     if listing is None:
         plan = plan_build(source, options, samples)
     else:
-        listing.check_source(source, samples, output.path)
-        listing.check_containers(output.path)
-        plan = plan_listed(listing, options)
+        listing.check(source, samples, output.path)
+        plan = plan_of(listing.source, options)
     on_plan(plan)
     built = build_planned(plan, run, output, executor_for(run), on_shard, listing)
     return result_of(built, plan, Path(out), output.roots[0], time.perf_counter() - start)
@@ -200,14 +195,8 @@ def build_planned(
     on_shard: Callable[[ShardDone], None] = lambda _: None,
     listing: SharedListing | None = None,
 ) -> Built:
-    """Carry out `plan` in `output`, as build_dataset does.
-
-    Args:
-        listing: what a part has listed, of a build that was begun by parts.
-    """
-    if plan.source.rejects and run.on_error == "fail":
-        first_reject = plan.source.rejects[0]
-        raise ImageError(f"{first_reject.path}: {first_reject.reason}")
+    """Carry out `plan` in `output`, as build_dataset does; `listing` is that of a build that was begun by parts."""
+    check_listed(plan, run)
     with working_in(output.path):
         published = output.manifests()
         asked, run = run, trying_again(plan, run, published, output.roots[0])
@@ -218,14 +207,15 @@ def build_planned(
         return nothing_to_do(plan, run, published)
 
 
-def result_of(built: Built, plan: Plan, out: Path | str, root: Path, seconds: float) -> BuildResult:
-    """What to tell about a build.
+def check_listed(plan: Plan, run: RunOptions) -> None:
+    """Raise ImageError for a file that was rejected as it was listed, where one stops the build."""
+    if plan.source.rejects and run.on_error == "fail":
+        first = plan.source.rejects[0]
+        raise ImageError(f"{first.path}: {first.reason}")
 
-    Args:
-        out: the folder or URL, as it was given.
-        root: where the index of its first size is.
-        seconds: all of it took.
-    """
+
+def result_of(built: Built, plan: Plan, out: Path | str, root: Path, seconds: float) -> BuildResult:
+    """What to tell about a build into `out`, as it was given; `root` has the index of its first size."""
     first = built.manifests[0]
     warn_of_unreadable(first.left_out.get("unreadable", 0), root / first.rejects.file)
     index = read_index(root, first, check=False)
@@ -268,13 +258,8 @@ def _page(page: Path | str) -> Path | str:
 
 
 class Built(NamedTuple):
-    """What there is to tell of a build.
-
-    Attributes:
-        manifests: that of each size.
-        resumed: files that were dealt with before this run.
-        changes: what became of the images that were there.
-    """
+    """The manifest of each size, the number of files that were dealt with before this run, and what became of the
+    images that were there."""
 
     manifests: list[Manifest]
     resumed: int

@@ -18,7 +18,7 @@ from queue import SimpleQueue
 from presize.builder.executors.executor import executor_for
 from presize.builder.output_dir import OutputDir
 from presize.builder.plan import Plan
-from presize.builder.resume import check_not_derived, differences_from, is_all_of, trying_again
+from presize.builder.resume import check_may_update, differences_from, is_all_of, trying_again
 from presize.builder.run import BuildResult, build_planned, nothing_to_do, plan_build, result_of
 from presize.builder.shard_table import ShardDone, ShardTable
 from presize.builder.work import shard_files
@@ -90,7 +90,7 @@ def build_to_url(
             run = trying_again(plan, run, there, folder)
         is_update = run.update and all(there)
         if is_update:
-            _check_updates(plan, there, url)
+            check_may_update(there, plan, url, fix="give the options that it was built with, or choose another OUT")
         else:
             _check_same(plan, there, url)
         on_plan(plan)
@@ -184,18 +184,6 @@ def _check_same(plan: Plan, there: Sequence[Manifest | None], url: str) -> None:
             raise BuildError(
                 f"OUT {url} holds a dataset that differs ({differing}); choose another OUT, remove what is there with "
                 "a tool of the store, or bring it up to date with --update if its source alone has changed"
-            )
-
-
-def _check_updates(plan: Plan, there: Sequence[Manifest | None], url: str) -> None:
-    """Raise BuildError, before the place is claimed, for options that an update cannot change."""
-    check_not_derived(there, url)
-    for manifest in there:
-        differing = differences_from(manifest, plan, apart_from=("source", "classes")) if manifest is not None else []
-        if differing:
-            raise BuildError(
-                f"OUT {url} holds a dataset that differs ({'; '.join(differing)}), which --update cannot change; give "
-                "the options that it was built with, or choose another OUT"
             )
 
 

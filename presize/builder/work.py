@@ -200,12 +200,7 @@ def find_work(
     records: Records | None = None,
     numbers: Sequence[int] | None = None,
 ) -> BuildWork:
-    """What is left to do of `plan`.
-
-    Args:
-        records: what an update uses of the dataset in `output`.
-        numbers: the shards of a part; None for all.
-    """
+    """What is left to do of `plan`, or of the shards of these `numbers`. `records` are those that an update copies."""
     every = range(len(plan.shards)) if numbers is None else numbers
     if records is None and isinstance(plan.source, DatasetSource):
         source = plan.source

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
@@ -17,15 +16,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from builds import SERIAL, files
+from builds import UPDATE, Builder
 from commands import Ran
 from presize.builder.annotations import check_annotations, extents, scaled
-from presize.builder.run import build_dataset
 from presize.codecs.resize import target
 from presize.datasets import LMDBDataset
 from presize.errors import OptionError, PresizeWarning, SourceError
 from presize.options import BuildOptions, Coordinates, Fit, ImageOptions, Size, SourceOptions
-from presize.store.dataset import Dataset
 
 BOXES = BuildOptions(ImageOptions(sizes=(Size(32, 32),)), boxes=(Coordinates("bbox", "xyxy"),))
 sides = st.integers(1, 90)
@@ -79,8 +76,8 @@ def painted(path: Path, height: int, width: int, box: list[int]) -> None:
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> Path:
-    """Three black PNGs with a white rectangle each, one of them on its side by EXIF."""
+def build(tmp_path: Path) -> Builder:
+    """Builds of three black PNGs with a white rectangle each, one of them on its side by EXIF."""
     folder = tmp_path / "raw"
     folder.mkdir()
     painted(folder / "a.png", 60, 100, [20, 10, 60, 40])
@@ -90,13 +87,18 @@ def source(tmp_path: Path) -> Path:
     exif = Image.Exif()
     exif[0x0112] = 6
     Image.fromarray(np.rot90(upright)).save(folder / "c.jpg", exif=exif, quality=95, subsampling=0)
-    return folder
+    return Builder(folder, BOXES)
 
 
-def table_of(folder: Path, rows: list[dict[str, Any]]) -> SourceOptions:
-    path = folder.parent / "table.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return SourceOptions(labels=path)
+def write_rows(build: Builder, rows: list[dict[str, Any]]) -> None:
+    """Have builds read this label table."""
+    build.samples = SourceOptions(build.out.with_name("table.jsonl"))
+    build.out.with_name("table.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def rejects_of(build: Builder, out: str = "out") -> list[tuple[str, str]]:
+    lines = (build.out.with_name(out) / "rejects.jsonl").read_text().splitlines()
+    return [(reject["path"], reject["reason"]) for reject in map(json.loads, lines)]
 
 
 PAINTED = [
@@ -119,16 +121,17 @@ def in_shares(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("unit", ["", "%"])
 @pytest.mark.parametrize("fit", ["shorter", "longer", "stretch", "crop", "pad"])
-def test_a_box_lies_on_what_it_is_of_in_every_size_that_is_stored(
-    fit: Fit, unit: str, source: Path, tmp_path: Path
-) -> None:
+def test_a_box_lies_on_what_it_is_of_in_every_size_that_is_stored(fit: Fit, unit: str, build: Builder) -> None:
     sizes = Size(40, 40), Size(72, 50)
-    options = replace(options_of(fit, False, *sizes), boxes=(Coordinates("bbox", f"xyxy{unit}"),))
-    options = replace(options, keypoints=(Coordinates("points", f"xy{unit}"),))
-    options = replace(options, image=replace(options.image, format="png"))
-    build_dataset(source, tmp_path / "out", options, SERIAL, table_of(source, in_shares(PAINTED) if unit else PAINTED))
+    write_rows(build, in_shares(PAINTED) if unit else PAINTED)
+    build.options = BuildOptions(
+        ImageOptions(sizes=sizes, fit=fit, format="png"),
+        boxes=(Coordinates("bbox", f"xyxy{unit}"),),
+        keypoints=(Coordinates("points", f"xy{unit}"),),
+    )
+    build()
     for size in sizes:
-        data = Dataset(tmp_path / "out" / str(size))
+        data = build.data(f"out/{size}")
         boxes, points = data.column("bbox").to_pylist(), data.column("points").to_pylist()
         for sample, pixels in data.pixels(range(3)):
             rows, columns = np.nonzero(pixels[:, :, 0] > 127)
@@ -178,6 +181,11 @@ def checked(boxes: list[list[float]], format: str) -> None:
             "cxcywh%",
             "pixels are --boxes bbox:cxcywh, and percentages have to be divided by 100",
         ),
+        (
+            [[0, 0.5, 0.5, 0.2, 0.2], [1, 0.5, 0.5, 0.2, 0.2]],
+            "cxcywh%",
+            "^column 'bbox': expected four numbers for each box, got lists of 5$",
+        ),
     ],
 )
 def test_most_boxes_of_a_column_say_whether_it_is_in_pixels_or_shares(
@@ -211,11 +219,6 @@ def test_points_that_are_missing_do_not_look_like_shares(missing: float) -> None
     check_annotations(pa.table({"path": ["a"], "points": points}), options)
 
 
-def test_a_column_without_a_box_of_four_numbers_is_refused() -> None:
-    with pytest.raises(SourceError, match=r"^column 'bbox': expected four numbers for each box, got lists of 5$"):
-        checked([[0, 0.5, 0.5, 0.2, 0.2], [1, 0.5, 0.5, 0.2, 0.2]], "cxcywh%")
-
-
 def test_boxes_smaller_than_a_pixel_are_said() -> None:
     with pytest.warns(
         PresizeWarning, match=r"^column 'bbox' has 2 boxes smaller than a pixel, in 1 image, the first 'a'"
@@ -223,14 +226,14 @@ def test_boxes_smaller_than_a_pixel_are_said() -> None:
         checked([*SHARES[:1] * 2, *[[10, 20, 50, 60]] * 3], "xyxy")
 
 
-def test_keypoints_in_shares_are_no_pixels(source: Path, tmp_path: Path) -> None:
+def test_keypoints_in_shares_are_no_pixels(build: Builder) -> None:
     options = replace(BOXES, boxes=(), keypoints=(Coordinates("points", "xyv"),))
-    table = table_of(source, [{"path": "a.png", "points": [[0.5, 0.25, 2, 0, 0, 0]]}])
+    write_rows(build, [{"path": "a.png", "points": [[0.5, 0.25, 2, 0, 0, 0]]}])
     with pytest.raises(SourceError, match=r"1 of 1 points have no number of 2 or more: .* are --keypoints points:xyv%"):
-        build_dataset(source, tmp_path / "out", options, SERIAL, table)
-    build_dataset(source, tmp_path / "out", replace(options, keypoints=(Coordinates("points", "xyv%"),)), SERIAL, table)
-    assert np.allclose(Dataset(tmp_path / "out").column("points").to_pylist(), [[[26.5, 8, 2, 0, 0, 0]]])
-    _, points = LMDBDataset(tmp_path / "out", target="points")[0]
+        build(options=options)
+    build(options=replace(options, keypoints=(Coordinates("points", "xyv%"),)))
+    assert np.allclose(build.data().column("points").to_pylist(), [[[26.5, 8, 2, 0, 0, 0]]])
+    _, points = LMDBDataset(build.out, target="points")[0]
     assert points.shape == (1, 2, 3)
 
 
@@ -241,22 +244,21 @@ BAD_SHARES = [
 ]
 
 
-def test_boxes_in_shares_are_checked_in_pixels(source: Path, tmp_path: Path) -> None:
+def test_boxes_in_shares_are_checked_in_pixels(build: Builder) -> None:
     options = replace(BOXES, boxes=(Coordinates("bbox", "xyxy%"),))
+    write_rows(build, BAD_SHARES)
     with pytest.warns(PresizeWarning, match=r"2 boxes of 2 images were clipped, .* no area \(1 of them\); .* 'a.png'"):
-        build_dataset(source, tmp_path / "out", options, SERIAL, table_of(source, BAD_SHARES))
-    options = replace(options, bad_boxes="reject")
-    result = build_dataset(source, tmp_path / "strict", options, SERIAL, table_of(source, BAD_SHARES))
+        build("clipped", options)
+    build.options = replace(options, bad_boxes="reject")
+    result = build()
     assert (result.stored, result.rejected) == (1, 2)
-    rejects = [json.loads(line) for line in (tmp_path / "strict" / "rejects.jsonl").read_text().splitlines()]
-    assert [(reject["path"], reject["reason"]) for reject in rejects] == [
+    assert rejects_of(build) == [
         ("a.png", "boxes: they reach from (20, 6) to (130, 24), outside of the image of 100 x 60 pixels"),
         ("c.jpg", "boxes: one has no area, or is not four numbers"),
     ]
-    update = replace(SERIAL, update=True)
-    assert build_dataset(source, tmp_path / "strict", options, update, table_of(source, BAD_SHARES)).stored == 1
-    mended = [{"path": row["path"], "bbox": [[0, 0, 1, 1]]} for row in BAD_SHARES]
-    assert build_dataset(source, tmp_path / "strict", options, update, table_of(source, mended)).stored == 3
+    assert build(run=UPDATE).stored == 1
+    write_rows(build, [{"path": row["path"], "bbox": [[0, 0, 1, 1]]} for row in BAD_SHARES])
+    assert build(run=UPDATE).stored == 3
 
 
 BAD = [
@@ -266,42 +268,37 @@ BAD = [
 ]
 
 
-def test_bad_boxes_are_clipped_and_said_once_and_keep_their_place(source: Path, tmp_path: Path) -> None:
+def test_bad_boxes_are_clipped_and_said_once_and_keep_their_place(build: Builder) -> None:
+    write_rows(build, BAD)
     with pytest.warns(PresizeWarning) as said:
-        build_dataset(source, tmp_path / "out", BOXES, SERIAL, table_of(source, BAD))
+        build()
     (warning,) = said
     assert str(warning.message) == (
         "column 'bbox': 3 boxes of 2 images were clipped, since they reach outside of their image or have no area (2 "
         "of them); the first image is 'a.png'; --bad-boxes reject leaves such images out"
     )
-    first, second, third = Dataset(tmp_path / "out").column("bbox").to_pylist()
+    first, second, third = build.data().column("bbox").to_pylist()
     assert np.allclose(first, np.array([[20, 10, 60, 40], [90, 10, 100, 40]]) * 32 / 60, atol=0.4)
     assert second[0] == second[2] == [0, 0, 0, 0] and np.allclose(second[1], [0, 0, 32, 53])
     assert third == []
 
 
-def test_bad_boxes_reject_their_image_if_told(source: Path, tmp_path: Path) -> None:
-    options = replace(BOXES, bad_boxes="reject")
-    result = build_dataset(source, tmp_path / "out", options, SERIAL, table_of(source, BAD))
+def test_bad_boxes_reject_their_image_if_told_and_an_update_does_as_a_build_from_scratch(build: Builder) -> None:
+    build.options = replace(BOXES, bad_boxes="reject")
+    write_rows(build, BAD)
+    result = build()
     assert (result.stored, result.rejected) == (1, 2)
-    rejects = [json.loads(line) for line in (tmp_path / "out" / "rejects.jsonl").read_text().splitlines()]
-    assert [(reject["path"], reject["reason"]) for reject in rejects] == [
+    assert rejects_of(build) == [
         ("a.png", "boxes: they reach from (20, 10) to (130, 40), outside of the image of 100 x 60 pixels"),
         ("b.png", "boxes: one has no area, or is not four numbers"),
     ]
-
-
-def test_an_update_after_boxes_changed_gives_what_a_build_from_scratch_does(source: Path, tmp_path: Path) -> None:
-    options = replace(BOXES, bad_boxes="reject")
-    build_dataset(source, tmp_path / "out", options, SERIAL, table_of(source, BAD))
-    swapped = [*PAINTED[:2], {"path": "c.jpg", "bbox": [[1, 1, 101.5, 5]]}]
-    found = build_dataset(source, tmp_path / "out", options, replace(SERIAL, update=True), table_of(source, swapped))
-    build_dataset(source, tmp_path / "new", options, SERIAL, table_of(source, swapped))
-    assert (found.stored, found.rejected) == (2, 1)
-    updated, built = Dataset(tmp_path / "out"), Dataset(tmp_path / "new")
-    assert updated.column("bbox").to_pylist() == built.column("bbox").to_pylist()
-    assert [updated.path(i) for i in range(2)] == [built.path(i) for i in range(2)]
-    assert [bytes(value) for _, value in updated.values(range(2))] == [bytes(v) for _, v in built.values(range(2))]
+    write_rows(build, [*PAINTED[:2], {"path": "c.jpg", "bbox": [[1, 1, 101.5, 5]]}])
+    result = build(run=UPDATE)
+    assert (result.stored, result.rejected) == (2, 1)
+    build("new")
+    updated, new = build.data(), build.data("new")
+    assert updated.column("bbox").to_pylist() == new.column("bbox").to_pylist()
+    assert [(updated.path(i), updated.value(i)) for i in range(2)] == [(new.path(i), new.value(i)) for i in range(2)]
 
 
 @pytest.mark.parametrize(
@@ -317,29 +314,20 @@ def test_an_update_after_boxes_changed_gives_what_a_build_from_scratch_does(sour
     ],
 )
 def test_a_column_that_holds_no_such_lists_is_refused_before_anything_is_built(
-    column: dict[str, Any], option: str, said: str, source: Path, tmp_path: Path
+    column: dict[str, Any], option: str, said: str, build: Builder
 ) -> None:
     name = "keypoints" if option.endswith(("xy", "xyv")) and "xyxy" not in option else "boxes"
     parse = {"boxes": Coordinates.parse_boxes, "keypoints": Coordinates.parse_keypoints}[name]
-    options = replace(BOXES, **{"boxes": (), name: (parse(option),)})
+    write_rows(build, [{"path": "a.png", **column}])
     with pytest.raises(SourceError, match=said):
-        build_dataset(source, tmp_path / "out", options, SERIAL, table_of(source, [{"path": "a.png", **column}]))
-    assert not (tmp_path / "out").exists()
+        build(options=replace(BOXES, **{"boxes": (), name: (parse(option),)}))
+    assert not build.out.exists()
 
 
-def test_images_without_any_box_are_stored(source: Path, tmp_path: Path) -> None:
-    rows = [{"path": "a.png", "bbox": [], "points": []}, {"path": "b.png"}]
-    options = replace(BOXES, keypoints=(Coordinates("points", "xyv"),), bad_boxes="reject")
-    build_dataset(source, tmp_path / "out", options, SERIAL, table_of(source, rows))
-    data = Dataset(tmp_path / "out")
-    assert data.column("bbox").to_pylist() == data.column("points").to_pylist() == [[], []]
-
-
-def test_the_same_build_with_more_jobs_gives_the_same_bytes(source: Path, tmp_path: Path) -> None:
-    options = replace(BOXES, shard_samples=1, bad_boxes="reject")
-    for name, run in (("one", SERIAL), ("two", replace(SERIAL, engine="processes", jobs=2))):
-        build_dataset(source, tmp_path / name, options, run, table_of(source, [*PAINTED[:2], BAD[2]]))
-    assert files(tmp_path / "one") == files(tmp_path / "two")
+def test_images_without_any_box_are_stored(build: Builder) -> None:
+    write_rows(build, [{"path": "a.png", "bbox": [], "points": []}, {"path": "b.png"}])
+    build(options=replace(BOXES, keypoints=(Coordinates("points", "xyv"),), bad_boxes="reject"))
+    assert build.data().column("bbox").to_pylist() == build.data().column("points").to_pylist() == [[], []]
 
 
 def test_a_dataset_without_boxes_keeps_its_identity() -> None:
@@ -371,14 +359,12 @@ def test_clipped_boxes_need_no_extents() -> None:
     assert around is not None and around.tolist() == [[[1, 2, 3, 4], [np.inf, np.inf, -np.inf, -np.inf]]]
 
 
-def test_the_command_line_takes_several_columns(presize: Callable[..., Ran], source: Path, tmp_path: Path) -> None:
-    labels = table_of(source, PAINTED).labels
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        ran = presize(
-            "build", source, tmp_path / "out", "--size", "32", "--labels", labels, "--boxes", "bbox:xyxy",
-            "--keypoints", "points", "--no-report", "--backend", "sequential",
-        )  # fmt: skip
+def test_the_command_line_takes_several_columns(presize: Callable[..., Ran], build: Builder) -> None:
+    write_rows(build, PAINTED)
+    ran = presize(
+        "build", build.source, build.out, "--size", "32", "--labels", build.samples.labels, "--boxes", "bbox:xyxy",
+        "--keypoints", "points", "--no-report", "--backend", "sequential",
+    )  # fmt: skip
     assert ran.code == 0, ran.err
-    options = Dataset(tmp_path / "out").manifest.identity["options"]
+    options = build.manifest().identity["options"]
     assert (options["boxes"], options["keypoints"]) == (["bbox:xyxy"], ["points:xy"])

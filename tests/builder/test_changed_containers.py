@@ -17,13 +17,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from builds import REPORTED, SERIAL
+from builds import OVERWRITE, REPORTED, SERIAL, UPDATE, Builder, Stopped, stop
 from foreign import image_column, write_lmdb, write_parquet, write_tar
-from presize import BuildOptions, BuildPart, ImageOptions, RunOptions, Size, build_dataset, build_part, repair_dataset
+from presize import BuildOptions, BuildPart, ImageOptions, RunOptions, Size, build_part, repair_dataset
 from presize.builder.estimate import estimate
 from presize.builder.executors import engines
 from presize.builder.executors.remote_task import RunRemote
 from presize.builder.parts_listing import read_listing, write_listing
+from presize.builder.plan import Plan
 from presize.builder.run import plan_build
 from presize.builder.shard_table import ShardTable
 from presize.builder.tasks.records import CrashPolicy
@@ -31,9 +32,8 @@ from presize.builder.tasks.task import Task, write_shard
 from presize.errors import BuildError, PresizeError, SourceError
 from presize.options import SourceOptions
 from presize.sources import recognize
-from presize.sources.source_files import Container
+from presize.sources.source_files import Container, SourceFile
 from presize.sources.source_reader import SourceReader
-from presize.store.dataset import Dataset
 from presize.system.files import anonymous_file
 
 COUNT = 32
@@ -83,8 +83,9 @@ def write_container(path: Path, numbers: list[int], shade: int = 0) -> None:
     os.utime(path, ns=(LONG_AGO, LONG_AGO))
 
 
-class Swap:
-    """A source of one container, `path`, and another that has its size and modification time and can take its place.
+class Swap(Builder):
+    """Builds of a source of one container, `path`; another one that has its size and modification time can take its
+    place.
 
     Args:
         shade: what the other adds to the grey of each image, listed as those of the first are; 0 for one that has the
@@ -92,13 +93,12 @@ class Swap:
     """
 
     def __init__(self, folder: Path, kind: str, shade: int = 0) -> None:
-        self.root = folder / "source"
-        self.path, self.other = self.root / f"a.{kind}", folder / f"other.{kind}"
+        keys = SourceOptions(keys="image-{:03d}", label_keys="label-{:03d}") if kind == "mdb" else SourceOptions()
+        super().__init__(folder / "source", OPTIONS, keys)
+        self.path, self.other = self.source / f"a.{kind}", folder / f"other.{kind}"
         numbers = list(range(COUNT))
         write_container(self.path, numbers)
         write_container(self.other, numbers if shade else numbers[::-1], shade)
-        keys = kind == "mdb"
-        self.options = SourceOptions(keys="image-{:03d}", label_keys="label-{:03d}") if keys else SourceOptions()
 
     def replace(self, *_: object) -> None:
         if self.other.exists():
@@ -115,11 +115,26 @@ class Swap:
         self.path.unlink()
         make(self.path)
 
-    def build(self, out: Path, run: RunOptions = SERIAL, options: BuildOptions = OPTIONS, **calls: Any) -> Any:
-        return build_dataset(self.root, out, options, run, self.options, **calls)
+    def part(self, number: int) -> Any:
+        return build_part(self.source, self.out, BuildPart(number, 2), OPTIONS, SERIAL, self.samples)
 
-    def part(self, out: Path, number: int, of: int = 2, run: RunOptions = SERIAL) -> Any:
-        return build_part(self.root, out, BuildPart(number, of), OPTIONS, run, self.options)
+    def plan(self) -> Plan:
+        return plan_build(self.source, self.options, self.samples)
+
+    def sample_files(self) -> list[SourceFile]:
+        return list(self.plan().source.files(np.arange(COUNT)))
+
+    def stops(self, match: str = "changed during the build", **how: Any) -> None:
+        with pytest.raises(BuildError, match=match):
+            self(**how)
+
+    def shades(self) -> set[int]:
+        """What the greys of the images have more than their labels say."""
+        dataset = self.data()
+        greys = [int(np.asarray(Image.open(io.BytesIO(dataset.value(row)))).max()) for row in range(len(dataset))]
+        labels = dataset.index.column("label").to_pylist()
+        assert len(labels) == COUNT
+        return {level - label for label, level in zip(labels, greys, strict=True)}
 
 
 CHANGES: dict[str, Callable[[Swap], object]] = {
@@ -146,15 +161,6 @@ def swap(request: pytest.FixtureRequest, tmp_path: Path) -> Swap:
     return Swap(tmp_path, request.param)
 
 
-def shades(out: Path) -> set[int]:
-    """What the greys of the images have more than their labels say."""
-    dataset = Dataset(out)
-    greys = [int(np.asarray(Image.open(io.BytesIO(dataset.value(row)))).max()) for row in range(len(dataset))]
-    labels = dataset.index.column("label").to_pylist()
-    assert len(labels) == COUNT
-    return {level - label for label, level in zip(labels, greys, strict=True)}
-
-
 def once(change: Callable[[], object], moment: int = 1) -> Callable[[object], None]:
     """What calls `change` when it is called for the `moment`-th time."""
     calls: list[object] = []
@@ -176,9 +182,12 @@ STOPS = (
 @pytest.mark.parametrize(("kind", "change"), KINDS_AND_CHANGES)
 def test_a_container_that_changes_stops_the_build_and_is_no_reject(kind: str, change: str, tmp_path: Path) -> None:
     swap = Swap(tmp_path, kind)
-    with pytest.raises(BuildError, match=STOPS):
-        swap.build(tmp_path / "out", on_shard=once(partial(CHANGES[change], swap)))
-    assert not (tmp_path / "out" / "manifest.json").exists()
+    (file, *_) = swap.sample_files()
+    swap.stops(STOPS, on_shard=once(partial(CHANGES[change], swap)))
+    assert not (swap.out / "manifest.json").exists()
+    for read in (SourceReader.read, SourceReader.read_again, SourceReader.crc32):
+        with pytest.raises(BuildError, match=r"changed during the build|No such file"):
+            read(SourceReader(swap.source), file)
 
 
 MOMENTS: dict[str, Callable[[Callable[[], object]], dict[str, Callable[[Any], None]]]] = {
@@ -186,16 +195,11 @@ MOMENTS: dict[str, Callable[[Callable[[], object]], dict[str, Callable[[Any], No
     "after the first shard": lambda change: {"on_shard": once(change)},
     "after the last shard": lambda change: {"on_shard": once(change, COUNT // 8)},
 }
-
-
-def processes(swap: Swap, out: Path, **calls: Any) -> None:
-    swap.build(out, RunOptions(jobs=1, report=False), **calls)
-
-
-def engine(swap: Swap, out: Path, **calls: Any) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(engines.ENGINES, "dask", lambda _: AtOnce())
-        swap.build(out, RunOptions(engine="dask", scheduler="here", report=False), **calls)
+RUNS = {
+    "in process": SERIAL,
+    "in workers": RunOptions(jobs=1, report=False),
+    "on an engine": RunOptions(engine="dask", scheduler="here", report=False),
+}
 
 
 class AtOnce:
@@ -216,9 +220,6 @@ class AtOnce:
         pass
 
 
-WAYS: dict[str, Callable[..., Any]] = {"in process": Swap.build, "in workers": processes, "on an engine": engine}
-
-
 @pytest.mark.parametrize(
     ("kind", "way", "moment"),
     [
@@ -228,19 +229,33 @@ WAYS: dict[str, Callable[..., Any]] = {"in process": Swap.build, "in workers": p
     ],
 )
 def test_the_command_that_stopped_keeps_no_shard_of_the_container_that_was(
-    kind: str, way: str, moment: str, tmp_path: Path
+    kind: str, way: str, moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setitem(engines.ENGINES, "dask", lambda _: AtOnce())
     swap = Swap(tmp_path, kind, SHADE)
-    with pytest.raises(BuildError, match="changed during the build"):
-        WAYS[way](swap, tmp_path / "out", **MOMENTS[moment](swap.replace))
-    assert swap.build(tmp_path / "out").resumed == 0
-    assert shades(tmp_path / "out") == {SHADE}
+    swap.stops(run=RUNS[way], **MOMENTS[moment](swap.replace))
+    assert swap().resumed == 0
+    assert swap.shades() == {SHADE}
+
+
+def wrap_listings(monkeypatch: pytest.MonkeyPatch, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Have every container listed by what `wrap` makes of the function that lists it."""
+    monkeypatch.setattr(recognize, "KINDS", tuple(replace(kind, list=wrap(kind.list)) for kind in recognize.KINDS))
+
+
+def followed_by(change: Callable[[], object], function: Callable[..., Any]) -> Callable[..., Any]:
+    def called(*arguments: object) -> Any:
+        result = function(*arguments)
+        change()
+        return result
+
+    return called
 
 
 def test_what_is_replaced_while_it_is_listed_is_listed_again(swap: Swap, monkeypatch: pytest.MonkeyPatch) -> None:
     wrap_listings(monkeypatch, partial(followed_by, swap.replace))
-    swap.build(swap.root.parent / "out")
-    assert shades(swap.root.parent / "out") == {0}
+    swap()
+    assert swap.shades() == {0}
 
 
 def test_what_looks_damaged_because_it_is_being_written_is_listed_again(
@@ -258,92 +273,70 @@ def test_what_looks_damaged_because_it_is_being_written_is_listed_again(
         return called
 
     wrap_listings(monkeypatch, half_written_at_first)
-    swap.build(tmp_path / "out")
-    assert shades(tmp_path / "out") == {SHADE}
+    swap()
+    assert swap.shades() == {SHADE}
 
 
 def test_what_changes_whenever_it_is_listed_is_refused(swap: Swap, monkeypatch: pytest.MonkeyPatch) -> None:
     wrap_listings(monkeypatch, partial(followed_by, swap.rewrite))
     with pytest.raises(SourceError, match=r"'a\.\w+' in .*source changes while it is listed; run again when it is"):
-        swap.build(swap.root.parent / "out")
-
-
-def wrap_listings(monkeypatch: pytest.MonkeyPatch, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    """Have every container listed by what `wrap` makes of the function that lists it."""
-    monkeypatch.setattr(recognize, "KINDS", tuple(replace(kind, list=wrap(kind.list)) for kind in recognize.KINDS))
-
-
-def followed_by(change: Callable[[], object], function: Callable[..., Any]) -> Callable[..., Any]:
-    def called(*arguments: object) -> Any:
-        result = function(*arguments)
-        change()
-        return result
-
-    return called
+        swap()
 
 
 @pytest.mark.parametrize("change", ["rewritten in place", "truncated", "replaced"])
-def test_a_change_in_the_middle_of_a_shard_is_noticed(
-    swap: Swap, change: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_change_in_the_middle_of_a_shard_is_noticed(swap: Swap, change: str, monkeypatch: pytest.MonkeyPatch) -> None:
     read, reading = SourceReader.read, once(partial(CHANGES[change], swap), COUNT // 2)
     monkeypatch.setattr(SourceReader, "read", lambda reader, file: (reading(file), read(reader, file))[1])
-    with pytest.raises(BuildError, match=STOPS):
-        swap.build(tmp_path / "out", SERIAL, replace(OPTIONS, shard_samples=COUNT))
+    swap.stops(STOPS, options=replace(OPTIONS, shard_samples=COUNT))
 
 
 def test_a_shard_whose_images_are_decoded_one_by_one_stops_as_well(tmp_path: Path) -> None:
     swap = Swap(tmp_path, "parquet")
-    plan = plan_build(swap.root, OPTIONS, swap.options)
+    plan = swap.plan()
     swap.replace()
-    (tmp_path / "out").mkdir()
+    swap.out.mkdir()
     samples = plan.shards[0]
     rows = plan.source.files(samples)
     task = Task(
-        number=0, digest=plan.digest, source=plan.source.root, sidecar=tmp_path / "out" / "sidecar",
-        targets=dict.fromkeys(OPTIONS.streams, tmp_path / "out" / "0.lmdb"), options=OPTIONS, on_error="record",
+        number=0, digest=plan.digest, source=plan.source.root, sidecar=swap.out / "sidecar",
+        targets=dict.fromkeys(OPTIONS.streams, swap.out / "0.lmdb"), options=OPTIONS, on_error="record",
         samples=samples, nbytes=np.array([row.nbytes for row in rows]), paths="\0".join(row.path for row in rows),
         files="", places=plan.source.places(samples),
     )  # fmt: skip
     with pytest.raises(BuildError, match=STOPS):
         write_shard(task, CrashPolicy(60, anonymous_file("turnstile"), by_image=True))
-    assert os.listdir(tmp_path / "out") == []
+    assert os.listdir(swap.out) == []
 
 
 def test_where_an_image_that_cannot_be_stored_stops_the_build_a_change_is_named_first(tmp_path: Path) -> None:
     swap = Swap(tmp_path, "tar")
-    nothing = bytes(swap.path.stat().st_size)
-    with pytest.raises(BuildError, match=STOPS), swap.path.open("r+b") as file:
-        swap.build(
-            tmp_path / "out", replace(SERIAL, on_error="fail"), replace(OPTIONS, shard_samples=COUNT),
-            on_plan=once(lambda: file.write(nothing)),
-        )  # fmt: skip
+    nothing, one_shard = bytes(swap.path.stat().st_size), replace(OPTIONS, shard_samples=COUNT)
+    with swap.path.open("r+b") as file:
+        strict = replace(SERIAL, on_error="fail")
+        swap.stops(STOPS, run=strict, options=one_shard, on_plan=once(lambda: file.write(nothing)))
 
 
 # Resuming
 
 
-def test_samples_in_another_order_are_another_build(swap: Swap, tmp_path: Path) -> None:
-    with pytest.raises(BuildError, match="changed during the build"):
-        swap.build(tmp_path / "out", on_shard=once(swap.replace))
-    with pytest.raises(BuildError, match=r"the source has changed \(.*--overwrite replaces it"):
-        swap.build(tmp_path / "out")
-    swap.build(tmp_path / "out", replace(SERIAL, overwrite=True))
-    assert shades(tmp_path / "out") == {0}
+def test_samples_in_another_order_are_another_build(swap: Swap) -> None:
+    swap.stops(on_shard=once(swap.replace))
+    swap.stops(r"the source has changed \(.*--overwrite replaces it")
+    swap(run=OVERWRITE)
+    assert swap.shades() == {0}
 
 
 def test_finished_files_of_another_container_are_made_again(tmp_path: Path) -> None:
     swap = Swap(tmp_path, "tar", SHADE)
-    folder = replace(OPTIONS, layout="folder")
-    with pytest.raises(BuildError):
-        swap.build(tmp_path / "out", SERIAL, folder, on_shard=once(swap.replace))
-    assert swap.build(tmp_path / "out", SERIAL, folder).resumed == 0
-    swap.build(tmp_path / "expected", SERIAL, folder)
-    assert contents(tmp_path / "out") == contents(tmp_path / "expected")
+    swap.options = replace(OPTIONS, layout="folder")
+    swap.stops(on_shard=once(swap.replace))
+    assert swap().resumed == 0
+    swap("expected")
+    assert swap.files() == swap.files("expected")
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+def on_another_host(container: Container) -> Container:
+    return container._replace(version=container.version._replace(host="another", inode=5, ctime_ns=5))
 
 
 @pytest.mark.parametrize(
@@ -353,40 +346,27 @@ def test_finished_shards_count_as_long_as_their_containers_are_the_same(
     host: str | None, resumed: int, tmp_path: Path
 ) -> None:
     """From another host, or from before a restart of this one, size and modification time tell."""
-    swap, out = Swap(tmp_path, "tar", SHADE), tmp_path / "out"
-    plan = plan_build(swap.root, OPTIONS)
-    with pytest.raises(Stop):
-        swap.build(out, on_shard=once(interrupt))
-    table = ShardTable.read(out / ".presize-00000.npz", 0, plan.digest)
+    swap = Swap(tmp_path, "tar", SHADE)
+    digest, sidecar = swap.plan().digest, swap.out / ".presize-00000.npz"
+    with pytest.raises(Stopped):
+        swap(on_shard=stop)
+    table = ShardTable.read(sidecar, 0, digest)
     assert table is not None
     assert [container.path for container in table.containers] == ["a.tar"]
     if host and "another" in host:
-        elsewhere = tuple(on_another_host(container) for container in table.containers)
-        replace(table, containers=elsewhere).write(out / ".presize-00000.npz", plan.digest)
+        replace(table, containers=tuple(map(on_another_host, table.containers))).write(sidecar, digest)
     if host and "replaced" in host:
         swap.replace()
-    assert swap.build(out).resumed == resumed
-
-
-class Stop(Exception):
-    pass
-
-
-def interrupt() -> None:
-    raise Stop
-
-
-def on_another_host(container: Container) -> Container:
-    return container._replace(version=container.version._replace(host="another", inode=5, ctime_ns=5))
+    assert swap().resumed == resumed
 
 
 def test_a_dataset_tells_nothing_of_the_files_that_its_containers_were(tmp_path: Path) -> None:
     swap = Swap(tmp_path, "tar")
-    swap.build(tmp_path / "one", REPORTED)
+    swap("one", run=REPORTED)
     shutil.copy2(swap.path, tmp_path / "copy")
     (tmp_path / "copy").replace(swap.path)
-    swap.build(tmp_path / "two", REPORTED)
-    assert contents(tmp_path / "one") == contents(tmp_path / "two")
+    swap("two", run=REPORTED)
+    assert swap.files("one") == swap.files("two")
 
 
 # Parts
@@ -398,111 +378,86 @@ def test_a_dataset_tells_nothing_of_the_files_that_its_containers_were(tmp_path:
 def test_a_part_refuses_a_container_that_changed_since_the_parts_listed_it(
     kind: str, change: str, tmp_path: Path
 ) -> None:
-    swap, out = Swap(tmp_path, kind), tmp_path / "out"
-    swap.part(out, 1)
+    swap = Swap(tmp_path, kind)
+    swap.part(1)
     CHANGES[change](swap)
     fix = "No such file or directory; run again" if change == "gone" else "--overwrite without --part starts anew"
-    for again in (partial(swap.part, out, 2), partial(swap.build, out)):
+    for again in (partial(swap.part, 2), swap):
         with pytest.raises(BuildError, match=rf"'a\.\w+' in .*{fix}"):
             again()
 
 
 def test_what_parts_have_begun_is_made_anew_of_the_container_as_it_is_now(tmp_path: Path) -> None:
     swap = Swap(tmp_path, "tar", SHADE)
-    swap.part(tmp_path / "out", 1)
-    swap.replace()
-    assert swap.build(tmp_path / "out", replace(SERIAL, overwrite=True)).resumed == 0
-    assert shades(tmp_path / "out") == {SHADE}
-
-
-def test_a_container_that_changed_after_the_last_part_is_not_published(tmp_path: Path) -> None:
-    swap = Swap(tmp_path, "tar")
     for number in (1, 2):
-        swap.part(tmp_path / "out", number)
+        swap.part(number)
     swap.replace()
-    with pytest.raises(BuildError, match="changed during the build"):
-        swap.build(tmp_path / "out")
+    swap.stops()
+    assert swap(run=OVERWRITE).resumed == 0
+    assert swap.shades() == {SHADE}
 
 
 @pytest.mark.parametrize("change", ["replaced", "touched"])
 def test_parts_on_other_hosts_compare_sizes_and_times(change: str, tmp_path: Path) -> None:
-    swap, out = Swap(tmp_path, "tar"), tmp_path / "out"
-    swap.part(out, 1)
-    listing = read_listing(out)
+    swap = Swap(tmp_path, "tar")
+    swap.part(1)
+    listing = read_listing(swap.out)
     assert listing is not None
     elsewhere = tuple(map(on_another_host, listing.source.containers))
-    write_listing(out, replace(listing, source=replace(listing.source, containers=elsewhere)))
-    swap.part(out, 2)
+    write_listing(swap.out, replace(listing, source=replace(listing.source, containers=elsewhere)))
+    swap.part(2)
     if change == "touched":
         os.utime(swap.path)
-        with pytest.raises(BuildError, match="changed during the build"):
-            swap.build(out)
+        swap.stops()
     else:
-        swap.build(out)
-        assert shades(out) == {0}
+        swap()
+        assert swap.shades() == {0}
 
 
 # All else that reads
 
 
-@pytest.mark.parametrize(("kind", "change"), KINDS_AND_CHANGES)
-def test_a_sample_of_a_container_that_changed_is_not_read(kind: str, change: str, tmp_path: Path) -> None:
-    swap = Swap(tmp_path, kind)
-    source = plan_build(swap.root, OPTIONS, swap.options).source
-    (file,) = source.files(np.arange(1))
-    CHANGES[change](swap)
-    for read in (SourceReader.read, SourceReader.read_again, SourceReader.crc32):
-        with pytest.raises(BuildError, match=r"changed during the build|No such file"):
-            read(SourceReader(source.root), file)
-
-
 def test_one_reader_does_not_go_on_with_what_it_opened_before(swap: Swap) -> None:
-    source = plan_build(swap.root, OPTIONS, swap.options).source
-    reader, before = SourceReader(source.root), source.files(np.arange(COUNT))
+    reader, before = SourceReader(swap.source), swap.sample_files()
     assert reader.read(before[0]) == grey(0)
     swap.replace()
-    after = plan_build(swap.root, OPTIONS, swap.options).source.files(np.arange(COUNT))
-    assert reader.read(after[0]) == grey(COUNT - 1)
+    assert reader.read(swap.sample_files()[0]) == grey(COUNT - 1)
     with pytest.raises(BuildError):
         reader.read(before[1])
 
 
 def test_an_estimate_an_update_and_a_repair_stop(tmp_path: Path) -> None:
     swap = Swap(tmp_path, "tar")
-    checked = replace(OPTIONS, checksum=True)
-    swap.build(tmp_path / "out", SERIAL, checked)
-    (tmp_path / "out" / "shards" / "00001.lmdb").unlink()
-    plan = plan_build(swap.root, checked, swap.options)
-    on_plan = once(lambda: swap.become(lambda path: shutil.copy(swap.other, path)))
-    with pytest.raises(BuildError, match="changed during the build"):
-        swap.build(tmp_path / "out", replace(SERIAL, update=True), checked, on_plan=on_plan)
+    swap.options = replace(OPTIONS, checksum=True)
+    swap()
+    (swap.out / "shards" / "00001.lmdb").unlink()
+    plan = swap.plan()
+    swap.stops(run=UPDATE, on_plan=once(lambda: swap.become(lambda path: shutil.copy(swap.other, path))))
     with pytest.raises(BuildError, match="changed during the build"):
         estimate(plan)
-    on_begin = once(lambda: os.utime(swap.path))
     with pytest.raises(PresizeError, match="changed during the build"):
-        repair_dataset(swap.root, tmp_path / "out", samples=SourceOptions(keys=swap.options.keys), on_begin=on_begin)
+        repair_dataset(swap.source, swap.out, on_begin=once(lambda: os.utime(swap.path)))
 
 
 def test_one_container_of_several_in_folders_stops_the_build(tmp_path: Path) -> None:
     swap = Swap(tmp_path, "tar")
     for name in ("b.tar", "folder/c.tar"):
-        write_container(swap.root / name, [1, 2])
-    with pytest.raises(BuildError, match=r"'folder/c\.tar' in .* changed during the build"):
-        swap.build(tmp_path / "out", on_shard=once(lambda: os.utime(swap.root / "folder/c.tar")))
+        write_container(swap.source / name, [1, 2])
+    change = once(lambda: os.utime(swap.source / "folder/c.tar"))
+    swap.stops(r"'folder/c\.tar' in .* changed during the build", on_shard=change)
 
 
 def test_a_container_may_be_a_link_as_long_as_it_leads_to_the_same_file(tmp_path: Path) -> None:
     swap = Swap(tmp_path, "tar")
-    swap.path.rename(tmp_path / "source" / "0.file")
-    (tmp_path / "source" / "1.file").write_bytes(swap.other.read_bytes())
-    os.utime(tmp_path / "source" / "1.file", ns=(LONG_AGO, LONG_AGO))
+    swap.path.rename(swap.source / "0.file")
+    (swap.source / "1.file").write_bytes(swap.other.read_bytes())
+    os.utime(swap.source / "1.file", ns=(LONG_AGO, LONG_AGO))
 
     def lead_to(name: str) -> None:
         swap.path.unlink(missing_ok=True)
         swap.path.symlink_to(name)
 
     lead_to("0.file")
-    swap.build(tmp_path / "out", on_shard=once(lambda: lead_to("0.file")))
-    assert shades(tmp_path / "out") == {0}
-    with pytest.raises(BuildError, match="changed during the build"):
-        swap.build(tmp_path / "other", on_shard=once(lambda: lead_to("1.file")))
+    swap(on_shard=once(lambda: lead_to("0.file")))
+    assert swap.shades() == {0}
+    swap.stops(out="other", on_shard=once(lambda: lead_to("1.file")))

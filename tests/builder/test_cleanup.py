@@ -28,6 +28,10 @@ def test_a_folder_that_cannot_be_listed_is_not_called_empty(tmp_path: Path, monk
     for look in (output.has_leftovers, output.has_finished_shards, output.clear, output.discard):
         with pytest.raises(PermissionError):
             look()
+    monkeypatch.undo()
+    monkeypatch.setattr(os, "scandir", refuse)  # staged files are looked for in all folders below
+    with pytest.raises(PermissionError):
+        output.discard()
 
 
 def test_an_index_that_cannot_be_read_for_once_is_not_called_damaged(

@@ -7,17 +7,17 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
-from builds import files
+from builds import Builder
 from commands import Ran
 from pictures import smooth_image
-from presize import BuildOptions, ImageOptions, RunOptions, Size, build_dataset
+from presize import BuildOptions, ImageOptions, RunOptions, Size
 from presize.errors import BuildError, ImageError
-from presize.store.dataset import Dataset
 from processes import workers_of
 
 SITE = """
@@ -51,19 +51,20 @@ module.transcode = transcode
 """Run by every worker as it starts: an image that ends in "crash:abort" aborts whoever decodes it, and so on."""
 
 OPTIONS = BuildOptions(ImageOptions(sizes=(Size(16, 16),)), shard_samples=4)
+TWO_JOBS = RunOptions(jobs=2, report=False)
 
 
 @pytest.fixture
-def raw(tmp_path: Path) -> Path:
+def build(tmp_path: Path) -> Builder:
     for number in range(8):
         path = tmp_path / "raw" / "ab"[number % 2] / f"{number}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(smooth_image(20, 30, seed=number)).save(path, "JPEG")
-    return tmp_path / "raw"
+    return Builder(tmp_path / "raw", OPTIONS, run=TWO_JOBS)
 
 
 @pytest.fixture
-def crashing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path, str], None]]:
+def crash(build: Builder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
     """Makes a photograph end its decoder."""
     site = tmp_path / "site"
     site.mkdir()
@@ -71,19 +72,19 @@ def crashing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callab
     monkeypatch.setenv("PYTHONPATH", str(site))
     monkeypatch.setenv("PRESIZE_TEST_ONCE", str(tmp_path / "once"))
 
-    def crash(path: Path, how: str) -> None:
-        with path.open("ab") as file:
+    def crash(how: str, name: str = "a/2.jpg") -> None:
+        with (build.source / name).open("ab") as file:
             file.write(f"crash:{how}".encode())
 
     yield crash
     monkeypatch.undo()
 
 
-Crashing = Callable[[Path, str], None]
+Crash = Callable[..., None]
 
 
-def rejects(out: Path) -> list[dict[str, object]]:
-    return [json.loads(line) for line in (out / "rejects.jsonl").read_text().splitlines()]
+def rejects(build: Builder) -> list[dict[str, object]]:
+    return [json.loads(line) for line in (build.out / "rejects.jsonl").read_text().splitlines()]
 
 
 @pytest.mark.parametrize(
@@ -97,141 +98,109 @@ def rejects(out: Path) -> list[dict[str, object]]:
     ],
 )
 def test_an_image_that_ends_its_decoder_is_rejected_and_the_rest_is_stored(
-    how: str, reason: str, jobs: int, raw: Path, crashing: Crashing, tmp_path: Path
+    how: str, reason: str, jobs: int, build: Builder, crash: Crash
 ) -> None:
-    crashing(raw / "a" / "2.jpg", how)
-    result = build_dataset(raw, tmp_path / "out", OPTIONS, RunOptions(jobs=jobs, timeout_s=2))
-    assert (result.stored, result.rejected) == (7, 1)
-    assert rejects(tmp_path / "out") == [{"path": "a/2.jpg", "error": "CrashError", "reason": reason}]
-
-
-@pytest.mark.slow
-def test_many_such_images_in_one_shard_cost_no_more_than_themselves(
-    raw: Path, crashing: Crashing, tmp_path: Path
-) -> None:
-    for number in (0, 2, 3, 5, 6):
-        crashing(raw / "ab"[number % 2] / f"{number}.jpg", "segfault")
-    result = build_dataset(raw, tmp_path / "out", OPTIONS, RunOptions(jobs=2))
-    assert (result.stored, result.rejected) == (3, 5)
-
-
-@pytest.mark.slow
-def test_a_worker_whose_memory_ran_out_does_not_stay(raw: Path, crashing: Crashing, tmp_path: Path) -> None:
-    crashing(raw / "a" / "2.jpg", "memory")
+    crash(how)
     running: list[int] = []
-    build_dataset(
-        raw,
-        tmp_path / "out",
-        OPTIONS,
-        RunOptions(jobs=2),
-        on_shard=lambda _: running.append(len(workers_of(os.getpid()))),
-    )
-    assert max(running) <= 2
+    run = RunOptions(jobs=jobs, timeout_s=2)
+    result = build(run=run, on_shard=lambda _: running.append(len(workers_of(os.getpid()))))
+    assert (result.stored, result.rejected) == (7, 1)
+    assert rejects(build) == [{"path": "a/2.jpg", "error": "CrashError", "reason": reason}]
+    assert max(running) <= jobs, "a worker whose memory ran out does not stay"
+
+
+@pytest.mark.slow
+def test_many_such_images_cost_no_more_than_themselves_and_make_equal_bytes(build: Builder, crash: Crash) -> None:
+    for number, how in {0: "segfault", 2: "abort", 3: "memory", 5: "segfault", 6: "segfault"}.items():
+        crash(how, f"{'ab'[number % 2]}/{number}.jpg")
+    result = build()
+    assert (result.stored, result.rejected) == (3, 5)
+    build("again", run=replace(TWO_JOBS, jobs=1))
+    assert build.files() == build.files("again")
 
 
 def test_an_image_that_crashes_once_is_stored_as_if_nothing_had_been(
-    raw: Path, crashing: Crashing, tmp_path: Path
+    build: Builder, crash: Crash, tmp_path: Path
 ) -> None:
-    crashing(raw / "a" / "2.jpg", "once")
-    assert build_dataset(raw, tmp_path / "out", OPTIONS, RunOptions(jobs=2)).rejected == 0
+    crash("once")
+    assert build().rejected == 0
     assert (tmp_path / "once").exists()
-    build_dataset(raw, tmp_path / "again", OPTIONS, RunOptions(jobs=1))
-    assert files(tmp_path / "out") == files(tmp_path / "again")
+    build("again", run=replace(TWO_JOBS, jobs=1))
+    assert build.files() == build.files("again")
 
 
 @pytest.mark.slow
-def test_equal_rejects_make_equal_bytes(raw: Path, crashing: Crashing, tmp_path: Path) -> None:
-    crashing(raw / "a" / "2.jpg", "abort")
-    crashing(raw / "b" / "5.jpg", "memory")
-    for jobs in (1, 2):
-        build_dataset(raw, tmp_path / str(jobs), OPTIONS, RunOptions(jobs=jobs))
-    assert files(tmp_path / "1") == files(tmp_path / "2")
-
-
-@pytest.mark.slow
-def test_an_update_tries_such_an_image_again(
-    raw: Path, crashing: Crashing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_update_contains_such_an_image_and_tries_it_again(
+    build: Builder, crash: Crash, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    crashing(raw / "a" / "2.jpg", "segfault")
-    (raw / "a" / "broken.jpg").write_bytes(b"\xff\xd8\xff")
-    build_dataset(raw, tmp_path / "out", OPTIONS)
+    (build.source / "a" / "broken.jpg").write_bytes(b"\xff\xd8\xff")
+    update = replace(TWO_JOBS, update=True)
+    build()
+    crash("segfault")
+    result = build(run=update)
+    assert (result.stored, result.rejected, result.changes.copied + result.changes.kept) == (7, 2, 7)
     monkeypatch.delenv("PYTHONPATH")
-    result = build_dataset(raw, tmp_path / "out", OPTIONS, RunOptions(update=True))
+    result = build(run=update)
     assert (result.stored, result.changes.built) == (8, 1), "the broken one is not tried again"
-    assert "a/2.jpg" in [Dataset(tmp_path / "out").path(sample) for sample in range(8)]
+    data = build.data()
+    assert "a/2.jpg" in [data.path(sample) for sample in range(8)]
 
 
-def test_on_error_fail_names_such_an_image(raw: Path, crashing: Crashing, tmp_path: Path) -> None:
-    crashing(raw / "a" / "2.jpg", "segfault")
+def test_on_error_fail_names_such_an_image(build: Builder, crash: Crash) -> None:
+    crash("segfault")
     with pytest.raises(ImageError) as caught:
-        build_dataset(raw, tmp_path / "out", OPTIONS, RunOptions(jobs=1, on_error="fail"))
+        build(run=RunOptions(jobs=1, on_error="fail"))
     assert str(caught.value) == "a/2.jpg: the process that decoded it died, twice (SIGSEGV)"
 
 
 @pytest.mark.slow
-def test_an_update_contains_them_too(raw: Path, crashing: Crashing, tmp_path: Path) -> None:
-    build_dataset(raw, tmp_path / "out", OPTIONS)
-    crashing(raw / "a" / "2.jpg", "segfault")
-    result = build_dataset(raw, tmp_path / "out", OPTIONS, RunOptions(update=True))
-    assert (result.stored, result.rejected, result.changes.copied + result.changes.kept) == (7, 1, 7)
-
-
-@pytest.mark.slow
-def test_a_folder_contains_them_too(raw: Path, crashing: Crashing, tmp_path: Path) -> None:
-    crashing(raw / "a" / "2.jpg", "segfault")
-    options = BuildOptions(ImageOptions(sizes=(Size(16, 16),)), layout="folder", shard_samples=4)
-    assert build_dataset(raw, tmp_path / "out", options).rejected == 1
-    assert len(list((tmp_path / "out").glob("*/*.jpg"))) == 7
+def test_a_folder_contains_them_too(build: Builder, crash: Crash) -> None:
+    crash("segfault")
+    assert build(options=replace(OPTIONS, layout="folder")).rejected == 1
+    assert len(list(build.out.glob("*/*.jpg"))) == 7
 
 
 def test_sequentially_want_of_memory_is_one_line_that_names_the_image(
-    raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    build: Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def out_of_memory(*_: object) -> None:
         raise MemoryError
 
     monkeypatch.setattr("presize.codecs.transcode.transcode", out_of_memory)
     with pytest.raises(BuildError, match=r"^a/\d\.jpg: memory ran out; --backend processes would reject"):
-        build_dataset(raw, tmp_path / "out", OPTIONS, RunOptions(engine="sequential"))
+        build(run=RunOptions(engine="sequential"))
 
 
-def test_a_dry_run_says_that_a_decoder_died(
-    presize: Callable[..., Ran], raw: Path, crashing: Crashing, tmp_path: Path
-) -> None:
-    crashing(raw / "a" / "2.jpg", "segfault")
-    ran = presize("build", raw, tmp_path / "out", "--dry-run")
+def test_a_dry_run_says_that_a_decoder_died(presize: Callable[..., Ran], build: Builder, crash: Crash) -> None:
+    crash("segfault")
+    ran = presize("build", build.source, build.out, "--dry-run")
     assert ran.code == 1
     assert ran.err.startswith("presize: error: --dry-run: a decoder died (SIGSEGV) on one of the files that were tried")
 
 
-def test_a_worker_that_cannot_start_is_one_line(raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_that_cannot_start_are_one_line(
+    build: Builder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text("import os; os._exit(7)")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
     with pytest.raises(BuildError, match=r"^3 worker processes died over shard \d \(exit code 7\)"):
-        build_dataset(raw, tmp_path / "out", OPTIONS, RunOptions(jobs=2))
-
-
-def test_processes_that_may_not_be_started_are_one_line(
-    raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+        build()
     monkeypatch.setattr(sys, "executable", str(tmp_path / "no-python"))
     with pytest.raises(BuildError, match=r"^cannot start a worker process: No such file or directory"):
-        build_dataset(raw, tmp_path / "out", OPTIONS, RunOptions(jobs=2))
+        build()
 
 
 @pytest.mark.slow
-def test_a_photograph_larger_than_the_memory_is_rejected_and_others_are_stored(raw: Path, tmp_path: Path) -> None:
+def test_a_photograph_larger_than_the_memory_is_rejected_and_others_are_stored(build: Builder) -> None:
     # Libraries reserve addresses that they do not use, arrow a GiB if it can have one: not here, where
     # addresses are what is limited. The photograph wants half as much again as there is, the rest half.
     plain = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "1", "OPENBLAS_NUM_THREADS": "1"}
-    Image.new("RGB", (13_000, 13_000), (90, 120, 30)).save(raw / "b" / "large.png", "PNG")
-    command = [sys.executable, "-m", "presize", "build", raw, tmp_path / "out", "--size", "16", "--jobs", "2"]
+    Image.new("RGB", (13_000, 13_000), (90, 120, 30)).save(build.source / "b" / "large.png", "PNG")
+    command = [sys.executable, "-m", "presize", "build", build.source, build.out, "--size", "16", "--jobs", "2"]
     limited = f"ulimit -v 1000000; exec {' '.join(map(str, command))} --shard-samples 4 --no-report"
     shell = ["bash", "-c", limited]
     ran = subprocess.run(shell, capture_output=True, text=True, check=False, cwd=os.sep, env=os.environ | plain)
     assert ran.returncode == 0, ran.stderr
     assert "8 images" in ran.stdout
-    assert rejects(tmp_path / "out") == [
-        {"path": "b/large.png", "error": "CrashError", "reason": "memory ran out, twice"}
-    ]
+    assert rejects(build) == [{"path": "b/large.png", "error": "CrashError", "reason": "memory ran out, twice"}]

@@ -12,7 +12,7 @@ from PIL import Image
 
 from builds import SERIAL, SMALL
 from pictures import smooth_image
-from presize.builder.estimate import _MAX_TRIES, _START_UP_S, _shared, _spread, estimate
+from presize.builder.estimate import MAX_TRIES, START_UP_S, estimate, rows_to_try, wall_seconds
 from presize.builder.run import build_dataset, plan_build
 from presize.options import BuildOptions, ImageOptions, Size
 from presize.pages import comparison
@@ -58,15 +58,15 @@ def test_the_time_has_the_reports_in_it_where_there_is_one(raw: Path, monkeypatc
 
 @given(nbytes=st.lists(st.integers(0, 2**40), min_size=1, max_size=3000))
 def test_no_file_is_tried_twice(nbytes: list[int]) -> None:
-    rows = _spread(np.array(nbytes, np.int64))
+    rows = rows_to_try(np.array(nbytes, np.int64))
     assert len(set(rows.tolist())) == len(rows)
     assert 0 <= rows.min() and rows.max() < len(nbytes)
 
 
-@given(files=st.integers(_MAX_TRIES, 200_000), tried=st.integers(24, _MAX_TRIES), seed=st.integers(0, 9))
+@given(files=st.integers(MAX_TRIES, 200_000), tried=st.integers(24, MAX_TRIES), seed=st.integers(0, 9))
 def test_files_of_every_size_are_tried_however_many_they_are(files: int, tried: int, seed: int) -> None:
     nbytes = np.random.default_rng(seed).permutation(files)
-    ranks = np.sort(nbytes[_spread(nbytes)[:tried]]) / files
+    ranks = np.sort(nbytes[rows_to_try(nbytes)[:tried]]) / files
     gaps = np.diff(ranks, prepend=0, append=1)
     assert gaps.max() < 3 / len(ranks) + 1 / files
 
@@ -82,5 +82,5 @@ def test_files_of_every_size_are_tried_however_many_they_are(files: int, tried: 
     ],
 )
 def test_the_time_is_shared_by_whole_shards(shards: int, jobs: int, cores: int, share: float, reason: str) -> None:
-    start_up = _START_UP_S if jobs > 1 else 0
-    assert _shared(3600, shards, jobs, cores) == pytest.approx(3600 * share + start_up), reason
+    start_up = START_UP_S if jobs > 1 else 0
+    assert wall_seconds(3600, shards, jobs, cores) == pytest.approx(3600 * share + start_up), reason

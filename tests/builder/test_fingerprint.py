@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import errno
+import importlib.metadata
 import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from builds import SMALL, put
 from presize.builder import fingerprint
+from presize.builder.run import plan_build
 from presize.errors import BuildError
 from presize.options import Layout
 from presize.store import index, shard
@@ -22,13 +26,6 @@ def forget() -> Iterator[None]:
     fingerprint.container_digest.cache_clear()
     yield
     fingerprint.container_digest.cache_clear()
-
-
-@pytest.mark.parametrize("layout", ["lmdb", "folder"])
-def test_it_is_always_the_same(layout: Layout) -> None:
-    before = fingerprint.container_digest(layout)
-    fingerprint.container_digest.cache_clear()
-    assert fingerprint.container_digest(layout) == before
 
 
 NEEDS_4_KIB_PAGES = pytest.mark.skipif(os.sysconf("SC_PAGE_SIZE") != 4096, reason="LMDB has pages of the kernel's size")
@@ -83,3 +80,28 @@ def test_a_temporary_folder_that_cannot_be_removed_is_no_error(tmp_path: Path, m
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(os, "rmdir", rmdir)
     assert fingerprint.container_digest("lmdb") == before
+
+
+def test_pillow_simd_in_pillows_place_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert fingerprint.codec_versions()["pillow"] == importlib.metadata.version("pillow")
+    monkeypatch.setattr("PIL.__version__", "12.1.1.post0")
+    assert fingerprint.codec_versions()["pillow"] == "12.1.1.post0"
+
+
+def test_the_version_of_a_plug_in_counts_where_a_file_calls_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(tmp_path / "raw" / "a.jpg", seed=1)
+
+    version_of = importlib.metadata.version
+
+    def identity(version: str) -> dict[str, Any]:
+        monkeypatch.setattr(
+            importlib.metadata, "version", lambda name: version if name == "pillow-heif" else version_of(name)
+        )
+        return plan_build(tmp_path / "raw", SMALL).identity
+
+    assert identity("1.0") == identity("2.0")
+    (tmp_path / "raw" / "b.HEIC").write_bytes(b"no image at all")
+    assert identity("1.0")["codecs"] != identity("2.0")["codecs"]
+    assert plan_build(tmp_path / "raw", SMALL).versions["pillow-heif"] == "2.0"

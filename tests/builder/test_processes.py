@@ -1,11 +1,9 @@
-"""Builds as processes: signals, lost drivers and workers, full disks. Each runs the real command."""
+"""Builds as processes: signals, lost workers, full disks. The real command; tests/faults kills it anywhere."""
 
 from __future__ import annotations
 
-import json
 import os
 import resource
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +16,6 @@ import pytest
 
 from builds import files
 from presize.sources.sample import SampleOptions, make_samples
-from presize.store.dataset import Dataset
 from presize.store.verify import VerifyResult, verify_dataset
 from processes import is_running, workers_of
 
@@ -103,53 +100,6 @@ def test_a_stopped_build_says_how_to_go_on_and_can(
     assert files(tmp_path / "out") == whole
 
 
-def test_a_killed_build_leaves_no_workers_and_resumes(photos: Path, whole: dict[str, str], tmp_path: Path) -> None:
-    build = start(photos, tmp_path / "out")
-    own = workers_of(build.pid)
-    build.kill()
-    build.communicate(timeout=PATIENCE_S)
-    assert len(own) == 2
-    wait_until(lambda: not [pid for pid in own if is_running(pid)])
-    again = run(photos, tmp_path / "out", "--json")
-    assert json.loads(again.stdout)["stored"] == 600
-    assert files(tmp_path / "out") == whole
-
-
-def test_a_killed_update_leaves_the_old_dataset_and_can_be_gone_on_with(photos: Path, tmp_path: Path) -> None:
-    source = tmp_path / "raw"
-    shutil.copytree(photos, source, copy_function=os.link)
-    assert run(source, tmp_path / "out").returncode == 0
-    before = Dataset(tmp_path / "out")
-    images = sorted(path for path in source.rglob("*") if path.is_file())
-    for image in images[::2]:
-        os.link(image, image.with_stem(f"{image.stem}-new"))
-    for image in images[::90]:
-        image.unlink()
-    update = start(source, tmp_path / "out", "--update")
-    own = workers_of(update.pid)
-    update.kill()
-    update.communicate(timeout=PATIENCE_S)
-    wait_until(lambda: not [pid for pid in own if is_running(pid)])
-    assert verify_dataset(tmp_path / "out") == VerifyResult(600)
-    assert Dataset(tmp_path / "out").manifest == before.manifest
-    again = json.loads(run(source, tmp_path / "out", "--update", "--json").stdout)
-    assert (again["stored"], again["built"], again["removed"]) == (893, 300, 7)
-    assert run(source, tmp_path / "fresh").returncode == 0
-    after, fresh = Dataset(tmp_path / "out"), Dataset(tmp_path / "fresh")
-    assert [after.value(i) for i in range(893)] == [fresh.value(i) for i in range(893)]
-    assert after.column("path") == fresh.column("path")
-    assert not list((tmp_path / "out").rglob(".presize*"))
-    assert verify_dataset(tmp_path / "out") == VerifyResult(893)
-
-
-def test_a_killed_worker_is_replaced(photos: Path, whole: dict[str, str], tmp_path: Path) -> None:
-    build = start(photos, tmp_path / "out")
-    os.kill(workers_of(build.pid)[0], signal.SIGKILL)
-    _, errors = build.communicate(timeout=PATIENCE_S)
-    assert (build.returncode, errors) == (0, "")
-    assert files(tmp_path / "out") == whole
-
-
 def test_workers_that_are_always_killed_end_the_build(photos: Path, whole: dict[str, str], tmp_path: Path) -> None:
     build = start(photos, tmp_path / "out")
     while build.poll() is None:
@@ -202,16 +152,6 @@ def test_no_worker_stays_and_a_forked_child_can_build_too(photos: Path, tmp_path
     assert files(tmp_path / "parent") == files(tmp_path / "child")
 
 
-def test_a_second_build_of_the_same_out_is_refused(photos: Path, tmp_path: Path) -> None:
-    build = start(photos, tmp_path / "out")
-    build.send_signal(signal.SIGSTOP)  # or it could end before the second one has begun
-    second = run(photos, tmp_path / "out")
-    build.send_signal(signal.SIGCONT)
-    build.communicate(timeout=PATIENCE_S)
-    assert (build.returncode, second.returncode) == (0, 1)
-    assert "another build is writing" in second.stderr
-
-
 @pytest.mark.parametrize(
     ("layout", "file_bytes", "what"),
     [
@@ -237,10 +177,3 @@ def test_a_disk_that_fills_up_is_one_line_and_can_be_resumed(
     assert not (tmp_path / "out" / "manifest.json").exists()
     assert run(photos, tmp_path / "out", "--to", layout).returncode == 0
     assert verify_dataset(tmp_path / "out") == VerifyResult(600)
-
-
-def test_out_that_cannot_be_made_is_one_line(photos: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    failed = run(photos, tmp_path / "file" / "out")
-    assert (failed.returncode, failed.stderr.count("\n")) == (1, 1)
-    assert "cannot write to OUT" in failed.stderr

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -38,23 +37,6 @@ def stage_four(root: Path) -> None:
 @pytest.mark.parametrize(
     ("steps", "left"),
     [
-        ([lambda root: stage(root, "cats/1.jpg", 7, b"image")], {"cats/.000000007.tmp": b"image"}),
-        (
-            [lambda root: stage(root, "1.jpg", 7, b"cut short"), lambda root: stage(root, "1.jpg", 7, b"image")],
-            {".000000007.tmp": b"image"},
-        ),
-        (
-            [lambda root: stage(root, "cats/1.jpg", 7, b"image"), *2 * [lambda root: unstage(root, "cats/1.jpg", 7)]],
-            {"cats/1.jpg": b"image"},
-        ),
-        (
-            [
-                lambda root: make(root, "1.jpg"),
-                lambda root: stage(root, "1.jpg", 7, b"image"),
-                lambda root: unstage(root, "1.jpg", 7),
-            ],
-            {"1.jpg": b"image"},
-        ),
         ([lambda root: stage(root, LONG, 7, b"image"), lambda root: unstage(root, LONG, 7)], {LONG: b"image"}),
         ([stage_four, remove_staged], {"birds/1.jpg": b"image"}),
         ([lambda root: make(root, *LOOK_STAGED), remove_staged], dict.fromkeys(LOOK_STAGED, b"x")),
@@ -80,10 +62,6 @@ def stage_four(root: Path) -> None:
         ),
     ],
     ids=[
-        "hidden beside its place",
-        "staged again",
-        "named, twice",
-        "named over the file of an older dataset",
         "the longest name",
         "removed with the folders that it leaves empty",
         "others that look staged stay",
@@ -143,15 +121,3 @@ def test_a_full_disk_is_told(tmp_path: Path) -> None:
     (tmp_path / ".000000007.tmp").symlink_to("/dev/full")
     with pytest.raises(BuildError, match="No space left on device"):
         stage(tmp_path, "1.jpg", 7, b"image")
-
-
-def test_a_folder_that_cannot_be_listed_is_an_error_and_not_an_empty_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(folder: object) -> None:
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
-
-    stage(tmp_path, "cats/1.jpg", 7, b"image")
-    monkeypatch.setattr(os, "scandir", refuse)
-    with pytest.raises(PermissionError):
-        remove_staged(tmp_path)

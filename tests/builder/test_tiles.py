@@ -14,7 +14,7 @@ import pytest
 import simplejpeg
 from PIL import Image
 
-from builds import SERIAL, files
+from builds import SERIAL
 from commands import Ran
 from pictures import smooth_image
 from presize.builder.run import build_dataset
@@ -23,7 +23,7 @@ from presize.codecs.jpeg import decoder as jpeg_decoder
 from presize.codecs.jpeg.tiles import cut_jpeg
 from presize.datasets import LMDBDataset, Loader, RandomResizedCrop
 from presize.errors import BuildError
-from presize.options import KEEP, BuildOptions, ImageOptions, RunOptions, Size, SourceOptions
+from presize.options import KEEP, BuildOptions, ImageOptions, Size, SourceOptions
 from presize.store.dataset import Dataset
 from presize.store.manifest import read_manifest
 from presize.store.verify import verify_dataset
@@ -70,17 +70,7 @@ def test_jpegs_that_are_stored_as_they_came_are_stored_in_tiles(tree: Path, tmp_
 
 
 @compiled
-def test_any_number_of_processes_makes_the_same_tiles_and_another_choice_is_refused(tree: Path, tmp_path: Path) -> None:
-    build_dataset(tree, tmp_path / "one", ALL, SERIAL, ANY_TREE)
-    build_dataset(tree, tmp_path / "two", ALL, RunOptions(jobs=2, report=False), ANY_TREE)
-    assert files(tmp_path / "one") == files(tmp_path / "two")
-    resized = replace(ALL, image=replace(ALL.image, tiles="resized"))
-    with pytest.raises(BuildError, match=r"tiles was all, is resized"):
-        build_dataset(tree, tmp_path / "one", resized, SERIAL, ANY_TREE)
-
-
-@compiled
-def test_a_loader_reads_the_same_crops_as_without_tiles(tree: Path, tmp_path: Path) -> None:
+def test_a_loader_reads_the_same_crops_as_without_tiles_which_are_another_dataset(tree: Path, tmp_path: Path) -> None:
     plain = replace(ALL, image=replace(ALL.image, tiles="resized"))
     read = []
     for name, options in (("all", ALL), ("plain", plain)):
@@ -89,6 +79,8 @@ def test_a_loader_reads_the_same_crops_as_without_tiles(tree: Path, tmp_path: Pa
         read.append(next(iter(loader)))
     images = [batch[0] if isinstance(batch, (tuple, list)) else batch for batch in read]
     assert np.array_equal(images[0].numpy(), images[1].numpy())
+    with pytest.raises(BuildError, match=r"tiles was all, is resized"):
+        build_dataset(tree, tmp_path / "all", plain, SERIAL, ANY_TREE)
 
 
 def test_a_choice_is_recorded_by_its_name() -> None:

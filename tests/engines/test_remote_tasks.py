@@ -7,7 +7,7 @@ import socket
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from builds import files
+from builds import SERIAL, UPDATE, Builder
 from commands import Ran
 from pictures import smooth_image
 from presize import BuildOptions, BuildPart, ImageOptions, RunOptions, Size, SourceOptions, build_dataset, build_part
@@ -29,7 +29,6 @@ from servers import http
 
 OPTIONS = BuildOptions(ImageOptions(sizes=(Size(16, 16),)), shard_samples=2)
 RUN = RunOptions(engine="dask", scheduler="somewhere", report=False)
-ALONE = RunOptions(engine="sequential", report=False)
 
 
 class Threads:
@@ -91,14 +90,14 @@ class LateWorkers(Threads):
 
 
 @pytest.fixture
-def photos(tmp_path: Path) -> Path:
-    """12 photographs, one of which is broken: six shards."""
+def build(tmp_path: Path) -> Builder:
+    """Builds, by the engine of a test, of 12 photographs, one of which is broken: six shards."""
     for number in range(12):
         path = tmp_path / "raw" / "ab"[number % 2] / f"{number:02}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(smooth_image(20, 30, seed=number)).save(path, "JPEG")
     (tmp_path / "raw" / "a" / "00.jpg").write_bytes(b"\xff\xd8\xff")
-    return tmp_path / "raw"
+    return Builder(tmp_path / "raw", OPTIONS, run=RUN)
 
 
 @pytest.fixture
@@ -115,54 +114,44 @@ def use(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], Any]:
 Use = Callable[[Any], Any]
 
 
-def test_an_engine_makes_the_bytes_of_a_sequential_build(photos: Path, use: Use, tmp_path: Path) -> None:
-    use(Threads())
-    shards: list[int | None] = []
-    result = build_dataset(photos, tmp_path / "out", OPTIONS, RUN, on_shard=lambda done: shards.append(done.number))
-    assert (result.stored, result.rejected, sorted(shards)) == (11, 1, list(range(6)))  # type: ignore[type-var]
-    build_dataset(photos, tmp_path / "alone", OPTIONS, ALONE)
-    assert files(tmp_path / "out") == files(tmp_path / "alone")
-
-
-def test_no_more_is_handed_out_than_workers_need_to_go_on(photos: Path, use: Use, tmp_path: Path) -> None:
+def test_an_engine_makes_the_bytes_of_a_sequential_build(build: Builder, use: Use) -> None:
     threads = use(Threads())
-    build_dataset(photos, tmp_path / "out", OPTIONS, RUN)
+    shards: list[int | None] = []
+    result = build(on_shard=lambda done: shards.append(done.number))
+    assert (result.stored, result.rejected, sorted(shards)) == (11, 1, list(range(6)))  # type: ignore[type-var]
     assert threads.submitted == 6
     assert threads.most_waiting <= 5  # two for each slot, and one that has ended and was not seen yet
-
-
-def test_an_engine_carries_out_a_part(photos: Path, use: Use, tmp_path: Path) -> None:
+    build("alone", run=SERIAL)
+    assert build.files() == build.files("alone")
+    Image.fromarray(smooth_image(20, 30, seed=99)).save(build.source / "b" / "01.jpg", "JPEG")
     threads = use(Threads())
-    build_part(photos, tmp_path / "out", BuildPart(1, 2), OPTIONS, RUN)
+    build(run=replace(RUN, update=True))
+    assert threads.submitted == 1
+    build("alone", run=UPDATE)
+    assert build.files() == build.files("alone")
+
+
+def test_an_engine_carries_out_a_part(build: Builder, use: Use) -> None:
+    threads = use(Threads())
+    build_part(build.source, build.out, BuildPart(1, 2), OPTIONS, RUN)
     assert threads.submitted == 3
 
 
-def test_an_engine_carries_out_an_update(photos: Path, use: Use, tmp_path: Path) -> None:
-    for out in ("out", "alone"):
-        build_dataset(photos, tmp_path / out, OPTIONS, ALONE)
-    Image.fromarray(smooth_image(20, 30, seed=99)).save(photos / "b" / "01.jpg", "JPEG")
-    threads = use(Threads())
-    build_dataset(photos, tmp_path / "out", OPTIONS, replace(RUN, update=True))
-    build_dataset(photos, tmp_path / "alone", OPTIONS, replace(ALONE, update=True))
-    assert threads.submitted == 1
-    assert files(tmp_path / "out") == files(tmp_path / "alone")
-
-
-def test_an_engine_that_fails_leaves_what_is_finished(photos: Path, use: Use, tmp_path: Path) -> None:
+def test_an_engine_that_fails_leaves_what_is_finished(build: Builder, use: Use) -> None:
     def fail(sent: RemoteTask) -> None:
         if sent.task.number == 4:
             raise OSError("the worker has gone\nTraceback: ...")
 
     use(Threads(on_task=fail))
     with pytest.raises(BuildError) as caught:
-        build_dataset(photos, tmp_path / "out", OPTIONS, RUN)
+        build()
     assert str(caught.value) == "dask failed: the worker has gone; what is finished is kept, run again to resume"
     use(Threads())
-    assert build_dataset(photos, tmp_path / "out", OPTIONS, RUN).resumed > 0
+    assert build().resumed > 0
 
 
 def test_a_scheduler_that_is_lost_while_nothing_happens_ends_the_build(
-    photos: Path, use: Use, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    build: Builder, use: Use, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Silent(Threads):
         def submit(self, *_: object) -> Future[bytes | str]:
@@ -174,7 +163,7 @@ def test_a_scheduler_that_is_lost_while_nothing_happens_ends_the_build(
     monkeypatch.setattr(cluster, "CHECK_S", 0.01)
     use(Silent(on_check=lost))
     with pytest.raises(BuildError, match="dask failed: it is lost; what is finished is kept"):
-        build_dataset(photos, tmp_path / "out", OPTIONS, RUN)
+        build()
 
 
 NO_WORKERS = "scheduler: dask at somewhere has no workers; the build waits until one comes"
@@ -186,45 +175,41 @@ NO_WORKERS = "scheduler: dask at somewhere has no workers; the build waits until
     ids=["they do not come", "they come soon", "they are busy"],
 )
 def test_workers_are_waited_for_with_a_word_where_there_are_none(
-    checks: int, slots: int, words: list[str], photos: Path, use: Use, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    checks: int, slots: int, words: list[str], build: Builder, use: Use, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cluster, "CHECK_S", 0.02)
     monkeypatch.setattr(cluster, "PATIENT_CHECKS", 5)
     use(LateWorkers(checks, slots))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        assert build_dataset(photos, tmp_path / "out", OPTIONS, RUN).stored == 11
+        assert build().stored == 11
     assert [str(warning.message) for warning in caught if warning.category is PresizeWarning] == words
 
 
-def test_an_image_error_of_a_worker_is_that_of_the_build(photos: Path, use: Use, tmp_path: Path) -> None:
+def test_an_error_of_a_worker_is_that_of_the_build(build: Builder, use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
     use(Threads())
     with pytest.raises(ImageError, match=r"a/00\.jpg: "):
-        build_dataset(photos, tmp_path / "out", OPTIONS, replace(RUN, on_error="fail"))
+        build(run=replace(RUN, on_error="fail"))
 
-
-def test_a_bug_of_ours_on_a_worker_is_raised_as_it_is(
-    photos: Path, use: Use, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     def bug(*_: object) -> None:
         raise ZeroDivisionError("ours")
 
     monkeypatch.setattr(remote_task.Workers, "write", bug)
     use(Threads())
     with pytest.raises(ZeroDivisionError, match="ours"):
-        build_dataset(photos, tmp_path / "out", OPTIONS, RUN)
+        build()
 
 
 @pytest.mark.parametrize(
     ("engine", "module"), [("dask", "distributed"), ("ray", "ray"), ("spark", "pyspark")], ids=["dask", "ray", "spark"]
 )
 def test_an_engine_that_is_not_installed_says_how_to_install_it(
-    engine: str, module: str, presize: Callable[..., Ran], photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: str, module: str, presize: Callable[..., Ran], build: Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in [name for name in sys.modules if name.split(".")[0] == module]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, module, None)
-    ran = presize("build", photos, tmp_path / "out", "--backend", engine, "--scheduler", "127.0.0.1:1")
+    ran = presize("build", build.source, build.out, "--backend", engine, "--scheduler", "127.0.0.1:1")
     assert ran.code == 2
     assert f'{engine} needs {module}, which is not installed: pip install "presize[{engine}]"' in ran.err
 
@@ -243,35 +228,29 @@ def test_what_listens_and_is_no_scheduler_is_named(tmp_path: Path) -> None:
 
 
 def test_something_else_that_listens_is_no_dask(
-    presize: Callable[..., Ran], photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    presize: Callable[..., Ran], build: Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engines, "CONNECT_S", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
-        ran = presize("build", photos, tmp_path / "out", "--backend", "dask", "--scheduler", address)
+        ran = presize("build", build.source, build.out, "--backend", "dask", "--scheduler", address)
     assert ran.code == 1
     assert ran.err == f"presize: error: scheduler: there is no dask at {address}: no answer within 0.5 s\n"
 
 
-def test_a_source_on_the_web_is_no_folder_that_workers_have_to_see(photos: Path, tmp_path: Path, use: Use) -> None:
-    table = tmp_path / "photos.txt"
+def test_a_source_on_the_web_is_no_folder_that_workers_have_to_see(build: Builder, use: Use) -> None:
+    photos, table = build.source, build.out.with_name("photos.txt")
     table.write_text("".join(f"{path.relative_to(photos).as_posix()}\n" for path in sorted(photos.rglob("*.*"))))
     use(Threads())
     with http(photos) as port:
-        samples = SourceOptions(labels=str(table))
-        build_dataset(f"http://127.0.0.1:{port}/", tmp_path / "out", OPTIONS, RUN, samples)
-        build_dataset(
-            f"http://127.0.0.1:{port}/",
-            tmp_path / "alone",
-            OPTIONS,
-            ALONE,
-            samples,
-        )
-    assert files(tmp_path / "out") == files(tmp_path / "alone")
+        for out, run in (("out", RUN), ("alone", SERIAL)):
+            source, samples = f"http://127.0.0.1:{port}/", SourceOptions(labels=str(table))
+            build_dataset(source, build.out.with_name(out), OPTIONS, run, samples)
+    assert build.files() == build.files("alone")
 
 
 @pytest.fixture
-def sent(photos: Path, tmp_path: Path, use: Use) -> Iterator[RemoteTask]:
+def sent(build: Builder, use: Use) -> RemoteTask:
     """A task whose build waits for it."""
     tasks: list[RemoteTask] = []
 
@@ -281,8 +260,8 @@ def sent(photos: Path, tmp_path: Path, use: Use) -> Iterator[RemoteTask]:
 
     use(Threads(on_task=stop))
     with pytest.raises(BuildError):
-        build_dataset(photos, tmp_path / "out", OPTIONS, RUN)
-    yield tasks[0]
+        build()
+    return tasks[0]
 
 
 def refusal(it: RemoteTask) -> str:

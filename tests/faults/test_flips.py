@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -128,33 +128,14 @@ def test_a_page_of_zeros_anywhere_is_found(sound: Path, tmp_path: Path) -> None:
     assert sum("checked refused" in what for what in found) >= len(found) // 2
 
 
+FIRST = "shards/00000.lmdb"
+
+
 def swapped(root: Path, _: Path) -> None:
     first, second = (root / file.file for file in read_manifest(root).shards)
     first.rename(root / "other")
     second.rename(first)
     (root / "other").rename(second)
-
-
-def repeated(root: Path, _: Path) -> None:
-    first, second = (root / file.file for file in read_manifest(root).shards)
-    shutil.copy(second, first)
-
-
-def missing(root: Path, _: Path) -> None:
-    (root / FIRST).unlink()
-
-
-def foreign(root: Path, other: Path) -> None:
-    shutil.copy(other / FIRST, root / FIRST)
-
-
-def empty(root: Path, _: Path) -> None:
-    (root / FIRST).write_bytes(b"")
-
-
-def a_folder(root: Path, _: Path) -> None:
-    (root / FIRST).unlink()
-    (root / FIRST).mkdir()
 
 
 def named_in_another_order(root: Path, _: Path) -> None:
@@ -163,19 +144,26 @@ def named_in_another_order(root: Path, _: Path) -> None:
     write_manifest(root, values)
 
 
-FIRST = "shards/00000.lmdb"
-CHANGES = [swapped, repeated, missing, foreign, empty, a_folder, named_in_another_order]
+CHANGES: dict[str, Callable[[Path, Path], object]] = {
+    "swapped": swapped,
+    "repeated": lambda root, _: shutil.copy(root / read_manifest(root).shards[1].file, root / FIRST),
+    "missing": lambda root, _: (root / FIRST).unlink(),
+    "foreign": lambda root, other: shutil.copy(other / FIRST, root / FIRST),
+    "empty": lambda root, _: (root / FIRST).write_bytes(b""),
+    "a folder": lambda root, _: ((root / FIRST).unlink(), (root / FIRST).mkdir()),
+    "named in another order": named_in_another_order,
+}
 
 
 def test_a_shard_that_is_not_the_one_of_the_build_is_found_and_refused(sound: Path, tmp_path: Path) -> None:
     other = small_dataset(tmp_path / "other", "lmdb", seed=100)
     damaged = []
-    for change in CHANGES:
-        damaged.append((Path(shutil.copytree(sound, tmp_path / change.__name__)), FIRST))
+    for name, change in CHANGES.items():
+        damaged.append((Path(shutil.copytree(sound, tmp_path / name)), FIRST))
         change(damaged[-1][0], other)
     for change, found in zip(CHANGES, outcomes(sound, damaged), strict=True):
         # Without checks, records of the same length are taken for those that belong there.
-        assert {"found", "checked refused"} <= found or change is named_in_another_order, change
+        assert {"found", "checked refused"} <= found or change == "named in another order", change
         assert "checked refused" in found and not found - REFUSED - {"unchecked wrong"}, change
 
 

@@ -1,16 +1,33 @@
-"""Options that tests build with, and how they compare what came out."""
+"""Options that tests build with, builds that end in the middle, and how they compare what came out."""
 
 from __future__ import annotations
 
 import hashlib
+import os
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from presize.options import BuildOptions, ImageOptions, RunOptions, Size
+import pytest
+from PIL import Image
+
+from pictures import smooth_image
+from presize.builder.run import BuildResult, build_dataset
+from presize.builder.shard_table import ShardDone
+from presize.options import BuildOptions, ImageOptions, RunOptions, Size, SourceOptions
+from presize.store.dataset import Dataset
+from presize.store.manifest import Manifest, read_manifest
 
 SERIAL = RunOptions(engine="sequential", report=False)
 REPORTED = RunOptions(engine="sequential")
 """As a user's build: with its page, which takes longer than all else of a small build."""
+UPDATE = replace(SERIAL, update=True)
+OVERWRITE = replace(SERIAL, overwrite=True)
 SMALL = BuildOptions(ImageOptions(sizes=(Size(64, 64),)))
+BROKEN_PNG = b"\x89PNG\r\n\x1a\n broken"
+
+EPOCH_NS = 1_700_000_000_000_000_000
 
 
 def files(folder: Path) -> dict[str, str]:
@@ -20,3 +37,81 @@ def files(folder: Path) -> dict[str, str]:
         for path in sorted(folder.rglob("*"))
         if path.is_file()
     }
+
+
+def put(path: Path, seed: int) -> None:
+    """A picture that `seed` decides, at `path`, with a modification time that the seed decides, too."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(smooth_image(40 + seed % 7, 50, seed=seed)).save(path)
+    os.utime(path, ns=(EPOCH_NS + seed, EPOCH_NS + seed))
+
+
+def write_photos(folder: Path, count: int = 12) -> Path:
+    """Pictures dogs/00.png, cats/01.png, dogs/02.png, ..."""
+    for i in range(count):
+        put(folder / ("cats" if i % 2 else "dogs") / f"{i:02d}.png", seed=i)
+    return folder
+
+
+class Stopped(Exception):
+    """Stands for whatever ends a build in the middle."""
+
+
+def stop(*_: object) -> None:
+    raise Stopped
+
+
+def stop_after(out: Path, shards: int) -> Callable[[ShardDone], None]:
+    """An on_shard that ends a build in `out` once it has finished so many shards; those that it keeps do not count."""
+
+    def on_shard(_: ShardDone) -> None:
+        if len(list(out.glob(".presize-*.npz"))) >= shards:
+            raise Stopped
+
+    return on_shard
+
+
+class Builder:
+    """Builds of `source` into folders beside it.
+
+    Args:
+        options, samples, run: those of every build that is called without others.
+    """
+
+    def __init__(
+        self,
+        source: Path,
+        options: BuildOptions = SMALL,
+        samples: SourceOptions = SourceOptions(),
+        run: RunOptions = SERIAL,
+    ) -> None:
+        self.source, self.options, self.samples, self.run = source, options, samples, run
+        self.out = source.parent / "out"
+
+    def __call__(
+        self,
+        out: str | Path = "out",
+        options: BuildOptions | None = None,
+        run: RunOptions | None = None,
+        samples: SourceOptions | None = None,
+        **calls: Any,
+    ) -> BuildResult:
+        """Build into `out`, a path from the folder that the source is in; `calls` are build_dataset's."""
+        out = self.out.parent / out
+        return build_dataset(
+            self.source, out, options or self.options, run or self.run, samples or self.samples, **calls
+        )
+
+    def stopped(self, shards: int = 2, out: str = "out", **how: Any) -> None:
+        """Build until so many shards are finished."""
+        with pytest.raises(Stopped):
+            self(out, **how, on_shard=stop_after(self.out.parent / out, shards))
+
+    def data(self, out: str = "out") -> Dataset:
+        return Dataset(self.out.parent / out)
+
+    def manifest(self, out: str = "out") -> Manifest:
+        return read_manifest(self.out.parent / out)
+
+    def files(self, out: str = "out") -> dict[str, str]:
+        return files(self.out.parent / out)

@@ -1,4 +1,4 @@
-"""Builds to be disturbed: what is there before, and the command; how they end, and what must be there then."""
+"""Commands to be disturbed: what is there before, and the command; how they end, and what must be there then."""
 
 from __future__ import annotations
 
@@ -12,9 +12,13 @@ from PIL import Image
 from builds import files
 from faults import Crash, changes_of, run
 from pictures import smooth_image
+from tampering import change_records
 
 Prepare = Callable[[Path, Path], None]
 """Makes a source and what is in OUT before."""
+
+Command = Callable[..., list[object]]
+"""The arguments of the command that is disturbed, of the source, OUT, and options."""
 
 
 def photographs(folder: Path, names: Sequence[str]) -> None:
@@ -35,6 +39,14 @@ def build(raw: Path, out: Path, *options: str) -> list[object]:
     return ["build", raw, out, "--size", "32", "--backend", "sequential", "--no-report", *options]
 
 
+def repair(raw: Path, out: Path) -> list[object]:
+    return ["repair", raw, out, "--jobs", "1"]
+
+
+def derive(raw: Path, out: Path, *options: str) -> list[object]:
+    return ["derive", raw, out, "--size", "24", "--jobs", "1", *options]
+
+
 def built(*options: str) -> Prepare:
     def prepare(raw: Path, out: Path) -> None:
         fresh(raw, out)
@@ -50,6 +62,25 @@ def changed(*options: str) -> Prepare:
         photographs(raw, ["dogs/new.jpg"])
 
     return prepare
+
+
+def damaged(moves: bool, *options: str) -> Prepare:
+    """Datasets that lack a shard; it comes back under another name if it `moves`, since it has other bytes."""
+
+    def prepare(raw: Path, out: Path) -> None:
+        built(*TWOS, *options)(raw, out)
+        for manifest in list(out.rglob("manifest.json")):
+            if moves:
+                change_records(manifest.parent, lambda _shard, _row, value: value)
+            (manifest.parent / "shards" / "00001.lmdb").unlink()
+
+    return prepare
+
+
+def derivable(raw: Path, out: Path) -> None:
+    """A dataset in the place of the source."""
+    built(*TWOS)(raw.with_name("photographs"), raw)
+    assert not out.exists()
 
 
 def parts(*done: str) -> Prepare:
@@ -76,7 +107,7 @@ def crashed(before_the_end: int, *options: str) -> Prepare:
 TWOS = ("--shard-samples", "2")
 UPDATE = (*TWOS, "--update")
 
-SCENARIOS: dict[str, tuple[Prepare, tuple[str, ...]]] = {
+SCENARIOS: dict[str, tuple[Prepare, tuple[str, ...]] | tuple[Prepare, tuple[str, ...], Command]] = {
     "a first build": (fresh, ()),
     "two sizes": (fresh, ("--size", "16")),
     "a folder": (fresh, ("--to", "folder")),
@@ -92,6 +123,9 @@ SCENARIOS: dict[str, tuple[Prepare, tuple[str, ...]]] = {
     "the first part": (fresh, (*TWOS, "--part", "1/2")),
     "the last part": (parts("1/2"), (*TWOS, "--part", "2/2")),
     "the command after all parts": (parts("1/2", "2/2"), TWOS),
+    "a repair": (damaged(False), (), repair),
+    "a repair that moves shards of two sizes": (damaged(True, "--size", "16"), (), repair),
+    "a dataset that is derived": (derivable, (), derive),
 }
 
 NEVER_EMPTY = {
@@ -104,7 +138,10 @@ NEVER_EMPTY = {
 
 
 class Scenario:
-    """A build in `folder` that can be begun again and again.
+    """A command in `folder` that can be begun again and again.
+
+    Args:
+        more: options of builds.
 
     Attributes:
         out: where it writes.
@@ -112,11 +149,12 @@ class Scenario:
     """
 
     def __init__(self, name: str, folder: Path, *more: object) -> None:
-        prepare, options = SCENARIOS[name]
+        prepare, options, *other = SCENARIOS[name]
+        (command,) = other or [build]
         self._start, self._place = folder / "start", folder / "place"
         self._place.mkdir(parents=True)
         self.out = self._place / "out"
-        self.command = [*build(self._place / "raw", self.out, *options), *more]
+        self.command = [*command(self._place / "raw", self.out, *options), *(() if other else more)]
         prepare(self._place / "raw", self.out)
         shutil.copytree(self._place, self._start)
 

@@ -160,12 +160,8 @@ ENGINES: dict[str, Callable[[str], Engine]] = {"dask": Dask, "ray": Ray, "spark"
 
 
 def check_listening(address: str, by_grpc: bool = False) -> None:
-    """Raise OSError unless a connection to `address` is accepted: engines would ask again for minutes.
-
-    Args:
-        address: ``HOST:PORT`` or ``scheme://HOST:PORT``.
-        by_grpc: whether what listens has to answer as gRPC does.
-    """
+    """Raise OSError unless a connection to ``HOST:PORT`` or ``scheme://HOST:PORT`` is accepted, and answered as gRPC
+    does if it has to be: engines would ask again for minutes."""
     try:
         parts = urlsplit(address if "://" in address else f"//{address}")
         host, port = parts.hostname, parts.port

@@ -59,11 +59,8 @@ RunRemote = Callable[[bytes], bytes | str]
 
 
 def make_run_remote(version: str) -> RunRemote:
-    """Return a function that engines pickle by value, since no module has it: a worker without presize can say so.
-
-    Args:
-        version: of presize, which workers must have.
-    """
+    """Return a function that engines pickle by value, since no module has it: a worker without presize, or without this
+    version of it, can say so."""
 
     def run_remote(pickled: bytes) -> bytes | str:
         import socket

@@ -115,13 +115,8 @@ class Encoder(Protocol):
 def encoder(
     spec: EncodeSpec, samples: Iterator[Sources], policy: CrashPolicy | None
 ) -> AbstractContextManager[Encoder]:
-    """Return a context that yields an Encoder.
-
-    Args:
-        spec: how records are made.
-        samples: those that will be asked for, in their order; they are read ahead where storage is slow.
-        policy: None in a process that must not be ended.
-    """
+    """Return a context that yields an Encoder. `samples`, those that will be asked for, are read ahead where storage is
+    slow. Without a policy the process must not be ended."""
     if policy is not None and policy.by_image:
         return _by_image(spec, policy)
     return _in_this_process(spec, samples, policy)
@@ -265,16 +260,8 @@ def _read_ahead(
 
 
 def resized(encoded: Encoded, options: BuildOptions) -> Encoded:
-    """Return the records of a sample in the size of `options`, which has one; those that fit already are left as they
-    are.
-
-    Args:
-        encoded: the records as another dataset has them.
-        options: those of the build that takes them.
-
-    Raises:
-        ImageError: one is damaged.
-    """
+    """Return the records of a sample of another dataset in the size of `options`, which has one; those that fit already
+    are left as they are. Raises ImageError if one is damaged."""
     image = options.image
     ways = {"": (image, False)}
     ways |= {companion.name: (companion.image_options(image), companion.is_exact) for companion in options.companions}

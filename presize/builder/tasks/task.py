@@ -230,12 +230,7 @@ def _check_source(task: Task, unread: int, last: str) -> None:
 
 
 def _check_boxes(extents: npt.NDArray[np.float64], image: Mapping[str, int]) -> None:
-    """Raise ImageError for boxes that reach more than a pixel outside of their image.
-
-    Args:
-        extents: of one sample (see Task).
-        image: the columns of its record.
-    """
+    """Raise ImageError for boxes of a sample (see Task.extents) that reach more than a pixel outside of its image."""
     if np.isnan(extents).any():
         raise ImageError(f"{BOXES}: one has no area, or is not four numbers")
     height, width = image["source_height"], image["source_width"]
@@ -248,12 +243,8 @@ def _check_boxes(extents: npt.NDArray[np.float64], image: Mapping[str, int]) -> 
 
 
 def _copied(task: Task, position: int) -> Encoded | None:
-    """The records of a sample that is copied; None when one of them is damaged, and is to be made again.
-
-    Raises:
-        DatasetError: one is damaged, and has no source.
-        ImageError: one cannot be resized.
-    """
+    """The records of a sample that is copied; None when one of them is damaged, and is to be made again. Raises
+    DatasetError if it has no source, ImageError if it cannot be resized."""
     copies = task.copies
     encoded = _read_records(copies, position) if copies is not None else None
     if copies is None or not copies.are_sources:
@@ -316,11 +307,7 @@ def _are_same(containers: Iterable[Container], then: Iterable[Container]) -> boo
 
 def finished(task: Task, publishing: bool = False) -> ShardTable | None:
     """The table of a task whose shard is there and whole, and was made of its containers as they are now; else None.
-
-    Args:
-        task: any task of the build.
-        publishing: whether a folder's files may have their names already.
-    """
+    When `publishing`, a folder's files may have their names already."""
     table = ShardTable.read(task.sidecar, task.number, task.digest)
     if table is None or not _are_same(task.containers, table.containers):
         return None
