@@ -186,7 +186,6 @@ STANDARD = {"_asdict", "_replace", "_fields", "_exit", "_ntuple_diskusage", "_re
 STILL_PRIVATE = {
     "tests/builder/test_estimate.py",
     "tests/builder/test_keep.py",
-    "tests/datasets/test_changed_transforms.py",
 }
 """Tests that use private names of ours, until they do without."""
 
