@@ -209,16 +209,6 @@ def test_workers_end_when_their_driver_is_killed(dataset: Path) -> None:
         time.sleep(0.02)
 
 
-def test_two_epochs_at_once_are_refused(data: LMDBDataset) -> None:
-    loader = Loader(data, 8, crop=CROP, num_workers=0)
-    first, second = iter(loader), iter(loader)
-    next(first)
-    next(second)
-    with pytest.raises(LoaderError, match="two at a time need two Loaders"):
-        next(first)
-    assert len(list(second)) == 6
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_epoch_ends_with_its_last_batch(workers: int, data: LMDBDataset, plain: list[Any]) -> None:
     with Loader(data, 8, crop=CROP, flip=0.5, shuffle=True, seed=5, num_workers=workers) as loader:
@@ -242,7 +232,7 @@ def test_a_new_epoch_ends_one_whose_iterator_was_kept(workers: int, data: LMDBDa
         left = iter(loader)
         next(left)
         assert digest(loader) == plain[1]
-        with pytest.raises(LoaderError, match="this epoch ended early"):
+        with pytest.raises(LoaderError, match=r"this epoch ended early.*two at a time need two Loaders"):
             next(left)
 
 

@@ -407,18 +407,18 @@ def test_a_damaged_sample_reaches_the_caller_with_its_path(workers: int, make: A
     assert list(batches) == []
 
 
-@pytest.mark.parametrize("name", ["Loader", "make_loader", "DataLoader"])
-def test_a_killed_worker_is_an_error_and_no_hang(name: str, data: LMDBDataset) -> None:
+@pytest.mark.parametrize(
+    ("load", "said"),
+    [
+        (Loader, "a loader worker died .killed by SIGKILL, most often by the OOM"),
+        (make_loader, r"worker.*(killed|exited|died)"),
+    ],
+)
+def test_a_killed_worker_is_an_error_and_no_hang(load: Any, said: str, data: LMDBDataset) -> None:
     others = set(multiprocessing.active_children())
-    loader = MAKERS[name](data, 1, num_workers=2, prefetch_factor=1)
-    batches = iter(loader)
+    batches = iter(load(data, 1, num_workers=2, prefetch_factor=1))
     next(batches)
     os.kill((set(multiprocessing.active_children()) - others).pop().pid or 0, signal.SIGKILL)
-    said = (
-        r"worker.*(killed|exited|died)"
-        if name != "Loader"
-        else "a loader worker died .killed by SIGKILL, most often by the OOM"
-    )
     with pytest.raises((LoaderError, RuntimeError), match=said):
         list(batches)
 

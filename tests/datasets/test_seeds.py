@@ -36,65 +36,50 @@ def data(dataset: Path) -> LMDBDataset:
     return LMDBDataset(dataset, crop=RandomResizedCrop(16), flip=0.5, decode="tensor")
 
 
-def orders(data: LMDBDataset) -> dict[str, Callable[[], Any]]:
-    return {
-        "Shuffled": lambda: Shuffled(len(data)),
-        "ShardShuffled": lambda: ShardShuffled(data.data, window=2),
-        "Weighted": lambda: Weighted(np.ones(len(data))),
-        "class_balanced": lambda: class_balanced(data.targets),
-    }
-
-
-def ways(data: LMDBDataset) -> dict[str, Callable[[], Any]]:
-    """Loaders of presize made without a seed, and a DataLoader."""
-
-    def in_order(order: Callable[[], Any]) -> Callable[[], Any]:
-        return lambda: Loader(data, 8, shuffle=order(), num_workers=0)
-
-    return {
-        "DataLoader": lambda: DataLoader(data, 8, shuffle=True),
-        "Loader": lambda: Loader(data, 8, shuffle=True, num_workers=0),
-        "Loader of a subset": lambda: Loader(data.subset(range(50)), 8, shuffle=True, num_workers=0),
-        "Loader that does not shuffle": lambda: Loader(data, 8, num_workers=0),
-        "make_loader": lambda: make_loader(data, 8, shuffle=True, num_workers=0),
-        "EpochSampler": lambda: DataLoader(data, 8, sampler=EpochSampler(Shuffled(len(data)))),
-        **{name: in_order(order) for name, order in orders(data).items()},
-    }
-
-
 def epoch(loader: Any) -> bytes:
     return b"".join(images.numpy().tobytes() for images, _ in loader)
 
 
-def names() -> list[str]:
-    return [
-        "DataLoader", "Loader", "Loader of a subset", "Loader that does not shuffle", "make_loader", "EpochSampler",
-        "Shuffled", "ShardShuffled", "Weighted", "class_balanced",
-    ]  # fmt: skip
+def in_order(order: Callable[[LMDBDataset], Any]) -> Callable[[LMDBDataset], Loader]:
+    return lambda data: Loader(data, 8, shuffle=order(data), num_workers=0)
 
 
-@pytest.mark.parametrize("way", names())
+WAYS: dict[str, Callable[[LMDBDataset], Any]] = {
+    "DataLoader": lambda data: DataLoader(data, 8, shuffle=True),
+    "Loader of a subset": lambda data: Loader(data.subset(range(50)), 8, shuffle=True, num_workers=0),
+    "Loader that does not shuffle": lambda data: Loader(data, 8, num_workers=0),
+    "make_loader": lambda data: make_loader(data, 8, shuffle=True, num_workers=0),
+    "EpochSampler": lambda data: DataLoader(data, 8, sampler=EpochSampler(Shuffled(len(data)))),
+    "Loader": in_order(lambda _: True),
+    "Shuffled": in_order(lambda data: Shuffled(len(data))),
+    "ShardShuffled": in_order(lambda data: ShardShuffled(data.data, window=2)),
+    "Weighted": in_order(lambda data: Weighted(np.ones(len(data)))),
+    "class_balanced": in_order(lambda data: class_balanced(data.targets)),
+}
+"""Loaders of presize made without a seed, and a DataLoader."""
+
+
+@pytest.mark.parametrize("make", WAYS.values(), ids=WAYS)
 def test_a_loader_made_anew_for_each_epoch_reads_another_one_each_time_and_the_same_after_manual_seed(
-    way: str, data: LMDBDataset
+    make: Callable[[LMDBDataset], Any], data: LMDBDataset
 ) -> None:
-    make = ways(data)[way]
     torch.manual_seed(1)
-    first = [epoch(make()) for _ in range(3)]
+    first = [epoch(make(data)) for _ in range(3)]
     assert len(set(first)) == 3
     torch.manual_seed(1)
-    assert [epoch(make()) for _ in range(3)] == first
+    assert [epoch(make(data)) for _ in range(3)] == first
     torch.manual_seed(2)
-    assert epoch(make()) not in first
+    assert epoch(make(data)) not in first
 
 
-@pytest.mark.parametrize("way", names())
-def test_a_seed_is_drawn_when_the_first_epoch_begins(way: str, data: LMDBDataset) -> None:
-    loader = ways(data)[way]()
+@pytest.mark.parametrize("make", WAYS.values(), ids=WAYS)
+def test_a_seed_is_drawn_when_the_first_epoch_begins(make: Callable[[LMDBDataset], Any], data: LMDBDataset) -> None:
+    loader = make(data)
     torch.manual_seed(1)
     first = [epoch(loader), epoch(loader)]
     assert first[0] != first[1]
     torch.manual_seed(1)
-    again = ways(data)[way]()
+    again = make(data)
     assert [epoch(again), epoch(again)] == first
 
 

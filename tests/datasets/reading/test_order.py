@@ -131,16 +131,21 @@ def test_any_part_of_a_long_shuffle_lies_inside_and_has_no_sample_twice(length: 
     assert samples.max() < length
 
 
-def test_the_order_of_a_seed_never_changes() -> None:
+@pytest.mark.parametrize(
+    ("order", "samples", "reason"),
+    [
+        (Shuffled(1000, 1), [485, 149, 626, 480, 501, 912], "sorted"),
+        (Shuffled(1_281_167, 1), [617697, 705462, 90253, 1065363, 592250, 904716], "a Feistel network"),
+        (Shuffled(14_197_122, 1), [1310962, 1875837, 12443626, 11987191, 5824994, 9006389], "a longer one"),
+        (ShardShuffled(dealt(5000, 20), 1, 4), [2674, 4034, 4359, 1897, 1786, 4863], "by shards"),
+        (hosts_of(dealt(5000, 3), 4, 2, window=4), [867, 2487, 2318, 2586, 1323, 1594], "by shards and hosts"),
+        (Weighted(np.arange(5000), 1), [3666, 4625, 2038, 4107, 3151, 4184], "weighted"),
+        (class_balanced(np.arange(5000) // 1700, 1), [3372, 3809, 390, 3706, 2682, 4653], "balanced"),
+    ],
+)
+def test_the_order_of_a_seed_never_changes(order: Order, samples: list[int], reason: str) -> None:
     """Or a run could not be resumed after an upgrade."""
-    positions = np.arange(6)
-    assert Shuffled(1000, seed=1).samples(2, positions).tolist() == GOLDEN["sorted"]
-    assert Shuffled(1_281_167, seed=1).samples(2, positions).tolist() == GOLDEN["feistel"]
-    assert Shuffled(14_197_122, seed=1).samples(2, positions).tolist() == GOLDEN["feistel, longer"]
-    assert ShardShuffled(dealt(5000, 20), 1, 4).samples(2, positions).tolist() == GOLDEN["shards"]
-    assert hosts_of(dealt(5000, 3), 4, 2, window=4).samples(2, positions).tolist() == GOLDEN["shards by host"]
-    assert Weighted(np.arange(5000), 1).samples(2, positions).tolist() == GOLDEN["weighted"]
-    assert class_balanced(np.arange(5000) // 1700, 1).samples(2, positions).tolist() == GOLDEN["balanced"]
+    assert order.samples(2, np.arange(6)).tolist() == samples, reason
 
 
 @pytest.mark.parametrize(
@@ -157,17 +162,6 @@ def test_the_order_of_a_seed_never_changes() -> None:
 )
 def test_the_order_of_a_length_never_changes(length: int, samples: list[int], reason: str) -> None:
     assert Shuffled(length, seed=1).samples(2, np.arange(6)).tolist() == samples, reason
-
-
-GOLDEN = {
-    "sorted": [485, 149, 626, 480, 501, 912],
-    "feistel": [617697, 705462, 90253, 1065363, 592250, 904716],
-    "feistel, longer": [1310962, 1875837, 12443626, 11987191, 5824994, 9006389],
-    "shards": [2674, 4034, 4359, 1897, 1786, 4863],
-    "shards by host": [867, 2487, 2318, 2586, 1323, 1594],
-    "weighted": [3666, 4625, 2038, 4107, 3151, 4184],
-    "balanced": [3372, 3809, 390, 3706, 2682, 4653],
-}
 
 
 def test_a_shuffle_takes_no_memory_for_its_length() -> None:
