@@ -31,7 +31,7 @@ Pixels = npt.NDArray[np.uint8]
 
 
 class Skipped(NamedTuple):
-    """A sample that was left out of its batch: where it would have been, and why. A tuple, to be sorted and sent."""
+    """A sample that was left out of its batch: where it would have been, and why."""
 
     position: int
     reason: str
@@ -42,7 +42,7 @@ class RowFormat(NamedTuple):
 
     Attributes:
         dtype: of the numbers.
-        fill: writes the views of a region into their rows; called as read_region is. Module-level, to be pickled.
+        fill: writes the views of a region into their rows; called as read_region is. It can be pickled.
     """
 
     dtype: torch.dtype
@@ -114,6 +114,9 @@ class BatchReader:
         channels = 1 if self.is_exact else data.manifest.channels
         self.shapes = [(*(self._size() if crop is None else as_size(crop.size)), channels) for crop in self._views]
         """(height, width, channels) of the images of each view."""
+        self._sides = np.array([shape[:2] for shape in self.shapes])
+        is_jpeg = data.manifest.format == "jpeg"
+        self._can_reduce = np.array([is_jpeg and crop is not None and not crop.exact for crop in self._views])
         self.deep = data.manifest.depth == 16 and not self.is_exact
         """True if images have 16 bits per channel."""
         dtype = torch.uint16 if data.manifest.depth == 16 else torch.uint8
@@ -177,7 +180,7 @@ class BatchReader:
         drawn = self._draw(samples, seed, epoch, keys)
         begins, ends = drawn.boxes[:, :, :2], drawn.boxes[:, :, :2] + drawn.boxes[:, :, 2:]
         outside: npt.NDArray[np.bool_] = np.any((begins < 0) | (ends > drawn.shapes[:, np.newaxis]), axis=2)
-        too_large = drawn.shapes.prod(axis=1) > self.data.max_pixels
+        too_large = drawn.shapes[:, 0] * drawn.shapes[:, 1] > self.data.max_pixels
         left_out = outside.any(axis=1) | too_large
         skipped = []
         for at in np.flatnonzero(left_out).tolist():
@@ -266,15 +269,12 @@ class BatchReader:
     def _scales(self, boxes: Ints) -> Ints:
         """At which fraction each view is decoded, (n, views): 8 for 1/8, where that leaves enough pixels, and the box
         lies on whole ones of it."""
-        if self.data.manifest.format != "jpeg":
-            return np.ones(boxes.shape[:2], np.int64)
-        sizes = np.array([shape[:2] for shape in self.shapes])
-        inexact = np.array([crop is not None and not crop.exact for crop in self._views])
-        allowed = [
-            inexact & (boxes[:, :, 2:] >= scale * sizes).all(axis=2) & (boxes % scale == 0).all(axis=2)
-            for scale in DECODE_SCALES
-        ]
-        return np.select(allowed, DECODE_SCALES, 1)
+        scales = np.ones(boxes.shape[:2], np.int64)
+        if (boxes[:, :, 2:] >= 2 * self._sides).any():  # else none: it takes less than what follows for one sample
+            most = (boxes[:, :, 2:] // self._sides).min(axis=2)
+            for scale in reversed(DECODE_SCALES):
+                scales[self._can_reduce & (most >= scale) & (boxes % scale == 0).all(axis=2)] = scale
+        return scales
 
     def _regions(
         self, samples: Sequence[int], parts: Sequence[list[_Part]], on_damage: Callable[[int, DatasetError], None]

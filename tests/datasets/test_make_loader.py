@@ -86,8 +86,7 @@ def test_an_empty_dataset_gives_no_batches(workers: int, data: LMDBDataset) -> N
 # --- torch's own samplers in a plain DataLoader ---
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("collate_fn", [None, collate], ids=["torch's collate", "our collate"])
+@pytest.mark.parametrize(("workers", "collate_fn"), [(0, None), (2, collate)], ids=["torch's collate", "our collate"])
 def test_torchs_own_samplers_draw_new_crops_each_epoch(workers: int, collate_fn: Any, data: LMDBDataset) -> None:
     weights = np.zeros(len(data))
     weights[:4] = 1
