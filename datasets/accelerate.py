@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from presize.datasets.reading.schedule import Schedule
+from presize.datasets.reading.order import Schedule
 from presize.errors import OptionError
 
 

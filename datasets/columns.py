@@ -1,9 +1,10 @@
-"""Index columns as targets: a sample's values as Python objects, those of a batch as tensors or lists."""
+"""Index columns as targets: values, vectors, and boxes and keypoints, which move with the crop of their image."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from operator import itemgetter
+import importlib
+from collections.abc import Sequence
+from itertools import compress, repeat
 from typing import Any
 
 import numpy as np
@@ -12,140 +13,65 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from presize.datasets.collate import AsList, collate_targets
+from presize.datasets.collate import collate_targets
 from presize.datasets.crops import CropGeometry
-from presize.datasets.joined import JoinedData
-from presize.datasets.objects import FlipPairs, with_objects
-from presize.datasets.reading.batches import BatchReader
+from presize.datasets.joined import Data
 from presize.errors import DatasetError, OptionError
-from presize.options import check_type
-from presize.store.dataset import Dataset
-
-Target = str | Sequence[str] | Mapping[str, str] | None
-"""One column; several, which give a tuple; or the columns of a dict, by its keys."""
-
-Vocabulary = Mapping[str, Sequence[Any] | None]
-"""For some columns the values that their numbers stand for; None for the sorted values of the column."""
+from presize.options import Coordinates, check_type
 
 Records = npt.NDArray[np.int64]
+FlipPairs = Sequence[tuple[int, int]]
+"""Keypoints that change places when an image is mirrored, such as the left eye and the right one, by number."""
 
-
-class Targets:
-    """What comes beside the images.
-
-    Args:
-        data: the dataset.
-        target: the columns.
-        vocabulary: columns whose values become numbers.
-        multi_hot: columns of lists that become vectors of 0 and 1.
-        flip_pairs, tv_tensors: as in LMDBDataset.
-
-    Attributes:
-        moves: whether a target depends on what is shown of its image (presize.datasets.objects).
-        vocabulary: for each column of numbers that stand for values, these values.
-        as_list: for collate_targets.
-
-    Raises:
-        DatasetError: there is no such column, or it is damaged.
-        OptionError: an option does not fit the columns.
-    """
-
-    def __init__(
-        self,
-        data: Dataset | JoinedData,
-        target: Target,
-        vocabulary: Vocabulary,
-        multi_hot: Sequence[str],
-        flip_pairs: FlipPairs = (),
-        tv_tensors: bool = False,
-    ) -> None:
-        names = target_columns(target)
-        for option, its in (("vocabulary", vocabulary), ("multi_hot", multi_hot)):
-            others = [name for name in its if name not in names]
-            if others:
-                raise OptionError(f"{option}: {others[0]!r} is no column of target={target!r}")
-        self.vocabulary: dict[str, list[Any]] = {}
-        columns: list[TargetColumn | MultiHotColumn] = []
-        for name in names:
-            numbers = None
-            if name in vocabulary or name in multi_hot:
-                numbers, self.vocabulary[name] = _numbered(data, name, vocabulary.get(name))
-            if name in multi_hot:
-                columns.append(MultiHotColumn(name, numbers, len(self.vocabulary[name])))
-            else:
-                columns.append(TargetColumn(data, name, numbers))
-        self._columns: list[Any] = with_objects(data, columns, flip_pairs, tv_tensors)
-        self.moves = any(column.moves for column in self._columns)
-        # As torch's default collate has it: a list of columns for a tuple, and texts as a list within a dict alone.
-        self._join: Any = tuple
-        self._join_batch: Any = list
-        self._texts: type = tuple
-        if isinstance(target, str):
-            self._join = self._join_batch = itemgetter(0)
-        elif isinstance(target, Mapping):
-            self._join = self._join_batch = lambda values: dict(zip(target, values, strict=True))
-            self._texts = list
-        as_list = [column.as_list for column in self._columns]
-        self.as_list: AsList = self._join(as_list) if any(as_list) else False
-
-    def __getitem__(self, i: int) -> Any:
-        """The target of record `i`."""
-        return self._join([column[i] for column in self._columns])
-
-    def at(self, i: int, shown: CropGeometry | None) -> Any:
-        """The target of record `i`, of whose image `shown` is to be seen; None for all of it."""
-        return self._join([column.at(i, shown) if column.moves and shown else column[i] for column in self._columns])
-
-    def check_reader(self, reader: BatchReader) -> None:
-        """Raise OptionError for several views of images whose targets move with a crop."""
-        if self.moves and reader.has_views:
-            raise OptionError("crop: boxes and keypoints move with one crop, got several; choose one, or other targets")
-
-    def shown(
-        self, reader: BatchReader, records: Records, seed: int, epoch: int, keys: npt.NDArray[np.int64]
-    ) -> Sequence[CropGeometry | None]:
-        """What `reader` shows of each of `records`, for batch(); None where no target depends on it."""
-        return reader.shown(records, seed, epoch, keys) if self.moves else [None] * len(records)
-
-    def batch(self, records: Records, shown: Sequence[CropGeometry | None] | None = None) -> Any:
-        """The targets of many records, as presize.datasets.collate combines them."""
-        if shown is None or not self.moves:
-            return self._join_batch([column.batch(records, self._texts) for column in self._columns])
-        visits = list(zip(records.tolist(), shown, strict=True))
-        return self._join_batch(
-            [
-                [column.at(i, shown) for i, shown in visits] if column.moves else column.batch(records, self._texts)
-                for column in self._columns
-            ]
-        )
-
-    def array(self, records: Records) -> npt.NDArray[Any]:
-        """The values of a single column, in a new array; of objects where they are not numbers."""
-        values: npt.NDArray[Any] = self._columns[0].array(records)
-        return values
+Shown = Sequence[CropGeometry | None]
+"""What is shown of the image of each sample; None for all of it."""
 
 
 class TargetColumn:
-    """An index column whose values come as plain Python objects.
+    """A column of a target.
+
+    Attributes:
+        name: of the index column.
+        type: Arrow's, of the values.
+        as_list: whether the values of a batch stay a list of Python objects: they have nulls, are lists of uneven
+            length, or such as torch cannot stack. It holds for the column, so that all batches have one type.
+        moves: whether a value depends on what is shown of its image.
+    """
+
+    moves = False
+
+    def __init__(self, name: str, type: pa.DataType, as_list: bool) -> None:
+        self.name, self.type, self.as_list = name, type, as_list
+
+    def at(self, i: int, shown: CropGeometry | None = None) -> Any:
+        """The value of record `i`, of whose image `shown` is to be seen; None for all of it."""
+        raise NotImplementedError
+
+    def batch(self, records: Records, texts: type, shown: Shown | None = None) -> Any:
+        """The values of many records as collate_targets combines them: numbers become int64 or float64 (n,), strings
+        `texts`, a list or tuple."""
+        visits = zip(records.tolist(), repeat(None) if shown is None else shown, strict=False)
+        return collate_targets(texts(self.at(*visit) for visit in visits), self.as_list)
+
+    def array(self, records: Records) -> npt.NDArray[Any]:
+        """The values in a new array: numbers, with int64 for whole ones as in a batch, or read-only Python objects."""
+        array = np.empty(len(records), object)  # np.array() would make a matrix of lists of one length
+        array[:] = [self.at(i) for i in records.tolist()]
+        array.flags.writeable = False  # made anew at each use, so that changes would be lost
+        return array
+
+
+class ValueColumn(TargetColumn):
+    """A column whose values come as plain Python objects.
 
     Args:
         data: the dataset.
         name: the column.
         numbers: what to give in place of its values; None for themselves.
-
-    Attributes:
-        type: Arrow's, of the values.
-        as_list: whether the values of a batch stay a list of Python objects: they have nulls, are lists of uneven
-            length, or such as torch cannot stack. It holds for the column, so that all batches have one type.
-        moves: whether the value depends on the crop of the image (presize.datasets.objects).
     """
 
-    moves = False
-
-    def __init__(self, data: Dataset | JoinedData, name: str, numbers: pa.Array | None = None) -> None:
+    def __init__(self, data: Data, name: str, numbers: pa.Array | None = None) -> None:
         column = data.column(name) if numbers is None else numbers
-        self.name = name
-        self.type = column.type
         self._values: Any = column
         self._numbers: npt.NDArray[Any] | None = None
         if column.null_count == 0 and (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
@@ -153,31 +79,27 @@ class TargetColumn:
         elif numbers is None:
             data.check_column(name)
         is_huge = pa.types.is_uint64(column.type) and (pc.max(column).as_py() or 0) >= 2**63
-        self.as_list = column.null_count > 0 or is_huge or not (_is_plain(column.type) or _is_even(column))
+        as_list = column.null_count > 0 or is_huge or not (_is_plain(column.type) or _is_even(column))
+        super().__init__(name, column.type, as_list)
 
-    def __getitem__(self, i: int) -> Any:
+    def at(self, i: int, _: CropGeometry | None = None) -> Any:
         return self._values[i].as_py() if self._numbers is None else self._numbers.item(i)
 
-    def batch(self, records: Records, texts: type) -> Any:
-        """As collate_targets combines them: numbers become int64 or float64 (n,), strings `texts`, a list or tuple."""
+    def batch(self, records: Records, texts: type, shown: Shown | None = None) -> Any:
         kind = "" if self._numbers is None else self._numbers.dtype.kind
-        if self._numbers is not None and kind in "if":
-            return torch.from_numpy(self._numbers[records].astype(np.int64 if kind == "i" else np.float64))
-        return collate_targets(texts(self[i] for i in records.tolist()), self.as_list)
+        if self._numbers is None or kind not in "if":
+            return super().batch(records, texts, shown)
+        return torch.from_numpy(self._numbers[records].astype(np.int64 if kind == "i" else np.float64))
 
     def array(self, records: Records) -> npt.NDArray[Any]:
-        """In a new array: numbers, with int64 for whole ones as in a batch, or read-only Python objects."""
-        if self._numbers is not None:
-            values = np.asarray(self._numbers[records])
-            is_whole = values.dtype.kind in "iu" and np.can_cast(values.dtype, np.int64)
-            return values.astype(np.int64) if is_whole else values
-        array = np.empty(len(records), object)  # np.array() would make a matrix of lists of one length
-        array[:] = [self[i] for i in records.tolist()]
-        array.flags.writeable = False  # made anew at each use, so that changes would be lost
-        return array
+        if self._numbers is None:
+            return super().array(records)
+        values = np.asarray(self._numbers[records])
+        is_whole = values.dtype.kind in "iu" and np.can_cast(values.dtype, np.int64)
+        return values.astype(np.int64) if is_whole else values
 
 
-class MultiHotColumn:
+class MultiHotColumn(TargetColumn):
     """A column of lists as vectors: float32 (width,), 1 at the numbers that a list holds and 0 elsewhere.
 
     Args:
@@ -186,54 +108,245 @@ class MultiHotColumn:
         width: the length of the vectors.
     """
 
-    as_list = False
-    moves = False
-
     def __init__(self, name: str, numbers: Any, width: int) -> None:
-        if not _is_list(numbers.type):
+        if not is_list(numbers.type):
             raise OptionError(f"multi_hot: column {name!r} holds no lists; leave it out, it needs a vocabulary alone")
-        self.name = name
-        self.type = pa.list_(pa.float32(), width)
+        super().__init__(name, pa.list_(pa.float32(), width), as_list=False)
         self._ends = numbers.offsets.to_numpy()
         self._places = numbers.values.to_numpy()
-        self._width = width
 
-    def __getitem__(self, i: int) -> torch.Tensor:
-        return self._rows([i])[0]
+    def at(self, i: int, _: CropGeometry | None = None) -> torch.Tensor:
+        return torch.from_numpy(self.array(np.array([i]))[0])
 
-    def batch(self, records: Records, _: type) -> torch.Tensor:
-        """float32 (n, width)."""
-        return self._rows(records.tolist())
+    def batch(self, records: Records, texts: type, shown: Shown | None = None) -> torch.Tensor:  # noqa: ARG002
+        return torch.from_numpy(self.array(records))
 
     def array(self, records: Records) -> npt.NDArray[Any]:
         """float32 (n, width)."""
-        return self._rows(records.tolist()).numpy()
-
-    def _rows(self, records: Sequence[int]) -> torch.Tensor:
-        rows = np.zeros((len(records), self._width), np.float32)
-        for row, i in zip(rows, records, strict=True):
+        rows = np.zeros((len(records), self.type.list_size), np.float32)
+        for row, i in zip(rows, records.tolist(), strict=True):
             row[self._places[self._ends[i] : self._ends[i + 1]]] = 1
-        return torch.from_numpy(rows)
+        return rows
 
 
-def target_columns(target: Target) -> list[str]:
-    """The columns of a target, in its order."""
-    if target is None:
-        return []
-    if isinstance(target, str):
-        return [target]
-    return list(target.values() if isinstance(target, Mapping) else target)
+class ListColumn(TargetColumn):
+    """A column of lists, of which each has a value for each object.
+
+    Attributes:
+        lengths: of the lists, (n,).
+        box_column: the boxes of the objects: those that have no area left are left out here, too.
+    """
+
+    moves = True
+
+    def __init__(self, data: Data, name: str) -> None:
+        column: Any = data.column(name)
+        data.check_column(name)
+        column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+        if not pa.types.is_large_list(column.type):
+            raise OptionError(f"target: column {name!r} of {data.root} holds {column.type}, expected lists")
+        super().__init__(name, column.type, as_list=True)
+        self.box_column: BoxColumn | None = None
+        self._values = column
+        self._data = data
+        self._offsets = np.asarray(column.offsets)
+        self.lengths = np.asarray(pc.fill_null(pc.list_value_length(column), 0))
+
+    def at(self, i: int, shown: CropGeometry | None = None) -> Any:
+        if shown is None:
+            size = self._data.shape(i)
+            shown = CropGeometry((0, 0, *size), size)
+        return self._moved(i, shown)
+
+    def _moved(self, i: int, shown: CropGeometry) -> Any:
+        """The value of sample `i`, of whose image `shown` is to be seen."""
+        raise NotImplementedError
+
+    def _numbers(self, what: str) -> npt.NDArray[np.float32]:
+        """The numbers of all samples, float32 (lists, length of each)."""
+        lists: Any = self._values.values
+        is_plain = pa.types.is_fixed_size_list(lists.type) and lists.type.value_type == pa.float32()
+        if not is_plain or lists.null_count or lists.flatten().null_count or lists.type.list_size < 1:
+            raise DatasetError(
+                f"the index of {self._data.root} is damaged: column {self.name!r} holds {self.type}, not {what}"
+            )
+        numbers = lists.flatten().to_numpy(zero_copy_only=True)
+        return np.asarray(numbers).reshape(-1, lists.type.list_size)
 
 
-def _numbered(
-    data: Dataset | JoinedData, name: str, values: Sequence[Any] | None
-) -> tuple[pa.Array | pa.ChunkedArray, list[Any]]:
+class BoxColumn(ListColumn):
+    """A column of boxes: float32 (n, 4), x1, y1, x2, y2 in pixels, those alone of which something is left."""
+
+    def __init__(self, data: Data, name: str, tv: Any = None) -> None:
+        super().__init__(data, name)
+        self._boxes = self._numbers("boxes")
+        if self._boxes.shape[1] != 4:
+            raise DatasetError(f"the index of {data.root} is damaged: boxes of {self._boxes.shape[1]} numbers")
+        self._tv = tv
+
+    def _moved(self, i: int, shown: CropGeometry) -> Any:
+        moved = self._boxes_of(i, shown)
+        kept = _have_area(moved) if self.box_column is None else self.box_column.kept(i, shown)
+        boxes = torch.from_numpy(moved[kept])
+        return boxes if self._tv is None else self._tv.BoundingBoxes(boxes, format="XYXY", canvas_size=shown.size)
+
+    def kept(self, i: int, shown: CropGeometry) -> npt.NDArray[np.bool_]:
+        """Which of the boxes of a sample have an area."""
+        return _have_area(self._boxes_of(i, shown))
+
+    def _boxes_of(self, i: int, shown: CropGeometry) -> npt.NDArray[np.float32]:
+        boxes = self._boxes[self._offsets[i] : self._offsets[i + 1]].astype(np.float64)
+        height, width = shown.size
+        _move(boxes[:, 0::2], boxes[:, 1::2], shown)
+        np.clip(boxes, 0, (width, height, width, height), out=boxes)
+        if shown.flip:
+            boxes[:, 0::2] = boxes[:, 2::-2]
+        return boxes.astype(np.float32)
+
+
+class KeypointColumn(ListColumn):
+    """A column of keypoints: float32 (objects, points, 2 or 3), x and y in pixels, and the visibility of each.
+
+    With a visibility, points outside of the crop, and those that were not visible before, are 0, 0, 0; without one
+    they lie outside.
+    """
+
+    def __init__(self, data: Data, name: str, format: str, pairs: FlipPairs = (), tv: Any = None) -> None:
+        super().__init__(data, name)
+        numbers = self._numbers("keypoints")
+        if numbers.shape[1] % len(format):
+            raise DatasetError(f"the index of {data.root} is damaged: keypoints {format} of {numbers.shape[1]} numbers")
+        self._points = numbers.reshape(len(numbers), -1, len(format))
+        points = self._points.shape[1]
+        self._mirrored = np.arange(points)
+        for first, second in pairs if len(numbers) else ():
+            if not (0 <= first < points and 0 <= second < points):
+                raise OptionError(
+                    f"flip_pairs: ({first}, {second}) are not two of the {points} points of each object in {name!r}, "
+                    "numbered from 0"
+                )
+            self._mirrored[[first, second]] = second, first
+        self._tv = tv if format == "xy" and hasattr(tv, "KeyPoints") else None
+
+    def _moved(self, i: int, shown: CropGeometry) -> Any:
+        points = self._points[self._offsets[i] : self._offsets[i + 1]].astype(np.float64)
+        x, y = points[:, :, 0], points[:, :, 1]
+        _move(x, y, shown)
+        if shown.flip:
+            points = points[:, self._mirrored]
+        if points.shape[2] == 3:
+            height, width = shown.size
+            x, y = points[:, :, 0], points[:, :, 1]
+            points[~((x >= 0) & (x <= width) & (y >= 0) & (y <= height) & (points[:, :, 2] != 0))] = 0
+        if self.box_column is not None:
+            points = points[self.box_column.kept(i, shown)]
+        found = torch.from_numpy(points.astype(np.float32))
+        return found if self._tv is None else self._tv.KeyPoints(found, canvas_size=shown.size)
+
+
+class ObjectColumn(ListColumn):
+    """A column with a value for each box, such as its class: of the boxes that are left. Numbers come as a tensor."""
+
+    def __init__(self, data: Data, column: TargetColumn) -> None:
+        super().__init__(data, column.name)
+        self._column = column
+        kind = column.type.value_type
+        self._dtype: torch.dtype | None = None
+        if pa.types.is_integer(kind):
+            self._dtype = torch.int64
+        elif pa.types.is_floating(kind):
+            self._dtype = torch.float32
+
+    def _moved(self, i: int, shown: CropGeometry) -> Any:
+        values = self._column.at(i) or ()
+        left = list(values if self.box_column is None else compress(values, self.box_column.kept(i, shown).tolist()))
+        return left if self._dtype is None or None in left else torch.tensor(left, dtype=self._dtype)
+
+
+def _have_area(boxes: npt.NDArray[np.float32]) -> npt.NDArray[np.bool_]:
+    return np.asarray((boxes[:, 2:] > boxes[:, :2]).all(axis=1))
+
+
+def _move(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64], shown: CropGeometry) -> None:
+    """Bring coordinates of the stored image, in place, to those of what is shown of it."""
+    (top, left, box_height, box_width), (height, width), flip = shown
+    x -= left
+    x *= width / box_width
+    y -= top
+    y *= height / box_height
+    if flip:
+        np.subtract(width, x, out=x)
+
+
+def with_objects(
+    data: Data, columns: Sequence[TargetColumn], flip_pairs: FlipPairs, tv_tensors: bool
+) -> list[TargetColumn]:
+    """`columns`, with those in their places that know boxes, keypoints, and lists that have a value for each box.
+
+    Raises:
+        OptionError: a list beside boxes has not a value for each of them, or `flip_pairs` are not of the keypoints.
+    """
+    boxes, points = declared(data, "boxes"), declared(data, "keypoints")
+    tv = tv_tensors_module() if tv_tensors else None
+    has_boxes = any(column.name in boxes for column in columns)
+    found: list[TargetColumn] = []
+    for column in columns:
+        if column.name in boxes:
+            column = BoxColumn(data, column.name, tv)
+        elif column.name in points:
+            column = KeypointColumn(data, column.name, points[column.name], flip_pairs, tv)
+        elif has_boxes and pa.types.is_large_list(column.type):
+            column = ObjectColumn(data, column)
+        found.append(column)
+    if flip_pairs and not any(isinstance(column, KeypointColumn) for column in found):
+        raise OptionError("flip_pairs: there is no column of keypoints in target")
+    box_columns = [column for column in found if isinstance(column, BoxColumn)]
+    for column in found if box_columns else ():
+        if isinstance(column, ListColumn):
+            box_column = _box_column(data, column, box_columns)
+            column.box_column = None if box_column is column else box_column
+    return found
+
+
+def _box_column(data: Data, column: ListColumn, box_columns: Sequence[BoxColumn]) -> BoxColumn:
+    """The first of the columns of boxes of which each has a value in `column`."""
+    for box_column in box_columns:
+        if np.array_equal(box_column.lengths, column.lengths):
+            return box_column
+    lengths, boxes = column.lengths, box_columns[0].lengths
+    first = int((lengths != boxes).argmax())
+    raise OptionError(
+        f"target: lists beside boxes have one value a box, and of {data.path(first)} {column.name!r} has "
+        f"{lengths[first]} where {box_columns[0].name!r} has {boxes[first]}; leave one of them out"
+    )
+
+
+def declared(data: Data, option: str) -> dict[str, str]:
+    """The columns that the build declared as boxes or keypoints, and what their numbers are."""
+    found = data.manifest.identity["options"].get(option, [])
+    if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
+        raise DatasetError(f"the manifest of {data.root} is damaged: expected a list of {option}, got {found!r}")
+    places = map(Coordinates.parse_keypoints if option == "keypoints" else Coordinates.parse_boxes, found)
+    return {place.column: place.numbers for place in places}
+
+
+def tv_tensors_module() -> Any:
+    """torchvision.tv_tensors. Raises OptionError where torchvision is not installed."""
+    try:
+        return importlib.import_module("torchvision.tv_tensors")
+    except ImportError:
+        raise OptionError(
+            "tv_tensors: they are torchvision's, which is not installed: pip install torchvision"
+        ) from None
+
+
+def numbered(data: Data, name: str, values: Sequence[Any] | None) -> tuple[pa.Array | pa.ChunkedArray, list[Any]]:
     """A column, or the lists in it, with the position of each value in `values`, and these. A null stays one."""
     column = data.column(name)
     data.check_column(name)
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
-    inner = column.flatten() if _is_list(column.type) else column
+    inner = column.flatten() if is_list(column.type) else column
     if pa.types.is_null(inner.type):
         inner = inner.cast(pa.large_string())
     if not (pa.types.is_integer(inner.type) or pa.types.is_large_string(inner.type)):
@@ -243,14 +356,14 @@ def _numbered(
     known = _known(name, values, inner)
     numbers = pc.index_in(inner, known)
     unknown = inner.filter(pc.is_null(numbers))
-    if not _is_list(column.type):
+    if not is_list(column.type):
         unknown = unknown.drop_null()
     if len(unknown):
         raise OptionError(
             f"vocabulary: {len(unknown):,} of the values of column {name!r} in {data.root} are not in it, such as "
             f"{unknown[0].as_py()!r}"
         )
-    if _is_list(column.type):
+    if is_list(column.type):
         lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy()
         ends = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
         numbers = pa.LargeListArray.from_arrays(ends, numbers, mask=column.is_null())
@@ -278,57 +391,15 @@ def _is_plain(kind: pa.DataType) -> bool:
     return any(test(kind) for test in tests)
 
 
-def _is_list(kind: pa.DataType) -> bool:
+def is_list(kind: pa.DataType) -> bool:
     return any(is_one(kind) for is_one in (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list))
 
 
 def _is_even(column: Any) -> bool:
     """Whether a column has lists of one length, of values that torch's default collate takes."""
-    if not _is_list(column.type) or not _is_plain(column.type.value_type):
+    if not is_list(column.type) or not _is_plain(column.type.value_type):
         return False
     chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
     if any(chunk.flatten().null_count for chunk in chunks):
         return False
     return len({int(length) for chunk in chunks for length in np.unique(np.asarray(chunk.value_lengths()))}) < 2
-
-
-def chosen_target(data: Dataset, target: Target) -> Target:
-    """`target`, and None for the label of a dataset without one."""
-    if target == "label" and "label" not in data.index.schema.names:
-        return None
-    return dict(target) if isinstance(target, Mapping) else target
-
-
-def find_split(data: Dataset | JoinedData, rows: Records | None, name: Any, column: str) -> Records:
-    """Which of the samples, `rows` of `data` or all of it, have the value `name` in a column: ascending positions.
-
-    Raises:
-        DatasetError: there is no such column.
-        OptionError: there are no such samples.
-    """
-    values = data.column(column)
-    data.check_column(column)
-    try:
-        found = np.asarray(pc.fill_null(pc.equal(values, pa.scalar(name, values.type)), False))
-    except (pa.ArrowException, OverflowError):  # of another type, or of one without equality
-        found = np.zeros(len(values), np.bool_)
-    positions = np.flatnonzero(found if rows is None else found[rows])
-    if not len(positions):
-        others = ", ".join(map(repr, find_splits(data, rows, column)[:8]))
-        raise OptionError(
-            f"split: no sample of {data.root} has {name!r} in column {column!r}; it has {others or 'none'}"
-        )
-    return positions
-
-
-def find_splits(data: Dataset | JoinedData, rows: Records | None, column: str = "split") -> list[Any]:
-    """The values of a column of text or whole numbers, sorted; none for any other, or where there is none."""
-    try:
-        values = data.column(column)
-    except DatasetError:
-        return []
-    if not (pa.types.is_large_string(values.type) or pa.types.is_integer(values.type)):
-        return []
-    data.check_column(column)
-    values = (values if rows is None else values.take(pa.array(rows))).unique().drop_null()
-    return sorted(values.to_pylist())

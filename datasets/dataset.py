@@ -16,22 +16,35 @@ import torch.utils.data
 
 from presize.codecs.jpeg import decoder as jpeg_decoder
 from presize.datasets.collate import AsList, SampleList, Views, collate_targets
-from presize.datasets.columns import Records, Target, Targets, Vocabulary, chosen_target, find_split, find_splits
+from presize.datasets.columns import FlipPairs, Records, Shown
 from presize.datasets.crops import Crop, CropGeometry, Crops
 from presize.datasets.fuse import Fused
-from presize.datasets.objects import FlipPairs
-from presize.datasets.read_only import ClassNumbers, Samples, check_overrides, fixed_names, is_fixed
+from presize.datasets.read_only import ClassNumbers, Samples, check_hooks, hooks_instead, read_only
 from presize.datasets.reading.order import Numbers, sample_numbers
 from presize.datasets.reading.outputs import Decode, check_decode, check_pil
 from presize.datasets.reading.transfer import Normalize
 from presize.datasets.sample_images import SampleImages, TransformedImages
 from presize.datasets.sampler import visits
+from presize.datasets.targets import Target, Targets, Vocabulary, chosen_target, find_split, find_splits
 from presize.errors import DatasetError, OptionError, PresizeWarning
 from presize.options import MAX_PIXELS, check_choice, check_type
 from presize.remote.cache import open_dataset
 from presize.system.pagecache import Preload
 
+_SUBSET = "dataset.subset(indices)"
+_HOOKS = hooks_instead(_SUBSET)
 
+
+@read_only(
+    "make another LMDBDataset with it",
+    transform="",
+    target_transform="",
+    transforms="assign transform and target_transform",
+    **dict.fromkeys(("data", "imgs", "samples"), f"use {_SUBSET}, or make another LMDBDataset"),
+    **dict.fromkeys(("classes", "class_to_idx", "targets"), "use target_transform, or another column of the index"),
+    **dict.fromkeys(("normalize", "fused"), "it comes from the transform"),
+    **_HOOKS,
+)
 class LMDBDataset(torch.utils.data.Dataset[Any]):
     """The dataset that ``presize build SRC root`` made, sample for sample what ImageFolder(SRC) gives.
 
@@ -108,7 +121,7 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         cache_dir: str | os.PathLike[str] | None = None,
         cache_bytes: int | None = None,
     ) -> None:
-        check_overrides(self, LMDBDataset, _NEVER_CALLED)
+        check_hooks(self, LMDBDataset, _HOOKS)
         check_decode(decode, is_cropped=crop is not None or bool(flip))
         if preload is not None:
             check_choice("preload", preload, Preload)
@@ -136,10 +149,6 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         self._is_finished = True
         if _has_own_transform(self):
             self.transform = transform
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if not is_fixed(self, LMDBDataset, name, value, _FIXED):
-            super().__setattr__(name, value)
 
     def _read_with(self, transform: Callable[[Any], Any] | None, *, takes_over: bool) -> TransformedImages:
         reading = self._given.read_with(transform, takes_over)
@@ -319,7 +328,7 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         """For collate_targets."""
         return False if self.target_transform is not None else self._targets.as_list
 
-    def batch_targets(self, records: Records, shown: Sequence[CropGeometry | None] | None = None) -> Any:
+    def batch_targets(self, records: Records, shown: Shown | None = None) -> Any:
         """The targets of many samples at once, as presize.datasets.collate combines them: int64 (n,) for class
         numbers; None without a target.
 
@@ -382,14 +391,14 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
     def samples(self) -> Samples:
         """(path in the source, target) of every sample: for code written for ImageFolder, a list that cannot be
         changed. Takes no memory."""
-        return Samples(self, "dataset.subset(indices)")
+        return Samples(self, _SUBSET)
 
     imgs = samples
 
     def path_and_target(self, index: int) -> tuple[str, Any]:
         """One of `samples`, from 0 on."""
         i = index if self._rows is None else self._rows.item(index)
-        return self.data.path(i), None if self.target is None else self._targets[i]
+        return self.data.path(i), None if self.target is None else self._targets.at(i)
 
     def _all_records(self) -> Records:
         return np.arange(len(self)) if self._rows is None else self._rows
@@ -414,24 +423,3 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
 def _has_own_transform(dataset: LMDBDataset) -> bool:
     """Return whether a subclass overrides `transform`, as a dataclass does. It is then called."""
     return type(dataset).transform is not LMDBDataset.transform
-
-
-_NEVER_CALLED = {
-    "find_classes": "its classes are those that were built: build with --classes, or renumber them by target_transform",
-    "make_dataset": "its samples are those that were built: use subset(indices)",
-    "loader": 'presize decodes: do it in transform, which decode="bytes" gives the stored bytes',
-    "is_valid_file": "its samples are those that were built: use subset(indices)",
-}
-"""ImageFolder's hooks."""
-
-_FIXED = fixed_names(
-    LMDBDataset,
-    default="make another LMDBDataset with it",
-    **dict.fromkeys(("data", "imgs", "samples"), "use subset(indices), or make another LMDBDataset"),
-    **dict.fromkeys(("classes", "class_to_idx", "targets"), "use target_transform, or another column of the index"),
-    normalize="it comes from the transform",
-    fused="it comes from the transform",
-    transforms="assign transform and target_transform",
-    **_NEVER_CALLED,
-)
-del _FIXED["transform"], _FIXED["target_transform"]

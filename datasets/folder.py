@@ -14,11 +14,23 @@ import pyarrow as pa
 import torch.utils.data
 
 from presize.codecs.decode import decode as decode_image
-from presize.datasets.read_only import ClassNumbers, Samples, check_overrides, fixed_names, is_fixed
+from presize.datasets.read_only import ClassNumbers, Samples, check_hooks, hooks_instead, read_only
 from presize.datasets.reading.outputs import Decode, check_decode, to_output
 from presize.errors import ImageError
 
+_SUBSET = "torch.utils.data.Subset(dataset, indices)"
+_HOOKS = hooks_instead(_SUBSET)
 
+
+@read_only(
+    "make another FolderDataset with it",
+    transform="",
+    target_transform="",
+    transforms="assign transform and target_transform",
+    **dict.fromkeys(("imgs", "samples"), f"use {_SUBSET}"),
+    **dict.fromkeys(("classes", "class_to_idx", "targets"), "use target_transform"),
+    **_HOOKS,
+)
 class FolderDataset(torch.utils.data.Dataset[Any]):
     """The images under `root` in ImageFolder's order, each decoded when it is read.
 
@@ -43,7 +55,7 @@ class FolderDataset(torch.utils.data.Dataset[Any]):
         *,
         decode: Decode = "pil",
     ) -> None:
-        check_overrides(self, FolderDataset, _NEVER_CALLED)
+        check_hooks(self, FolderDataset, _HOOKS)
         check_decode(decode)
         self.root = os.fspath(root)
         self.transform = transform
@@ -61,10 +73,6 @@ class FolderDataset(torch.utils.data.Dataset[Any]):
         if source.classes is not None:
             self._targets = source.table.column("label").to_numpy()
         self._is_finished = True
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if not is_fixed(self, FolderDataset, name, value, _FIXED):
-            super().__setattr__(name, value)
 
     def __len__(self) -> int:
         return len(self._paths)
@@ -125,24 +133,3 @@ class FolderDataset(torch.utils.data.Dataset[Any]):
 
     def __repr__(self) -> str:
         return f"FolderDataset({self.root!r}, {len(self)} samples, decode={self.decode!r})"
-
-
-_SUBSET = "torch.utils.data.Subset(dataset, indices), which is a subset of it"
-
-_NEVER_CALLED = {
-    "find_classes": "its classes are its folders: renumber them by target_transform",
-    "make_dataset": f"for some of its samples use {_SUBSET}",
-    "loader": 'presize decodes: do it in transform, which decode="bytes" gives the bytes of the file',
-    "is_valid_file": f"for some of its samples use {_SUBSET}",
-}
-"""ImageFolder's hooks."""
-
-_FIXED = fixed_names(
-    FolderDataset,
-    default="make another FolderDataset with it",
-    **dict.fromkeys(("imgs", "samples"), f"use {_SUBSET}"),
-    **dict.fromkeys(("classes", "class_to_idx", "targets"), "use target_transform"),
-    transforms="assign transform and target_transform",
-    **_NEVER_CALLED,
-)
-del _FIXED["transform"], _FIXED["target_transform"]

@@ -28,7 +28,7 @@ class JoinedData:
         OptionError: they differ in one of these.
     """
 
-    def __init__(self, parts: Sequence[Dataset | JoinedData]) -> None:
+    def __init__(self, parts: Sequence[Data]) -> None:
         self.parts = list(parts)
         self.manifest: Manifest = parts[0].manifest
         """Of the first part."""
@@ -124,7 +124,7 @@ class JoinedData:
         for part in self.parts:
             part.check_order(by_shards)
 
-    def _find(self, sample: int) -> tuple[Dataset | JoinedData, int]:
+    def _find(self, sample: int) -> tuple[Data, int]:
         i = int(np.searchsorted(self._starts, sample, "right")) - 1
         return self.parts[i], sample - int(self._starts[i])
 
@@ -143,7 +143,7 @@ class JoinedData:
             for at, pixels in part.pixels(numbers):
                 yield positions[at], pixels
 
-    def _split(self, samples: Sequence[int]) -> Iterator[tuple[Dataset | JoinedData, list[int], list[int]]]:
+    def _split(self, samples: Sequence[int]) -> Iterator[tuple[Data, list[int], list[int]]]:
         """For each part, the positions in `samples` of those that are its own, and their numbers in it."""
         wanted = np.asarray(samples, np.int64)
         parts = np.searchsorted(self._starts, wanted, "right") - 1
@@ -152,7 +152,10 @@ class JoinedData:
             yield self.parts[i], positions.tolist(), (wanted[positions] - self._starts[i]).tolist()
 
 
-def _declared(data: Dataset | JoinedData, option: str) -> str:
+Data = Dataset | JoinedData
+
+
+def _declared(data: Data, option: str) -> str:
     """The columns that a build declared, as text."""
     return " and ".join(map(str, data.manifest.identity["options"].get(option, ()))) or "none"
 

@@ -17,11 +17,10 @@ from presize.datasets.accelerate import gatherable, seen_by_accelerate
 from presize.datasets.collate import Images, collate
 from presize.datasets.crops import Crops
 from presize.datasets.dataset import LMDBDataset
-from presize.datasets.read_only import fixed_names, is_fixed
+from presize.datasets.read_only import read_only
 from presize.datasets.reading.batch import Batch
-from presize.datasets.reading.batches import BatchReader
-from presize.datasets.reading.order import Order, choose_order
-from presize.datasets.reading.schedule import Last, Schedule
+from presize.datasets.reading.batch_reader import BatchReader
+from presize.datasets.reading.order import Last, Order, Schedule, choose_order
 from presize.datasets.reading.shard_shuffle import ShardShuffled
 from presize.datasets.reading.slots import HELD_BY_CALLER, FreeSlots, SharedSlots
 from presize.datasets.reading.transfer import Normalize, as_device, copied_ahead, normalization_of, pin, to_device
@@ -29,7 +28,6 @@ from presize.datasets.reading.workers import (
     Answer,
     BatchRequest,
     Mode,
-    ReadBatch,
     WorkerPool,
     read,
     start_method,
@@ -45,6 +43,7 @@ OnErrorInBatch = Literal["raise", "skip"]
 _ENDED_EARLY = "this epoch ended early, because its Loader was closed or began another; two at a time need two Loaders"
 
 
+@read_only("make another Loader", torch.utils.data.DataLoader, options="")
 class Loader:
     """Batches (images, targets) of a dataset, cropped before they are decoded.
 
@@ -78,7 +77,7 @@ class Loader:
         prefetch_factor: batches that each worker may be ahead, 1 to 64; None is 2, as in a DataLoader.
         drop_last: leave out a last batch that is not full.
         last: "keep" gives a last batch that is not full as it is, "pad" fills it up with samples of the epoch's
-            beginning; over ranks see presize.datasets.reading.schedule.Schedule. None keeps it in one process, and pads
+            beginning; over ranks see presize.datasets.reading.order.Schedule. None keeps it in one process, and pads
             with several ranks.
         device: where batches go. On CUDA they are copied from pinned memory, on a stream of their own, during the
             step before.
@@ -158,10 +157,6 @@ class Loader:
         self._on_batch: Callable[[Answer], None] | None = None
         self._choose_reader(dataset)
         self._is_finished = True
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if not is_fixed(self, Loader, name, value, _FIXED):
-            super().__setattr__(name, value)
 
     def _choose_reader(self, dataset: LMDBDataset) -> None:
         """Set what reads images and makes batches of them, for the transform of `dataset` as it is."""
@@ -291,7 +286,7 @@ class Loader:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _read(self, schedule: Schedule, epoch: int, start: int) -> Generator[ReadBatch, None, None]:
+    def _read(self, schedule: Schedule, epoch: int, start: int) -> Generator[tuple[Batch, BatchRequest], None, None]:
         """The batches of an epoch, in order, in slots of shared memory."""
         order = self.sampler.order
         count = schedule.batch_count(start)
@@ -322,7 +317,8 @@ class Loader:
                 raise answer.error
             self.skipped += len(answer.skipped)
             request = request.without(answer.skipped)
-            yield ReadBatch(slots.hand_over(request.slot, len(request.samples), busy=len(pending)), request)
+            formats, kept = self._reader.formats, len(request.samples)
+            yield Batch.over(formats, slots.hand_over(request.slot, kept, busy=len(pending))), request
 
     def _begin(self) -> tuple[FreeSlots, WorkerPool | None]:
         if self._slots is None:
@@ -344,7 +340,7 @@ class Loader:
             self._slots = FreeSlots(shared)
         return self._slots, self._pool
 
-    def _on_device(self, batches: Generator[ReadBatch, None, None]) -> Generator[Any, None, None]:
+    def _on_device(self, batches: Generator[tuple[Batch, BatchRequest], None, None]) -> Generator[Any, None, None]:
         with closing(batches):
             if self.device.type != "cuda":
                 for batch in batches:
@@ -360,17 +356,13 @@ class Loader:
                     yield self._batch(images, targets)
                     del images, targets
 
-    def _sent(self, batch: ReadBatch) -> tuple[Images, Any]:
+    def _sent(self, read: tuple[Batch, BatchRequest]) -> tuple[Images, Any]:
         """A batch on the device, or on its way to it."""
-        images = self._images(batch)
-        _, samples, seed, epoch, keys = batch.request
+        batch, (_, samples, seed, epoch, keys) = read
+        images = tuple(tensor.to(self.device, non_blocking=self.device.type == "cuda") for tensor in batch.tensors)
         shown = self.dataset._targets.shown(self._reader, samples, seed, epoch, keys)
-        return images, to_device(self.dataset.batch_targets(samples, shown), self.device)
-
-    def _images(self, batch: ReadBatch) -> Images:
-        tensors = Batch.over(self._reader.formats, batch.rows).tensors
-        images = tuple(tensor.to(self.device, non_blocking=self.device.type == "cuda") for tensor in tensors)
-        return images if self._reader.gives_tuples else images[0]
+        targets = to_device(self.dataset.batch_targets(samples, shown), self.device)
+        return images if self._reader.gives_tuples else images[0], targets
 
     def _batch(self, images: Images, targets: Any) -> Any:
         if self._normalize is not None:
@@ -411,7 +403,3 @@ def _check_unused(options: Mapping[str, Any], device: torch.device) -> None:
             continue
         if value not in harmless:
             raise OptionError(f"{name}: {answer}")
-
-
-_FIXED = fixed_names(Loader, torch.utils.data.DataLoader, default="make another Loader")
-del _FIXED["options"]

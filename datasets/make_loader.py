@@ -21,8 +21,7 @@ from torch._utils import ExceptionWrapper
 
 from presize.datasets.collate import collate
 from presize.datasets.dataset import LMDBDataset
-from presize.datasets.reading.order import Order, choose_order
-from presize.datasets.reading.schedule import Last
+from presize.datasets.reading.order import Last, Order, choose_order
 from presize.datasets.reading.shard_shuffle import ShardShuffled
 from presize.datasets.reading.workers import worker_counts
 from presize.datasets.sampler import EpochSampler

@@ -7,11 +7,12 @@ import operator
 import os
 import reprlib
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NoReturn, Protocol, SupportsIndex
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn, Protocol, SupportsIndex, TypeVar
 
 from presize.errors import OptionError
 
+T = TypeVar("T")
 Sample = tuple[str, Any]
 
 _MISSING = object()
@@ -29,32 +30,44 @@ class HasSamples(Protocol):
         ...
 
 
-def fixed_names(*kinds: type, default: str, **cures: str) -> dict[str, str]:
-    """The options and read-only properties of classes, and the names in `cures`, each with what to do instead of
-    assigning it: `default`, unless `cures` has it."""
-    options = [name for kind in kinds for name in inspect.signature(kind).parameters]
-    properties = [
-        name
-        for kind in kinds
-        for name, value in vars(kind).items()
-        if isinstance(value, property) and value.fset is None and not name.startswith("_")
-    ]
-    return dict.fromkeys([*options, *properties], default) | cures
+def read_only(default: str, *alike: type, **instead: str) -> Callable[[type[T]], type[T]]:
+    """A decorator of classes whose options and read-only properties cannot be assigned once ``__init__`` has ended.
 
+    Such an object has ``_is_finished`` then. Until then assignments to properties are those of a subclass that knows
+    ImageFolder, and change nothing. So do assignments of what an attribute has already. A subclass may have attributes
+    of its own in place of those of the class, and with an ``__init__`` of its own others that are named like options.
 
-def is_fixed(owner: Any, base: type, name: str, value: Any, fixed: Mapping[str, str]) -> bool:
-    """Whether assigning `value` changes nothing: the attribute has it, or gets its value from ``__init__`` later. To be
-    asked by ``__setattr__``.
-
-    An object is finished once it has ``_is_finished``. A subclass may have attributes of its own in place of those of
-    `base`, and with an ``__init__`` of its own others that are named like options.
-
-    Raises:
-        OptionError: the attribute is one of `fixed`, and has another value; or a subclass takes its name, before
-            ``__init__``, for something else.
+    Args:
+        default: what to do instead of assigning.
+        alike: classes whose options and properties cannot be assigned either.
+        instead: what to do for some names, also for others than options; empty for those that can be assigned.
     """
+
+    def decorate(kind: type[T]) -> type[T]:
+        fixed = {name: default for one in (kind, *alike) for name in inspect.signature(one).parameters}
+        for one in (kind, *alike):
+            fixed |= {
+                name: default
+                for name, value in vars(one).items()
+                if isinstance(value, property) and value.fset is None and not name.startswith("_")
+            }
+        fixed |= instead
+        assign: Callable[[T, str, Any], None] = kind.__setattr__
+
+        def set_attribute(self: T, name: str, value: Any) -> None:
+            if not fixed.get(name) or not _is_fixed(self, kind, name, value, fixed[name]):
+                assign(self, name, value)
+
+        kind.__setattr__ = set_attribute  # type: ignore[assignment]
+        return kind
+
+    return decorate
+
+
+def _is_fixed(owner: Any, base: type, name: str, value: Any, instead: str) -> bool:
+    """Return whether to leave an attribute as it is; raise OptionError where that would not be `value`."""
     ours = getattr(base, name, None)
-    if name not in fixed or getattr(type(owner), name, None) is not ours:
+    if getattr(type(owner), name, None) is not ours:
         return False
     if "_is_finished" not in vars(owner):
         if isinstance(ours, property) and name not in _SET_ANEW:
@@ -66,12 +79,23 @@ def is_fixed(owner: Any, base: type, name: str, value: Any, fixed: Mapping[str, 
     plain = os.fspath(value) if isinstance(value, os.PathLike) else value
     if value is current or (isinstance(plain, (str, int, float)) and type(plain) is type(current) and plain == current):
         return True
-    raise OptionError(f"{name}: cannot be changed on a finished {base.__name__}; {fixed[name]}")
+    raise OptionError(f"{name}: cannot be changed on a finished {base.__name__}; {instead}")
 
 
-def check_overrides(owner: Any, base: type, never_called: Mapping[str, str]) -> None:
-    """Raise OptionError if a subclass has one of ImageFolder's hooks. Each comes with what to do instead."""
-    for name, cure in never_called.items():
+def hooks_instead(subset: str) -> dict[str, str]:
+    """ImageFolder's hooks, which presize never calls, each with what to do instead."""
+    choose = f"its samples are those that are there: for some of them use {subset}"
+    return {
+        "find_classes": "its classes are those that are there: renumber them by target_transform",
+        "make_dataset": choose,
+        "is_valid_file": choose,
+        "loader": 'presize decodes: do it in transform, which decode="bytes" gives the bytes',
+    }
+
+
+def check_hooks(owner: Any, base: type, instead: Mapping[str, str]) -> None:
+    """Raise OptionError if a subclass has one of ImageFolder's hooks."""
+    for name, cure in instead.items():
         if callable(getattr(type(owner), name, None)):
             raise OptionError(f"{type(owner).__name__}.{name}: {base.__name__} never calls it; {cure}")
 

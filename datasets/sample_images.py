@@ -12,12 +12,12 @@ import numpy.typing as npt
 import torch
 
 from presize.datasets.collate import Views
+from presize.datasets.columns import tv_tensors_module
 from presize.datasets.crops import Crops
 from presize.datasets.fuse import Fused, Transform, fuse
 from presize.datasets.joined import JoinedData
-from presize.datasets.objects import tv_tensors_module
 from presize.datasets.reading.batch import new_batch, rows_of
-from presize.datasets.reading.batches import BatchReader
+from presize.datasets.reading.batch_reader import BatchReader
 from presize.datasets.reading.outputs import Decode, LazyImage, to_output
 from presize.datasets.reading.transfer import Normalization, Normalize
 from presize.store.dataset import Dataset

@@ -14,9 +14,8 @@ import numpy.typing as npt
 import torch.distributed
 import torch.utils.data
 
-from presize.datasets.read_only import fixed_names, is_fixed
-from presize.datasets.reading.order import MOST_SEED, Order, with_seed
-from presize.datasets.reading.schedule import Last, Schedule, check_last
+from presize.datasets.read_only import read_only
+from presize.datasets.reading.order import MOST_SEED, Last, Order, Schedule, check_last, with_seed
 from presize.datasets.reading.shard_shuffle import ShardShuffled
 from presize.errors import OptionError
 from presize.options import check_range
@@ -62,6 +61,7 @@ def visits(indices: Sequence[SupportsIndex]) -> tuple[int, int, npt.NDArray[np.i
     return int(torch.randint(2**62, ())), 0, np.arange(len(indices))
 
 
+@read_only("make another EpochSampler", torch.utils.data.DistributedSampler, epoch="use set_epoch()")
 class EpochSampler(torch.utils.data.DistributedSampler[int]):
     """`order` as a sampler for a plain DataLoader: gives Visits, in O(1) memory.
 
@@ -128,10 +128,6 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
         self._begun = False
         self._is_finished = True
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        if not is_fixed(self, EpochSampler, name, value, _FIXED):
-            super().__setattr__(name, value)
-
     def _shared(self) -> Schedule:
         """The schedule of this rank as things are: trainers initialize torch.distributed after loaders are made."""
         rank, ranks, last = self._share
@@ -179,11 +175,6 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
     def start(self) -> int:
         """The global position at which `epoch` was begun: 0, unless it was resumed."""
         return self._start
-
-    @property
-    def next_start(self) -> int:
-        """The global position at which the next iteration will begin."""
-        return 0 if self._begun else self._start
 
     @property
     def begun(self) -> bool:
@@ -320,8 +311,3 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
 
 def _distributed() -> bool:
     return torch.distributed.is_available() and torch.distributed.is_initialized()
-
-
-_FIXED = fixed_names(
-    EpochSampler, torch.utils.data.DistributedSampler, default="make another EpochSampler", epoch="use set_epoch()"
-)

@@ -11,12 +11,12 @@ import pyarrow.compute as pc
 import torch.utils.data
 from zlib_ng import zlib_ng
 
-from presize.datasets.columns import target_columns
+from presize.datasets.columns import declared
 from presize.datasets.dataset import LMDBDataset
 from presize.datasets.folder import FolderDataset
 from presize.datasets.joined import JoinedData
-from presize.datasets.objects import declared
 from presize.datasets.reading.order import sample_numbers
+from presize.datasets.targets import target_columns
 from presize.errors import OptionError
 
 _ALIKE = (
@@ -90,15 +90,27 @@ def check_labels(dataset: object) -> None:
                 raise _unequal("depth", deep, part)
 
 
+def _kind(dataset: object) -> Any:
+    """Which of torch's classes and ours reads a dataset; None for any other."""
+    kinds = (LMDBDataset, FolderDataset, torch.utils.data.Subset, torch.utils.data.ConcatDataset)
+    return next((kind for kind in kinds if isinstance(dataset, kind)), None)
+
+
+def _own_method(dataset: object) -> str | None:
+    """The name of the method by which a class reads in a way of its own, if it has one."""
+    names = ("__getitem__", "__getitems__")
+    kind = _kind(dataset)
+    return next((name for name in names if getattr(type(dataset), name, None) is not getattr(kind, name, None)), None)
+
+
 def _parts(dataset: Any) -> Iterator[Any]:
     """The LMDBDatasets and FolderDatasets in Subsets and ConcatDatasets, where torch's or our own classes read them."""
-    bases: list[Any] = [torch.utils.data.Subset, torch.utils.data.ConcatDataset, LMDBDataset, FolderDataset]
-    base = next((base for base in bases if isinstance(dataset, base)), None)
-    if base is None or type(dataset).__getitem__ is not base.__getitem__:
+    kind = _kind(dataset)
+    if kind is None or _own_method(dataset):
         return
-    if base is torch.utils.data.Subset:
+    if kind is torch.utils.data.Subset:
         yield from _parts(dataset.dataset)
-    elif base is torch.utils.data.ConcatDataset:
+    elif kind is torch.utils.data.ConcatDataset:
         for part in dataset.datasets:
             yield from _parts(part)
     else:
@@ -171,31 +183,20 @@ def _paths(dataset: Any) -> pa.ChunkedArray | None:
     return pa.chunked_array([paths]) if isinstance(paths, pa.Array) else paths
 
 
-def _converted(dataset: object, whole: object) -> LMDBDataset:
-    base: Any = next(
-        (
-            kind
-            for kind in (LMDBDataset, torch.utils.data.Subset, torch.utils.data.ConcatDataset)
-            if isinstance(dataset, kind)
-        ),
-        None,
-    )
-    if base is None:
+def _converted(dataset: Any, whole: object) -> LMDBDataset:
+    kind = _kind(dataset)
+    if kind in (None, FolderDataset):
         raise OptionError(
             f"dataset: expected an LMDBDataset, or a Subset or ConcatDataset of such, got {_name(whole)}; "
             "make_loader takes any dataset"
         )
-    for method in ("__getitem__", "__getitems__"):
-        if getattr(type(dataset), method, None) is not getattr(base, method, None):
-            raise OptionError(
-                f"dataset: a Loader does not call the {method} of {type(dataset).__name__}; use make_loader"
-            )
-    given: Any = dataset
-    if base is torch.utils.data.Subset:
-        return _converted(given.dataset, whole).subset(given.indices)
-    if base is torch.utils.data.ConcatDataset:
-        return _sum([_converted(part, whole) for part in given.datasets])
-    result: LMDBDataset = given
+    if (method := _own_method(dataset)) is not None:
+        raise OptionError(f"dataset: a Loader does not call the {method} of {type(dataset).__name__}; use make_loader")
+    if kind is torch.utils.data.Subset:
+        return _converted(dataset.dataset, whole).subset(dataset.indices)
+    if kind is torch.utils.data.ConcatDataset:
+        return _sum([_converted(part, whole) for part in dataset.datasets])
+    result: LMDBDataset = dataset
     return result
 
 

@@ -183,10 +183,6 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 
 STANDARD = {"_asdict", "_replace", "_fields", "_exit", "_ntuple_diskusage", "_repr_html_"}
 """Names of Python's own, and of notebooks, that begin with an underscore."""
-STILL_PRIVATE = {
-    "tests/datasets/test_changed_transforms.py",
-}
-"""Tests that use private names of ours, until they do without."""
 
 
 def private_names(path: Path) -> set[str]:
@@ -210,7 +206,7 @@ def private_names(path: Path) -> set[str]:
 def test_no_test_uses_a_private_name_of_ours() -> None:
     """What a test needs of a module is public there, or is given to it."""
     users = {path.relative_to(ROOT).as_posix(): private_names(path) for path in (ROOT / "tests").rglob("*.py")}
-    assert {name: names for name, names in users.items() if names and name not in STILL_PRIVATE} == {}
+    assert {name: names for name, names in users.items() if names} == {}
 
 
 def test_no_two_public_classes_share_a_name() -> None:

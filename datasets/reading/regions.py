@@ -1,9 +1,8 @@
-"""A box of a stored value -> pixels in a row of a batch: cut_region or uncut_region, then read_region, or read_views
-for several boxes that are decoded together. Pure.
+"""A box of a stored value -> pixels in rows of a batch: cut_region or uncut_region, then read_region. Pure.
 
-Only what the box needs is decoded: its tiles (presize.codecs.jpeg.tiles), at 1/2, 1/4 or 1/8 of the size where the box
-is at least twice as large as the result. presize.codecs.jpeg.decoder takes the tiles from the whole value; for
-libjpeg-turbo they are cut out first.
+Only what the box needs is decoded: its tiles (presize.codecs.jpeg.tiles), and at 1/2, 1/4 or 1/8 of the size where the
+caller says so. presize.codecs.jpeg.decoder takes the tiles from the whole value; for libjpeg-turbo they are cut out
+first.
 """
 
 from __future__ import annotations
@@ -21,13 +20,10 @@ from presize.codecs.jpeg.tiles import cut_jpeg
 from presize.codecs.resize import Box as ResizeBox
 from presize.codecs.resize import Target, resize
 from presize.codecs.stored_value import check_shape, decode_value
-from presize.datasets.crops import DECODE_SCALES
 from presize.datasets.reading.resample import resample
 from presize.options import MAX_PIXELS, Color, Format, Size
 
 Pixels = npt.NDArray[Any]
-Ints = npt.NDArray[np.int64]
-
 
 Box = tuple[int, int, int, int]
 """(top, left, height, width) in pixels."""
@@ -66,37 +62,52 @@ def cut_region(value: bytes | memoryview, box: Box) -> Region:
     return Region("jpeg", *part, False, box)
 
 
-def read_region(out: Pixels, region: Region, shape: tuple[int, int], *, flip: bool, exact: bool) -> None:
-    """Decode the box of `region` and bring it to the size of `out`. Thread-safe.
+class View(NamedTuple):
+    """A part of an image, and where it goes.
 
-    Args:
+    Attributes:
         out: filled; uint8 or uint16 as the dataset has it, (height, width, 3) RGB, (height, width, 4) RGBA or (height,
             width, 1) grey, C-contiguous. Stored grey becomes RGB where it has three channels.
+        box: in the image.
+        flip: mirror left to right.
+    """
+
+    out: Pixels
+    box: Box
+    flip: bool = False
+
+
+def read_region(views: Sequence[View], region: Region, shape: tuple[int, int], scale: int = 1) -> None:
+    """Decode the box of `region` once, and bring each view to the size of its `out`. Thread-safe.
+
+    Args:
+        views: their boxes lie in that of `region`, and are multiples of `scale`.
         region: of an image.
         shape: (height, width) of that image, in pixels.
-        flip: mirror left to right.
-        exact: always decode at full size.
+        scale: 2, 4 or 8 decodes a JPEG at 1/2, 1/4 or 1/8 of its size.
 
     Raises:
         ValueError, ImageError: the value is damaged (presize.codecs.stored_value.DAMAGE).
     """
-    scale = 1
-    if not exact and region.format == "jpeg":
-        scale = _scale(region.box, out.shape[0], out.shape[1])
-    resample(_decoded(region, shape, out, scale), out, flip)
+    top, left, _, _ = region.box
+    pixels = _decoded(region, shape, views[0].out, scale)
+    for out, (y, x, height, width), flip in views:
+        part = ((y - top) // scale, (x - left) // scale, height // scale, width // scale)
+        resample(_part(pixels, part), out, flip)
 
 
-def read_values(out: Pixels, region: Region, shape: tuple[int, int], *, flip: bool, exact: bool) -> None:  # noqa: ARG001
+def read_values(views: Sequence[View], region: Region, shape: tuple[int, int], scale: int = 1) -> None:  # noqa: ARG001
     """As read_region, of a companion whose pixels are numbers: each of those in the result is one of the image.
 
     Args:
-        out: filled; uint8 or uint16 (height, width, 1), C-contiguous.
-        region, shape, flip: as in read_region.
-        exact: without meaning.
+        views: one; its `out` is uint8 or uint16 (height, width, 1).
+        region, shape: as in read_region.
+        scale: without meaning.
 
     Raises:
         ValueError, ImageError: the value is damaged, or has several channels.
     """
+    ((out, box, flip),) = views
     values = decode_value(memoryview(region.data), region.format, "exact", shape, _limit(shape))
     if values.ndim > 2:
         raise ValueError(
@@ -105,32 +116,8 @@ def read_values(out: Pixels, region: Region, shape: tuple[int, int], *, flip: bo
     if values.itemsize > out.itemsize:
         raise ValueError(f"it has {values.itemsize * 8} bits, and the manifest says {out.itemsize * 8}")
     height, width, _ = out.shape
-    part = resize(values, Target(ResizeBox(*region.box), Size(height, width)), "nearest", "pillow")
+    part = resize(values, Target(ResizeBox(*box), Size(height, width)), "nearest", "pillow")
     out[:, :, 0] = part[:, ::-1] if flip else part
-
-
-class View(NamedTuple):
-    """A part of an image.
-
-    Attributes:
-        out: where it goes, as in read_region.
-        box: in the image.
-        flip: mirror left to right.
-    """
-
-    out: Pixels
-    box: Box
-    flip: bool
-
-
-def read_views(views: Sequence[View], region: Region, shape: tuple[int, int], scale: int) -> None:
-    """As read_region for each of `views`, all of which lie in the box of `region` and are decoded at 1/scale: the box
-    is decoded once."""
-    top, left, _, _ = region.box
-    pixels = _decoded(region, shape, views[0].out, scale)
-    for out, (y, x, height, width), flip in views:
-        part = ((y - top) // scale, (x - left) // scale, height // scale, width // scale)
-        resample(_part(pixels, part), out, flip)
 
 
 def _decoded(region: Region, shape: tuple[int, int], out: Pixels, scale: int) -> Pixels:
@@ -206,21 +193,3 @@ def _part(pixels: Pixels, box: Box) -> Pixels:
     if pixels.shape[0] < top + height or pixels.shape[1] < left + width:
         raise ValueError(f"it is {pixels.shape[0]} pixels high and {pixels.shape[1]} wide, less than the index says")
     return pixels[top : top + height, left : left + width]
-
-
-def _scale(box: Box, height: int, width: int) -> int:
-    """The smallest size at which to decode `box` for a result of (height, width): 8 for 1/8."""
-    if box[2] < 2 * height or box[3] < 2 * width:
-        return 1
-    return next((scale for scale in DECODE_SCALES if allows(np.array(box), np.array((height, width)), scale)), 1)
-
-
-def allows(boxes: Ints, sizes: Ints, scale: int) -> npt.NDArray[np.bool_]:
-    """Whether a decode at 1/scale has enough pixels, and the box lies on whole ones of it.
-
-    Args:
-        boxes: (..., 4).
-        sizes: (height, width) of the result, (..., 2).
-        scale: 2, 4 or 8.
-    """
-    return np.asarray((boxes[..., 2:] >= scale * sizes).all(axis=-1) & (boxes % scale == 0).all(axis=-1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -101,20 +101,16 @@ class ShardShuffled:
     ranks: int | None = None
     ranks_per_host: int | None = None
     # Caches of the methods below; on the class they would keep every dataset ever shuffled open.
-    _counts: Callable[[], Numbers] = field(init=False, repr=False, compare=False)
     _groups: Callable[[int], _Groups] = field(init=False, repr=False, compare=False)
     _members: Callable[[int, int], Numbers] = field(init=False, repr=False, compare=False)
-    _table: Callable[[], int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
         check_range("window", self.window, 1, MOST_SAMPLES)
         self._set_ranks()
         # Two groups: a batch may straddle them, and each batch is computed twice, as samples and as keys.
-        object.__setattr__(self, "_counts", lru_cache(maxsize=1)(self._count))
         object.__setattr__(self, "_groups", lru_cache(maxsize=2)(self._group))
         object.__setattr__(self, "_members", lru_cache(maxsize=2)(self._find))
-        object.__setattr__(self, "_table", lru_cache(maxsize=1)(self._sum))
 
     def _set_ranks(self) -> None:
         for name, variable in (("ranks", "WORLD_SIZE"), ("ranks_per_host", "LOCAL_WORLD_SIZE")):
@@ -144,12 +140,9 @@ class ShardShuffled:
     def population(self) -> int:
         return len(self.data)
 
-    @property
+    @cached_property
     def table(self) -> int:
         """The CRC-32 of the shard of every sample, on which this order depends as much as on its seed."""
-        return self._table()
-
-    def _sum(self) -> int:
         return zlib_ng.crc32(np.ascontiguousarray(self.data.numbers("shard")))
 
     @property
@@ -194,7 +187,7 @@ class ShardShuffled:
         low = groups.hosts[host] + self._positions_of(host, start)
         first = int(np.searchsorted(groups.bounds, low, "right")) - 1
         stop = int(np.searchsorted(groups.bounds, groups.hosts[host + 1]))
-        occupied = [shards[self._counts()[shards] > 0].tolist() for shards in groups.shards[first:stop]]
+        occupied = [shards[self._counts[shards] > 0].tolist() for shards in groups.shards[first:stop]]
         return [shards for shards in occupied if shards]
 
     def _positions_of(self, hosts: Numbers | int, before: int) -> Numbers:
@@ -203,7 +196,8 @@ class ShardShuffled:
         turns, more = divmod(before, ranks)
         return np.asarray(turns * per_host + np.clip(more - per_host * hosts, 0, per_host))
 
-    def _count(self) -> Numbers:
+    @cached_property
+    def _counts(self) -> Numbers:
         """The number of samples in each shard."""
         column = self.data.numbers("shard")
         counts = np.zeros(1, np.int64)
@@ -218,7 +212,7 @@ class ShardShuffled:
         return counts
 
     def _group(self, epoch: int) -> _Groups:
-        counts = self._counts()
+        counts = self._counts
         order = permute(np.arange(len(counts)), len(counts), (self.seed or 0, epoch, 0))
         ends = np.cumsum(counts[order])
         begins = ends - counts[order]
@@ -237,14 +231,14 @@ class ShardShuffled:
     def _find(self, epoch: int, group: int) -> Numbers:
         """The samples of a group, ascending. In parts: all rows at once would not fit the caches, or memory."""
         groups = self._groups(epoch)
-        wanted = np.zeros(len(self._counts()), np.bool_)
+        wanted = np.zeros(len(self._counts), np.bool_)
         wanted[groups.shards[group]] = True
         column = self.data.numbers("shard")
         parts = range(0, len(column), _ROWS_AT_ONCE)
         members = np.concatenate([low + np.flatnonzero(wanted[column[low : low + _ROWS_AT_ONCE]]) for low in parts])
         for shard, low in zip(groups.shards[group], groups.lows[group], strict=True):
             first, stop = groups.bounds[group : group + 2] - low
-            count = int(self._counts()[shard])
+            count = int(self._counts[shard])
             if first > 0 or stop < count:  # a host before or after this one has a part of it
                 turns = permute(np.arange(count), count, (self.seed or 0, epoch, _DIVISIONS + int(shard)))
                 kept = np.ones(len(members), np.bool_)

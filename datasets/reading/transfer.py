@@ -6,15 +6,15 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from presize.datasets.reading.batches import BatchReader, RowFormat
-from presize.datasets.reading.regions import Region, View, read_region, read_views
+from presize.datasets.reading.batch_reader import BatchReader, RowFormat
+from presize.datasets.reading.regions import Region, View, read_region
 from presize.datasets.reading.slots import SharedSlots, arrays_over, packed_bytes
 from presize.errors import LoaderError, OptionError
 from presize.formatting import size_text
@@ -81,34 +81,26 @@ def copied_ahead(
         copy: called with each, to queue its copies on `stream` and return what they make.
         stream: not the one that the caller works on.
     """
-    before: _Copy | None = None
+    before: tuple[Any, Any, torch.cuda.Event] | None = None  # what arrives, its source, which must stay, and when
     try:
         for batch in batches:
             with torch.cuda.stream(stream):
-                begun = _Copy(copy(batch), batch, stream.record_event())
+                begun = copy(batch), batch, stream.record_event()
             if before is not None:
-                yield _arrived(before)
+                yield _arrived(*before)
             before = begun
             del batch, begun
         if before is not None:
-            yield _arrived(before)
+            yield _arrived(*before)
     finally:
         stream.synchronize()  # or the memory could be freed while it is being copied from
 
 
-class _Copy(NamedTuple):
-    """A batch on its way to the device, and its source memory, which must stay until `event`."""
-
-    batch: Any
-    source: Any
-    event: torch.cuda.Event
-
-
-def _arrived(copy: _Copy) -> Any:
-    copy.event.synchronize()  # begun a batch ago
-    for tensor in tensors_of(copy.batch):
+def _arrived(batch: Any, _: object, event: torch.cuda.Event) -> Any:
+    event.synchronize()  # begun a batch ago
+    for tensor in tensors_of(batch):
         tensor.record_stream(torch.cuda.current_stream(tensor.device))  # they were made on another
-    return copy.batch
+    return batch
 
 
 class Normalization:
@@ -165,8 +157,7 @@ class Normalization:
 
     def in_workers(self, reader: BatchReader) -> BatchReader:
         """`reader`, but it reads normalized images."""
-        rows = _NormalizedRows(self._table)
-        format = RowFormat(self.dtype, rows.fill, rows.fill_views)
+        format = RowFormat(self.dtype, _NormalizedRows(self._table))
         companions = [companion.data for companion in reader.companions]
         return BatchReader(reader.data, reader.crop, reader.flip, format, companions)
 
@@ -195,25 +186,16 @@ _BITS = {1: np.uint8, 2: np.uint16, 4: np.float32, 8: np.float64}
 
 
 class _NormalizedRows:
-    """Fills rows with the bytes of normalized images. Thread-safe."""
+    """Fills rows with the bytes of normalized images; called as read_region is. Thread-safe."""
 
     def __init__(self, table: npt.NDArray[Any]) -> None:
         self._table = table
 
-    def fill(
-        self, out: npt.NDArray[np.uint8], region: Region, shape: tuple[int, int], *, flip: bool, exact: bool
-    ) -> None:
-        """Called as read_region is."""
-        (pixels,) = self._pixels([out])
-        read_region(pixels, region, shape, flip=flip, exact=exact)
-        self._normalize(pixels, out)
-
-    def fill_views(self, views: Sequence[View], region: Region, shape: tuple[int, int], scale: int) -> None:
-        """Called as read_views is."""
-        pixels = self._pixels([view.out for view in views])
-        read_views([view._replace(out=image) for view, image in zip(views, pixels, strict=True)], region, shape, scale)
-        for view, image in zip(views, pixels, strict=True):
-            self._normalize(image, view.out)
+    def __call__(self, views: Sequence[View], region: Region, shape: tuple[int, int], scale: int) -> None:
+        images = self._pixels([view.out for view in views])
+        read_region([view._replace(out=image) for view, image in zip(views, images, strict=True)], region, shape, scale)
+        for view, image in zip(views, images, strict=True):
+            cv2.LUT(image, self._table, dst=view.out.view(self._table.dtype))
 
     def _pixels(self, rows: Sequence[npt.NDArray[np.uint8]]) -> list[npt.NDArray[np.uint8]]:
         """Memory for the images of `rows`, kept for each thread, so that it stays in the processor's cache."""
@@ -223,9 +205,6 @@ class _NormalizedRows:
         if buffer is None or len(buffer) < nbytes:
             buffer = _local.buffer = np.empty(nbytes, np.uint8)
         return arrays_over(buffer, shapes)
-
-    def _normalize(self, pixels: npt.NDArray[np.uint8], row: npt.NDArray[np.uint8]) -> None:
-        cv2.LUT(pixels, self._table, dst=row.view(self._table.dtype))
 
 
 _local = threading.local()

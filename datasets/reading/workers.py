@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from presize.datasets.reading.batches import BatchReader
+from presize.datasets.reading.batch_reader import BatchReader
 from presize.datasets.reading.slots import SharedSlots
 from presize.errors import LoaderError, OptionError, PresizeError
 from presize.options import check_range
@@ -57,7 +57,7 @@ def start_method(multiprocessing_context: str | BaseContext | None) -> str | Non
 
 
 class BatchRequest(NamedTuple):
-    """A batch to read: which samples, into which slot, and what decides their crops (seed, epoch, keys)."""
+    """A batch for a worker to read: the samples, their slot, and what decides their crops (seed, epoch, keys)."""
 
     slot: int
     samples: npt.NDArray[np.int64]
@@ -86,7 +86,7 @@ class Work(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """A batch is ready, or could not be read.
+    """A batch is ready, or could not be read, as a worker sends it.
 
     Attributes:
         slot: where it is.
@@ -101,18 +101,6 @@ class Answer(NamedTuple):
     work: Work
     error: PresizeError | None = None
     worker: int = 0
-
-
-class ReadBatch(NamedTuple):
-    """A batch as it was read.
-
-    Attributes:
-        rows: of each view uint8 (B, height, width, channels).
-        request: of these rows.
-    """
-
-    rows: list[npt.NDArray[np.uint8]]
-    request: BatchRequest
 
 
 def read(request: BatchRequest, reader: BatchReader, slots: SharedSlots, skip: bool) -> Answer:

@@ -17,7 +17,6 @@ import torch
 import torch.utils.data
 from PIL import Image
 
-from presize.datasets.columns import Target
 from presize.datasets.crops import Crop, as_size
 from presize.datasets.dataset import LMDBDataset
 from presize.datasets.folder import FolderDataset
@@ -28,6 +27,7 @@ from presize.datasets.reading.order import Order
 from presize.datasets.reading.outputs import Decode
 from presize.datasets.reading.resample import resample
 from presize.datasets.sampler import visits
+from presize.datasets.targets import Target
 from presize.errors import DatasetError, ImageError
 from presize.measure.bench_options import Variant
 from presize.store.manifest import read_manifest

@@ -26,7 +26,7 @@ from presize.codecs.pillow_decoder import Wanted
 from presize.codecs.source_facts import unpack_facts
 from presize.codecs.stored_value import decode_value
 from presize.codecs.transcode import Transcoded, transcode
-from presize.datasets.reading.regions import read_region, uncut_region
+from presize.datasets.reading.regions import View, read_region, uncut_region
 from presize.errors import ImageError
 from presize.options import KEEP, Color, ImageOptions, Size
 from profiles import GRAY_LINEAR, SRGB, SWAPPED
@@ -402,7 +402,8 @@ def test_a_jpeg_with_stray_bytes_is_stored_as_it_is_and_read_as_pillow_reads_it(
     pixels = decode_value(memoryview(value), "jpeg", "rgb", (height, width))
     assert np.array_equal(pixels, decode(PROGRESSIVE).pixels)
     out = np.empty((60, 50, 3), np.uint8)
-    read_region(out, uncut_region(memoryview(value), "jpeg", (0, 0, 60, 50)), (60, 50), flip=False, exact=True)
+    box = (0, 0, 60, 50)
+    read_region([View(out, box)], uncut_region(memoryview(value), "jpeg", box), (60, 50))
     assert np.array_equal(out, pixels)
 
 

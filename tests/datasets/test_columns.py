@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 import shutil
 from pathlib import Path
@@ -11,15 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from torch.utils.data import ConcatDataset, DataLoader
 
-from builds import SERIAL
+from builds import build_images
 from pictures import smooth_image
-from presize.builder.run import build_dataset
-from presize.datasets import CenterCrop, LMDBDataset, Loader, collate, make_loader
+from presize.datasets import CenterCrop, LMDBDataset, Loader, make_loader
 from presize.errors import DatasetError, OptionError
-from presize.options import BuildOptions, ImageOptions, Size, SourceOptions
+from presize.options import BuildOptions, ImageOptions, Size
 from tampering import change_offset
 
 LABELS: dict[str, list[Any]] = {
@@ -62,17 +59,56 @@ def same(found: Any, expected: Any) -> bool:
 @pytest.fixture(scope="module")
 def labelled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Four pictures with the label table LABELS; read only."""
-    folder = tmp_path_factory.mktemp("labelled")
-    (folder / "photos").mkdir()
-    for i in range(4):
-        Image.fromarray(smooth_image(20, 20, seed=i)).save(folder / "photos" / f"{i}.png")
+    images = {name: smooth_image(20, 20, seed=i) for i, name in enumerate(LABELS["path"])}
     rows = [dict(zip(LABELS, row, strict=True)) for row in zip(*LABELS.values(), strict=True)]
-    (folder / "labels.jsonl").write_text("\n".join(map(json.dumps, rows)), "utf-8")
     options = BuildOptions(ImageOptions(sizes=(Size(16, 16),)))
-    build_dataset(
-        folder / "photos", folder / "OUT", options, SERIAL, samples=SourceOptions(labels=folder / "labels.jsonl")
-    )
-    return folder / "OUT"
+    return build_images(tmp_path_factory.mktemp("labelled"), images, options, rows)
+
+
+@pytest.mark.parametrize(
+    ("target", "values", "kind"),
+    [
+        ("label", [1, 2, 0, 1], int),
+        ("score", [0.5, 1.5, 2.5, 3.5], float),
+        ("count", [3, None, 1, 0], None),
+        ("caption", LABELS["caption"], str),
+        ("good", LABELS["good"], bool),
+        ("points", LABELS["points"], list),
+        ("path", LABELS["path"], str),
+        ("width", [16] * 4, int),
+        (["label", "caption"], [(1, "a cat"), (2, "a dog"), (0, ""), (1, "été")], tuple),
+        (
+            {"y": "label", "text": "caption"},
+            [{"y": 1, "text": "a cat"}, {"y": 2, "text": "a dog"}, {"y": 0, "text": ""}, {"y": 1, "text": "été"}],
+            dict,
+        ),
+    ],
+    ids=str,
+)
+def test_any_columns_can_be_the_target(labelled: Path, target: Any, values: list[Any], kind: type | None) -> None:
+    ds = LMDBDataset(labelled, target=target, decode="bytes")
+    for given in (ds, ds.samples, pickle.loads(pickle.dumps(ds))):
+        delivered = [value for _, value in given]
+        assert delivered == values
+        assert kind is None or {type(value) for value in delivered} == {kind}
+    if isinstance(target, str):
+        assert list(ds.targets) == values
+    else:
+        with pytest.raises(AttributeError, match="targets needs one column"):
+            _ = ds.targets
+
+
+def test_without_a_target_or_labels_the_image_comes_alone(labelled: Path, tmp_path: Path) -> None:
+    bare = LMDBDataset(build_images(tmp_path, {"0.png": smooth_image(20, 20)}), decode="numpy")
+    assert (bare.classes, bare.class_to_idx) == (None, {})
+    for ds in (LMDBDataset(labelled, target=None, decode="numpy"), bare):
+        assert ds[-1].ndim == 3 and ds.samples[0] == ("0.png", None)
+        assert not hasattr(ds, "targets"), "as code asks that works with and without"
+
+
+def test_a_target_that_is_no_column_is_named_beside_the_columns(labelled: Path) -> None:
+    with pytest.raises(DatasetError, match=r"has no column 'lable'; it has path, .*, label, .*, points"):
+        LMDBDataset(labelled, target="lable")
 
 
 ALL = {"y": "label", "area": "score", "text": "caption", "points": "points", "tags": "tags", "also": "tags"}
@@ -126,14 +162,6 @@ def test_values_beside_several_views_stay_a_list_too(decode: Any, labelled: Path
             assert labels.tolist() == [[1, 2], [0, 1]][at] and points == LABELS["points"][2 * at :][:2]
 
 
-def test_of_several_columns_only_those_stay_lists(labelled: Path) -> None:
-    ds = LMDBDataset(labelled, target=("label", "points", "caption"), crop=CenterCrop(8), decode="tensor")
-    (_, (labels, points, captions)), *_ = make_loader(ds, 4, num_workers=0)
-    assert labels.tolist() == [1, 2, 0, 1]
-    assert (points, captions) == (LABELS["points"], tuple(LABELS["caption"]))
-    assert LMDBDataset(labelled, target="points").targets[0] == [1, 2]
-
-
 def test_a_batch_of_which_all_is_left_out_has_no_targets(labelled: Path) -> None:
     for target, expected in (("points", []), (("label", "points"), [torch.empty(0, dtype=torch.int64), []])):
         ds = LMDBDataset(labelled, target=target, crop=CenterCrop(24), decode="tensor")
@@ -150,39 +178,15 @@ def test_a_target_transform_is_collated_by_torch(labelled: Path) -> None:
 # --- several ---
 
 
-def test_a_dict_of_names_gives_dicts_of_values(labelled: Path) -> None:
-    ds = LMDBDataset(labelled, target={"y": "label", "text": "caption"}, decode="bytes")
-    assert [target for _, target in ds] == [
-        {"y": 1, "text": "a cat"},
-        {"y": 2, "text": "a dog"},
-        {"y": 0, "text": ""},
-        {"y": 1, "text": "été"},
-    ]
-    assert ds.samples[1] == ("1.png", {"y": 2, "text": "a dog"})
-    assert pickle.loads(pickle.dumps(ds))[3][1] == {"y": 1, "text": "été"}
-
-
 @pytest.mark.parametrize("decode", ["tensor", "numpy"])
 def test_a_batch_of_dicts_is_a_dict_of_batches(decode: Any, labelled: Path) -> None:
     ds = LMDBDataset(labelled, target=ALL, multi_hot="tags", crop=CenterCrop(8), decode=decode)
-    for loader in (
-        Loader(ds, 4, num_workers=0),
-        DataLoader(ds, 4, collate_fn=collate),
-        make_loader(ds, 4, num_workers=1),
-    ):
+    for loader in (Loader(ds, 4, num_workers=0), make_loader(ds, 4, num_workers=1)):
         (_, targets), *_ = loader
         assert list(targets) == list(ALL)
         assert targets["y"].tolist() == [1, 2, 0, 1] and targets["area"].dtype == torch.float64
         assert (targets["text"], targets["points"]) == (LABELS["caption"], LABELS["points"])
         assert targets["tags"].tolist() == [[1, 1], [0, 0], [0, 0], [0, 1]]
-
-
-def test_torchs_own_collate_takes_dicts_of_what_it_can_stack(labelled: Path) -> None:
-    ds = LMDBDataset(
-        labelled, target={"y": "label", "tags": "tags"}, multi_hot="tags", crop=CenterCrop(8), decode="tensor"
-    )
-    (_, targets), *_ = DataLoader(ds, 4)
-    assert targets["y"].tolist() == [1, 2, 0, 1] and targets["tags"].shape == (4, 2)
 
 
 def test_a_target_transform_gets_the_dict(labelled: Path) -> None:
@@ -195,33 +199,34 @@ def test_a_target_transform_gets_the_dict(labelled: Path) -> None:
 # --- vocabularies ---
 
 
-def targets_of(labelled: Path, **options: Any) -> list[Any]:
-    return [target for _, target in LMDBDataset(labelled, **options, decode="bytes")]
-
-
-def test_a_vocabulary_numbers_text_by_its_place(labelled: Path) -> None:
-    words = ["été", "a dog", "a cat", ""]
-    ds = LMDBDataset(labelled, target="caption", vocabulary={"caption": words}, decode="bytes")
-    assert [target for _, target in ds] == [2, 1, 3, 0]
-    assert ds.targets.tolist() == [2, 1, 3, 0] and ds.targets.dtype == np.int64
-    assert ds.vocabulary == {"caption": words}
-
-
-def test_without_a_list_the_sorted_values_are_the_vocabulary(labelled: Path) -> None:
-    ds = LMDBDataset(labelled, target=("caption", "words"), vocabulary={"caption": None, "words": None}, decode="bytes")
-    assert ds.vocabulary == {"caption": ["", "a cat", "a dog", "été"], "words": ["a", "b", "c", "d", "e"]}
-    assert [target for _, target in ds] == [(1, [0]), (2, [1, 2]), (0, [3]), (3, [4])]
-    again = LMDBDataset(labelled, target=("caption", "words"), vocabulary=ds.vocabulary, decode="bytes")
-    assert list(again) == list(ds)
-
-
-def test_a_vocabulary_numbers_the_values_in_lists(labelled: Path) -> None:
-    assert targets_of(labelled, target="ids", vocabulary={"ids": [90, 7, 1]}) == [[0, 1], [1], [], [2]]
-    assert targets_of(labelled, target="tags", vocabulary={"tags": ["y", "x"]}) == [[1, 0], [], None, [0, 0]]
-
-
-def test_a_missing_value_stays_none(labelled: Path) -> None:
-    assert targets_of(labelled, target="title", vocabulary={"title": None}) == [0, None, 1, 2]
+@pytest.mark.parametrize(
+    ("options", "targets", "vocabulary"),
+    [
+        (
+            {"target": "caption", "vocabulary": {"caption": ["été", "a dog", "a cat", ""]}},
+            [2, 1, 3, 0],
+            {"caption": ["été", "a dog", "a cat", ""]},
+        ),
+        (
+            {"target": ("caption", "words"), "vocabulary": {"caption": None, "words": None}},
+            [(1, [0]), (2, [1, 2]), (0, [3]), (3, [4])],
+            {"caption": ["", "a cat", "a dog", "été"], "words": ["a", "b", "c", "d", "e"]},
+        ),
+        ({"target": "ids", "vocabulary": {"ids": [90, 7, 1]}}, [[0, 1], [1], [], [2]], {"ids": [90, 7, 1]}),
+        ({"target": "tags", "vocabulary": {"tags": ["y", "x"]}}, [[1, 0], [], None, [0, 0]], {"tags": ["y", "x"]}),
+        ({"target": "title", "vocabulary": {"title": None}}, [0, None, 1, 2], {"title": ["a", "b", "c"]}),
+    ],
+    ids=["text", "sorted values", "numbers in lists", "text in lists", "a missing value"],
+)
+def test_a_vocabulary_numbers_values_by_their_place(
+    options: dict[str, Any], targets: list[Any], vocabulary: Any, labelled: Path
+) -> None:
+    ds = LMDBDataset(labelled, **options, decode="bytes")
+    assert [target for _, target in ds] == targets
+    assert ds.vocabulary == vocabulary
+    assert list(LMDBDataset(labelled, **options | {"vocabulary": ds.vocabulary}, decode="bytes")) == list(ds)
+    if options["target"] == "caption":
+        assert ds.targets.tolist() == targets and ds.targets.dtype == np.int64
 
 
 def test_multi_hot_vectors_have_a_place_for_each_value(labelled: Path) -> None:
@@ -230,18 +235,14 @@ def test_multi_hot_vectors_have_a_place_for_each_value(labelled: Path) -> None:
     assert same([target for _, target in ds], list(expected))
     assert ds.targets.dtype == np.float32 and np.array_equal(ds.targets, expected)
     assert np.array_equal(ds.subset([3, 0]).targets, expected[[3, 0]])
-
-
-def test_a_multi_hot_vector_is_the_callers_own(labelled: Path) -> None:
-    ds = LMDBDataset(labelled, target="tags", multi_hot="tags", decode="bytes")
     ds[0][1].zero_()
-    assert ds[0][1].tolist() == [1, 1]
+    assert torch.equal(ds[0][1], expected[0]), "a vector is the caller's own"
 
 
-def test_lists_that_are_all_empty_are_vectors_of_nothing(labelled: Path) -> None:
-    assert [len(target) for target in targets_of(labelled, target="none", multi_hot="none")] == [0] * 4
-    given = targets_of(labelled, target="none", multi_hot="none", vocabulary={"none": ["a", "b"]})
-    assert [target.tolist() for target in given] == [[0, 0]] * 4
+@pytest.mark.parametrize("vocabulary", [{}, {"none": ["a", "b"]}])
+def test_lists_that_are_all_empty_are_vectors_of_zeros(vocabulary: Any, labelled: Path) -> None:
+    ds = LMDBDataset(labelled, target="none", multi_hot="none", vocabulary=vocabulary, decode="bytes")
+    assert [target.tolist() for _, target in ds] == [[0] * len(vocabulary.get("none", ()))] * 4
 
 
 @pytest.mark.slow
@@ -292,8 +293,10 @@ def test_a_vocabulary_that_does_not_fit_is_refused(options: dict[str, Any], said
         LMDBDataset(labelled, **({"target": "caption"} | options))
 
 
-def test_text_outside_the_index_is_found_before_it_is_numbered(labelled: Path, tmp_path: Path) -> None:
+def test_text_outside_the_index_is_found_before_it_is_read_or_numbered(labelled: Path, tmp_path: Path) -> None:
     shutil.copytree(labelled, tmp_path / "OUT")
     change_offset(tmp_path / "OUT", "caption", 2, 10**12)
-    with pytest.raises(DatasetError, match=r"column 'caption' of .* is damaged: "):
-        LMDBDataset(tmp_path / "OUT", target="caption", vocabulary={"caption": None})
+    assert len(LMDBDataset(tmp_path / "OUT")) == 4, "nobody asked for captions"
+    for vocabulary in ({}, {"caption": None}):
+        with pytest.raises(DatasetError, match=r"column 'caption' of .* is damaged: "):
+            LMDBDataset(tmp_path / "OUT", target="caption", vocabulary=vocabulary)

@@ -65,6 +65,7 @@ def test_classes_samples_and_targets_are_those_of_image_folder(photos: Path) -> 
     assert ds.targets.tolist() == [label for _, label in samples]
     assert torch.as_tensor(ds.targets).dtype == torch.int64, "without torch's warning of an array that is read-only"
     assert len(ds) == len(NAMES)
+    assert repr(ds) == f"FolderDataset('{photos}', 8 samples, decode='pil')"
 
 
 @pytest.mark.parametrize("suffix", [*sorted(IMAGE_SUFFIXES), ".JPG", ".txt", ".jpg.txt", "jpg", ""])
@@ -132,38 +133,30 @@ def test_images_are_upright_rgb_in_every_form(photos: Path, i: int) -> None:
     assert np.array_equal(tensor.permute(1, 2, 0).numpy(), array)
 
 
-def test_bytes_are_those_of_the_file(photos: Path) -> None:
-    ds = FolderDataset(photos, decode="bytes")
-    assert [image for image, _ in ds] == [Path(path).read_bytes() for path, _ in ds.samples]
-
-
 def test_transforms_get_the_image_and_the_class_number(photos: Path) -> None:
-    ds = FolderDataset(photos, len, str, decode="bytes")
+    plain, ds = FolderDataset(photos, decode="bytes"), FolderDataset(photos, len, str, decode="bytes")
+    assert list(plain) == [(Path(path).read_bytes(), label) for path, label in plain.samples]
     assert list(ds) == [(os.path.getsize(path), str(label)) for path, label in ds.samples]
-
-
-def test_a_label_is_a_plain_int(photos: Path) -> None:
-    ds = FolderDataset(photos, decode="bytes")
-    assert {type(label) for _, label in ds} == {type(label) for _, label in ds.samples} == {int}
+    assert {type(label) for _, label in plain} == {type(label) for _, label in plain.samples} == {int}
 
 
 @pytest.mark.parametrize("kind", [int, np.int64, torch.tensor])
 def test_an_index_means_what_it_means_for_a_list(photos: Path, kind: Callable[[int], Any]) -> None:
     ds = FolderDataset(photos, decode="bytes")
     assert [ds[kind(i)] for i in range(-8, 8)] == list(ds) * 2
+    for i in (-1000, -9, 8):
+        with pytest.raises(IndexError, match=rf"sample {i} of .*: expected from -8 to 7"):
+            ds[kind(i)]
 
 
-@pytest.mark.parametrize("i", [-1000, -9, 8, 2**70])
-def test_an_index_beyond_the_end_states_the_range(photos: Path, i: int) -> None:
-    with pytest.raises(IndexError, match=rf"sample {i} of .*: expected from -8 to 7"):
-        FolderDataset(photos)[i]
-
-
-def test_a_folder_without_class_folders_has_images_alone(photos: Path) -> None:
+def test_a_folder_without_class_folders_has_images_alone(photos: Path, tmp_path: Path) -> None:
     ds = FolderDataset(photos / "ant", decode="numpy")
     assert ds[0].shape == (25, 30, 3)
     assert (ds.classes, ds.class_to_idx, ds.samples[0]) == (None, {}, (str(photos / "ant" / "A.gif"), None))
     assert not hasattr(ds, "targets")
+    options = BuildOptions(ImageOptions(sizes=(Size(16, 16),)), layout="folder")
+    build_dataset(photos / "ant", tmp_path / "folder", options, SERIAL)
+    assert len(FolderDataset(tmp_path / "folder")) == 3
 
 
 def test_links_are_followed_as_image_folder_does(photos: Path, tmp_path: Path) -> None:
@@ -175,42 +168,31 @@ def test_links_are_followed_as_image_folder_does(photos: Path, tmp_path: Path) -
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [(b"", "the file is empty"), (b"\xff\xd8\xff\xe0 cut short", ""), (b"<html>", "an HTML page, not an image")],
+    [
+        (b"", "the file is empty"),
+        (b"\xff\xd8\xff\xe0 cut short", ""),
+        (b"<html>", "an HTML page, not an image"),
+        (None, "No such file or directory"),
+    ],
 )
-def test_an_image_that_cannot_be_decoded_is_named(photos: Path, tmp_path: Path, content: bytes, words: str) -> None:
-    shutil.copytree(photos, tmp_path / "photos")
-    (tmp_path / "photos" / "bee" / "1.jpeg").write_bytes(content)
-    with pytest.raises(ImageError, match=rf"/photos/bee/1\.jpeg: .*{words}"):
-        FolderDataset(tmp_path / "photos")[3]
-
-
-def test_an_image_that_has_gone_is_named(photos: Path, tmp_path: Path) -> None:
+def test_an_image_that_cannot_be_read_is_named(photos: Path, tmp_path: Path, content: bytes | None, words: str) -> None:
     shutil.copytree(photos, tmp_path / "photos")
     ds = FolderDataset(tmp_path / "photos")
-    (tmp_path / "photos" / "bee" / "1.jpeg").unlink()
-    with pytest.raises(ImageError, match=r"/photos/bee/1\.jpeg: No such file or directory"):
+    file = tmp_path / "photos" / "bee" / "1.jpeg"
+    file.unlink() if content is None else file.write_bytes(content)
+    with pytest.raises(ImageError, match=rf"/photos/bee/1\.jpeg: .*{words}"):
         ds[3]
 
 
-@pytest.mark.parametrize(("name", "words"), [("nowhere", "nowhere"), ("bee/1.jpeg", "1.jpeg")])
-def test_what_is_no_folder_is_refused(photos: Path, name: str, words: str) -> None:
-    with pytest.raises(SourceError, match=words):
-        FolderDataset(photos / name)
-
-
-def test_a_folder_without_images_is_refused(tmp_path: Path) -> None:
+def test_what_is_no_folder_of_images_is_refused(photos: Path, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").touch()
+    for root in (photos / "nowhere", photos / "bee" / "1.jpeg"):
+        with pytest.raises(SourceError, match=root.name):
+            FolderDataset(root)
     with pytest.raises(SourceError, match=r"holds no images$"):
         FolderDataset(tmp_path)
-
-
-def test_another_decode_is_refused(photos: Path) -> None:
     with pytest.raises(OptionError, match="decode: expected one of pil, numpy, tensor, bytes, got 'jpeg'"):
         FolderDataset(photos, decode="jpeg")  # type: ignore[arg-type]
-
-
-def test_it_says_what_it_is(photos: Path) -> None:
-    assert repr(FolderDataset(photos)) == f"FolderDataset('{photos}', 8 samples, decode='pil')"
 
 
 def test_a_presized_folder_has_the_samples_of_its_source(photos: Path, tmp_path: Path) -> None:
@@ -221,12 +203,6 @@ def test_a_presized_folder_has_the_samples_of_its_source(photos: Path, tmp_path:
     assert files.classes == packed.classes
     assert files.targets.tolist() == packed.targets.tolist()
     assert all(np.array_equal(a, b) for (a, _), (b, _) in zip(files, packed, strict=True))
-
-
-def test_a_presized_folder_without_classes_has_its_images_alone(photos: Path, tmp_path: Path) -> None:
-    options = BuildOptions(ImageOptions(sizes=(Size(16, 16),)), layout="folder")
-    build_dataset(photos / "ant", tmp_path / "folder", options, SERIAL)
-    assert len(FolderDataset(tmp_path / "folder")) == 3
 
 
 def test_a_folder_of_files_from_the_far_future_is_built_brought_up_to_date_and_read(tmp_path: Path) -> None:
@@ -257,14 +233,9 @@ def test_there_is_no_python_object_a_file(photos: Path) -> None:
 
 
 @pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
-def test_workers_deliver_every_sample(photos: Path, method: str) -> None:
+def test_workers_copies_and_parts_deliver_the_same_samples(photos: Path, method: str) -> None:
     ds = FolderDataset(photos, len, decode="bytes")
     loader = DataLoader(ds, batch_size=3, num_workers=1, multiprocessing_context=method)
     found = [pair for sizes, labels in loader for pair in zip(sizes.tolist(), labels.tolist(), strict=True)]
-    assert found == list(ds)
-
-
-def test_copies_and_parts_read_the_same(photos: Path) -> None:
-    ds = FolderDataset(photos, decode="bytes")
-    assert list(pickle.loads(pickle.dumps(ds))) == list(ds)
+    assert found == list(ds) == list(pickle.loads(pickle.dumps(ds)))
     assert [Subset(ds, [3, 1])[i] for i in (0, 1)] == [ds[3], ds[1]]

@@ -6,22 +6,20 @@ import json
 import multiprocessing
 import os
 import re
-import shutil
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from itertools import chain, islice
 from pathlib import Path
+from traceback import clear_frames
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from torch.utils.data import ConcatDataset, DataLoader
 
-from builds import SERIAL
-from presize.builder.run import build_dataset
+from builds import build_images
 from presize.datasets import (
     CenterCrop,
     EpochSampler,
@@ -38,8 +36,7 @@ from presize.datasets import (
     make_loader,
 )
 from presize.errors import DatasetError, LoaderError, OptionError
-from presize.options import BuildOptions, Companion, Coordinates, ImageOptions, Size, SourceOptions
-from tampering import overwrite_value
+from presize.options import BuildOptions, Companion, Coordinates, ImageOptions, Size
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 4 worker processes")
 
@@ -96,11 +93,6 @@ def make(request: pytest.FixtureRequest) -> Callable[..., Any]:
     return request.param  # type: ignore[no-any-return]
 
 
-@pytest.fixture(scope="module")
-def data(dataset: Path) -> LMDBDataset:
-    return LMDBDataset(dataset, crop=CROP, flip=0.5, decode="tensor")
-
-
 def values(batch: Any) -> Any:
     """A batch as plain values, with the types of what holds them."""
     if isinstance(batch, torch.Tensor):
@@ -113,9 +105,13 @@ def values(batch: Any) -> Any:
     return batch
 
 
+def as_tuple(batch: Any) -> Any:
+    """A batch of several parts is a tuple in a Loader, and a list in a DataLoader."""
+    return batch if isinstance(batch, torch.Tensor) else tuple(batch)
+
+
 def digest(batches: Any) -> list[Any]:
-    """A batch is a tuple in a Loader, and a list in a DataLoader."""
-    return [[values(part) for part in batch] for batch in batches]
+    return [values(as_tuple(batch)) for batch in batches]
 
 
 @pytest.fixture(scope="module")
@@ -147,11 +143,10 @@ def test_the_batches_are_the_same_however_they_are_read(
     assert digest(loader) == epochs[0]
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_each_epoch_has_every_sample_once_with_its_target(workers: int, make: Any, dataset: Path) -> None:
+def test_each_epoch_has_every_sample_once_with_its_target(make: Any, dataset: Path) -> None:
     data = LMDBDataset(dataset, crop=CenterCrop(24), decode="tensor", target=("path", "label"))
     expected = sorted(target for _, target in data.samples)
-    loader = make(data, 8, shuffle=True, num_workers=workers)
+    loader = make(data, 8, shuffle=True, num_workers=0)
     for _ in range(2):
         found = [pair for _, (paths, labels) in loader for pair in zip(paths, labels.tolist(), strict=True)]
         assert sorted(found) == expected
@@ -160,19 +155,16 @@ def test_each_epoch_has_every_sample_once_with_its_target(workers: int, make: An
 @pytest.fixture(scope="module")
 def paired(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """10 images with a mask, a map of 16 bits and the image once more, up to two boxes, captions and names."""
-    folder = tmp_path_factory.mktemp("paired")
     rng = np.random.default_rng(0)
-    rows = []
+    images, rows = {}, []
     for number in range(10):
-        coarse = rng.integers(0, 4, (6, 8)).astype(np.uint8)
-        mask = np.kron(coarse, np.ones((16, 20), np.uint8))
+        name = f"{number}.png"
+        mask = np.kron(rng.integers(0, 4, (6, 8)).astype(np.uint8), np.ones((16, 20), np.uint8))
         image = np.dstack([mask * 60, mask * 30, 255 - mask * 60])
-        for kind, pixels in (("", image), ("masks", mask), ("far", mask.astype(np.uint16) * 257), ("again", image)):
-            (folder / "raw" / kind).mkdir(parents=True, exist_ok=True)
-            Image.fromarray(pixels).save(folder / "raw" / kind / f"{number}.png")
+        images |= {name: image, f"masks/{name}": mask, f"far/{name}": mask.astype(np.uint16) * 257}
+        images[f"again/{name}"] = image
         boxes = [[10 * k, 5, 40, 50] for k in range(number % 3)]
-        rows.append({"path": f"{number}.png", "label": number % 2, "bbox": boxes, "kind": [*range(number % 3)]})
-    (folder / "table.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        rows.append({"path": name, "label": number % 2, "bbox": boxes, "kind": [*range(number % 3)]})
     options = BuildOptions(
         ImageOptions(sizes=(Size(64, 64),)),
         boxes=(Coordinates("bbox", "xywh"),),
@@ -182,28 +174,28 @@ def paired(tmp_path_factory: pytest.TempPathFactory) -> Path:
             Companion("again", "again/{name}", format="jpeg", filter="bicubic"),
         ),
     )
-    build_dataset(folder / "raw", folder / "out", options, SERIAL, SourceOptions(labels=folder / "table.jsonl"))
-    return folder / "out"
+    return build_images(tmp_path_factory.mktemp("paired"), images, options, rows)
 
 
 @pytest.fixture(scope="module")
 def others(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """10 images of 16 bits, of alpha, and of grey raw pixels."""
-    folder = tmp_path_factory.mktemp("others")
-    (folder / "raw").mkdir()
     rng = np.random.default_rng(0)
-    for number in range(10):
-        pixels = np.kron(rng.integers(0, 256, (6, 8, 4)), np.ones((10, 10, 1))).astype(np.uint8)
-        Image.fromarray(pixels, "RGBA").save(folder / "raw" / f"{number}.png")
+    images = {
+        f"{number}.png": np.kron(rng.integers(0, 256, (6, 8, 4)), np.ones((10, 10, 1))).astype(np.uint8)
+        for number in range(10)
+    }
     formats: dict[str, dict[str, Any]] = {
         "16 bits": {"depth": 16, "format": "png"},
         "alpha": {"color": "rgba", "format": "png"},
         "grey": {"color": "gray", "format": "raw"},
     }
-    for name, options in formats.items():
-        image = ImageOptions(sizes=(Size(48, 48),), **options)
-        build_dataset(folder / "raw", folder / name, BuildOptions(image), SERIAL)
-    return {name: folder / name for name in formats}
+    return {
+        name: build_images(
+            tmp_path_factory.mktemp("other"), images, BuildOptions(ImageOptions(sizes=(Size(48, 48),), **options))
+        )
+        for name, options in formats.items()
+    }
 
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -242,12 +234,7 @@ def test_samples_of_every_kind_come_as_from_a_loader_in_this_thread(
     expected = list(Loader(data, size, num_workers=0, **options))
     loader = MAKERS[name](data, size, num_workers=workers, **options)
     found = list(loader)  # kept, so that memory that was used again would show
-    if target is None and "views" not in kind:
-        assert [values(batch) for batch in found] == [values(batch) for batch in expected]
-    elif target is None:
-        assert [values(tuple(batch)) for batch in found] == [values(batch) for batch in expected]
-    else:
-        assert digest(found) == digest(expected)
+    assert digest(found) == digest(expected)
     if target is not None and ("view" in kind or "compan" in kind):
         assert type(found[0][0]) is tuple
     first = found[0] if target is None else found[0][0]
@@ -269,6 +256,8 @@ ENDINGS: list[tuple[dict[str, Any], list[int]]] = [
     ({"last": "keep"}, [16, 16, 16, 8]),
     ({"drop_last": True}, [16] * 3),
     ({"last": "pad"}, [16] * 4),
+    ({"drop_last": True, "rank": 1, "ranks": 2}, [16]),
+    ({"drop_last": False, "rank": 1, "ranks": 2}, [16, 16]),
 ]
 
 
@@ -302,7 +291,7 @@ ORDERS: dict[str, Callable[[LMDBDataset], Any]] = {
 @pytest.mark.parametrize("order", ORDERS.values(), ids=list(ORDERS))
 def test_any_order_gives_what_it_gives_in_a_loader(order: Any, make: Any, data: LMDBDataset) -> None:
     expected = digest(Loader(data, 8, shuffle=order(data), num_workers=0))
-    assert digest(make(data, 8, shuffle=order(data), num_workers=2)) == expected
+    assert digest(make(data, 8, shuffle=order(data), num_workers=0)) == expected
 
 
 def test_a_sample_drawn_twice_is_cropped_twice(make: Any, data: LMDBDataset) -> None:
@@ -339,7 +328,7 @@ def test_two_hosts_of_two_ranks_each_read_their_own_shards(make: Any, dataset: P
 # --- where they stand ---
 
 
-@pytest.mark.parametrize(("before", "after"), [(2, 0), (0, 1), (1, 4)])
+@pytest.mark.parametrize(("before", "after"), [(2, 0), (0, 4)])
 def test_an_epoch_is_resumed_where_it_was_left_with_other_workers(
     before: int, after: int, make: Any, data: LMDBDataset, epochs: list[Any]
 ) -> None:
@@ -380,11 +369,8 @@ def test_an_epoch_is_resumed_with_other_ranks_and_another_batch_size(make: Any, 
     assert sorted(read) == sorted(data.data.path(i) for i in range(len(data)))
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_after_an_epoch_the_state_is_the_next_ones_beginning(
-    workers: int, make: Any, data: LMDBDataset, epochs: list[Any]
-) -> None:
-    first = make(data, 8, shuffle=True, seed=5, num_workers=workers)
+def test_after_an_epoch_the_state_is_the_next_ones_beginning(make: Any, data: LMDBDataset, epochs: list[Any]) -> None:
+    first = make(data, 8, shuffle=True, seed=5, num_workers=2)
     list(first)
     ended = first.state_dict()
     begun = iter(first)  # workers may read ahead; nobody has taken a batch
@@ -411,32 +397,31 @@ def test_after_a_break_the_next_epoch_begins(make: Any, data: LMDBDataset, epoch
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_damaged_sample_reaches_the_caller_with_its_path(
-    workers: int, make: Any, dataset: Path, tmp_path: Path
-) -> None:
-    overwrite_value(Path(shutil.copytree(dataset, tmp_path / "damaged")), 20)
-    damaged = LMDBDataset(tmp_path / "damaged", crop=CROP, decode="tensor")
-    loader = make(damaged, 8, num_workers=workers)
+def test_a_damaged_sample_reaches_the_caller_with_its_path(workers: int, make: Any, damaged: Path) -> None:
+    data = LMDBDataset(damaged, crop=CROP, decode="tensor")
+    loader = make(data, 8, num_workers=workers)
     batches, read = iter(loader), []
-    with pytest.raises(DatasetError, match=rf"sample 20 \({re.escape(damaged.data.path(20))}\) of .* is damaged"):
+    said = rf"sample 20 \({re.escape(data.data.path(20))}\) of .* is damaged"
+    with pytest.raises(DatasetError, match=said) as error:
         for batch in batches:
             read.append(batch)
     assert len(read) == 2, "the batches before it"
     assert list(batches) == []
+    clear_frames(error.tb)  # which ends the workers; left to the garbage collector they take 5 s each
 
 
-@pytest.mark.parametrize("name", ["Loader", "make_loader", "DataLoader"])
-def test_a_killed_worker_is_an_error_and_no_hang(name: str, data: LMDBDataset) -> None:
+@pytest.mark.parametrize(
+    ("load", "said"),
+    [
+        (Loader, "a loader worker died .killed by SIGKILL, most often by the OOM"),
+        (make_loader, r"worker.*(killed|exited|died)"),
+    ],
+)
+def test_a_killed_worker_is_an_error_and_no_hang(load: Any, said: str, data: LMDBDataset) -> None:
     others = set(multiprocessing.active_children())
-    loader = MAKERS[name](data, 1, num_workers=2, prefetch_factor=1)
-    batches = iter(loader)
+    batches = iter(load(data, 1, num_workers=2, prefetch_factor=1))
     next(batches)
     os.kill((set(multiprocessing.active_children()) - others).pop().pid or 0, signal.SIGKILL)
-    said = (
-        r"worker.*(killed|exited)"
-        if name != "Loader"
-        else "a loader worker died .killed by SIGKILL, most often by the OOM"
-    )
     with pytest.raises((LoaderError, RuntimeError), match=said):
         list(batches)
 
@@ -483,6 +468,55 @@ def test_options_that_cannot_be_are_one_line(load: Any, options: dict[str, Any],
     assert "\n" not in str(raised.value)
 
 
+NORMALIZE = ((0.5,) * 3, (0.5,) * 3)
+
+
+@pytest.mark.parametrize(
+    ("load", "options", "said"),
+    [
+        (Loader, {"mode": "fibres"}, "mode: expected one of processes, threads, got 'fibres'"),
+        (Loader, {"flip": 1.5}, "flip: expected a probability from 0 to 1, got 1.5"),
+        (Loader, {"crop": 224}, "crop: expected one of presize.datasets' crops"),
+        (Loader, {"on_error": "ignore"}, "on_error: expected one of raise, skip"),
+        (Loader, {"multiprocessing_context": "thread"}, "context: expected one of fork, spawn, forkserver, got 'thr"),
+        (Loader, {"multiprocessing_context": 3}, "context: expected one of fork, spawn, forkserver, got 3"),
+        (Loader, {"sampler": [0]}, "sampler: a Loader takes no sampler; give an order as shuffle=, such as"),
+        (Loader, {"batch_sampler": [[0, 1]]}, "batch_sampler: a Loader takes no batch_sampler; give an order as shuf"),
+        (Loader, {"collate_fn": list}, "collate_fn: a Loader calls none, .*; use make_loader"),
+        (Loader, {"worker_init_fn": print}, "worker_init_fn: a Loader calls none"),
+        (Loader, {"generator": torch.Generator()}, "generator: a Loader draws from seed="),
+        (Loader, {"timeout": 30}, "timeout: a Loader needs none"),
+        (Loader, {"in_order": False}, "in_order: a Loader gives batches in order"),
+        (Loader, {"persistent_workers": False}, r"persistent_workers: a Loader's workers stay until close\(\)"),
+        (Loader, {"pin_memory_device": "cuda"}, "pin_memory_device: a Loader pins its own memory .*; give device="),
+        (Loader, {"dtype": torch.float16}, "dtype: torch.float16 needs normalize"),
+        (Loader, {"normalize": ((0.5,), (0.5,))}, r"normalize: expected \(mean, std\) of 3 channels"),
+        (Loader, {"normalize": ((0.5,) * 3, (0.0,) * 3)}, r"normalize: expected \(mean, std\)"),
+        (Loader, {"normalize": NORMALIZE, "dtype": torch.int8}, "dtype: expected a floating-point type"),
+        (make_loader, {"sampler": [0]}, "sampler: make_loader takes an order as shuffle=; for a sampler use DataLoad"),
+        (make_loader, {"batch_sampler": [[0]]}, "batch_sampler: make_loader takes an order as shuffle=; for a batch_"),
+    ],
+)
+def test_options_of_one_of_them_that_cannot_be_are_one_line(
+    load: Any, options: dict[str, Any], said: str, data: LMDBDataset
+) -> None:
+    with pytest.raises(OptionError, match=said) as raised:
+        load(data, 8, num_workers=0, **options)
+    assert "\n" not in str(raised.value)
+
+
+HARMLESS: dict[str, Any] = {"persistent_workers": True, "collate_fn": collate, "worker_init_fn": None, "timeout": 0}
+
+
+@pytest.mark.parametrize("load", [Loader, make_loader])
+def test_options_of_a_dataloader_that_are_met_anyway_are_accepted(load: Any, data: LMDBDataset) -> None:
+    harmless = HARMLESS | {"sampler": None, "batch_sampler": None, "generator": None, "in_order": True}
+    context = multiprocessing.get_context("fork")
+    pinned = {"pin_memory": not torch.cuda.is_available(), "pin_memory_device": ""} if load is Loader else {}
+    loader = load(data, 16, num_workers=1, **harmless, **pinned, multiprocessing_context=context)
+    assert len(loader) == 4 and loader.multiprocessing_context in ("fork", context)
+
+
 @pytest.mark.parametrize("load", [Loader, make_loader])
 @pytest.mark.parametrize("name", ["workers", "order", "wokers"])
 def test_a_name_that_dataloader_has_not_is_a_type_error(load: Any, name: str, data: LMDBDataset) -> None:
@@ -498,12 +532,3 @@ def test_a_seed_is_given_to_an_order_without_one(load: Any, data: LMDBDataset) -
         load(data, 8, shuffle=orders[1], seed=4, num_workers=0),
     )
     assert digest(ours) == digest(theirs) and orders[1].seed is None
-
-
-@pytest.mark.parametrize("name", ["sampler", "batch_sampler"])
-def test_make_loader_takes_an_order_and_no_sampler(name: str, data: LMDBDataset) -> None:
-    with pytest.raises(
-        OptionError, match=rf"{name}: make_loader takes an order as shuffle=; for a {name} use DataLoader"
-    ):
-        make_loader(data, 16, **{name: [0, 1]})
-    assert len(make_loader(data, 16, num_workers=0, **{name: None})) == 4

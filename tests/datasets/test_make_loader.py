@@ -1,65 +1,43 @@
-"""make_loader: a plain DataLoader gives the batches that a Loader gives, and can be resumed like it."""
+"""make_loader: a DataLoader of any dataset, what its workers do, and the shared memory that they need."""
 
 from __future__ import annotations
 
 import gc
-import json
 import mmap
 import multiprocessing
-import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
-from textwrap import dedent
-from traceback import clear_frames
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import ConcatDataset, DataLoader, RandomSampler, Subset, WeightedRandomSampler, random_split
+from torch.utils.data import DataLoader, RandomSampler, Subset, WeightedRandomSampler
 
 from presize.datasets import (
     FolderDataset,
     LMDBDataset,
-    Loader,
     RandomResizedCrop,
     collate,
     make_loader,
 )
 from presize.datasets.reading.outputs import Decode
-from presize.errors import DatasetError, LoaderError
+from presize.errors import LoaderError
 from processes import run_python, with_dev_shm
-from tampering import overwrite_value
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 4 worker processes")
 
 CROP = RandomResizedCrop(24)
 
-Digest = list[tuple[bytes, list[int]]]
 
-
-def digest(batches: Any) -> Digest:
+def digest(batches: Any) -> list[tuple[bytes, list[int]]]:
     return [(images.numpy().tobytes(), targets.tolist()) for images, targets in batches]
 
 
 def labels_of(batches: Any) -> list[int]:
     return [label for _, targets in batches for label in targets.tolist()]
-
-
-@pytest.fixture(scope="module")
-def data(dataset: Path) -> LMDBDataset:
-    return LMDBDataset(dataset, crop=CROP, flip=0.5, decode="tensor")
-
-
-@pytest.fixture(scope="module")
-def plain(dataset: Path) -> list[Digest]:
-    """Two epochs, read by a Loader in this thread."""
-    loader = Loader(LMDBDataset(dataset), 8, crop=CROP, flip=0.5, shuffle=True, seed=5, num_workers=0)
-    return [digest(loader), digest(loader)]
 
 
 # --- what it gives ---
@@ -74,9 +52,6 @@ def test_workers_stay_from_epoch_to_epoch(data: LMDBDataset, raw: Path) -> None:
         assert before and {process.pid for process in multiprocessing.active_children()} == before
         del loader
         gc.collect()
-
-
-# --- where it stands ---
 
 
 # --- other datasets ---
@@ -108,26 +83,10 @@ def test_an_empty_dataset_gives_no_batches(workers: int, data: LMDBDataset) -> N
     assert len(loader) == 0 and list(loader) == []
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_parts_and_sums_of_a_dataset_are_cropped(workers: int, data: LMDBDataset) -> None:
-    train, val = random_split(data, [50, 6], torch.Generator().manual_seed(0))
-    both = ConcatDataset([data, data])
-    for part, expected in [
-        (Subset(data, [3, 1, 4, 1]), [3, 1, 4, 1]),
-        (train, train.indices),
-        (val, val.indices),
-        (both, [*range(56)] * 2),
-    ]:
-        batches = list(make_loader(part, 16, num_workers=workers))
-        assert labels_of(batches) == data.targets[expected].tolist()
-        assert {tuple(images.shape[1:]) for images, _ in batches} == {(3, 24, 24)}
-
-
 # --- torch's own samplers in a plain DataLoader ---
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("collate_fn", [None, collate], ids=["torch's collate", "our collate"])
+@pytest.mark.parametrize(("workers", "collate_fn"), [(0, None), (2, collate)], ids=["torch's collate", "our collate"])
 def test_torchs_own_samplers_draw_new_crops_each_epoch(workers: int, collate_fn: Any, data: LMDBDataset) -> None:
     weights = np.zeros(len(data))
     weights[:4] = 1
@@ -249,51 +208,3 @@ def test_a_worker_may_have_a_beginning_of_its_own(data: LMDBDataset, tmp_path: P
     loader = make_loader(data, 8, num_workers=2, worker_init_fn=lambda number: (tmp_path / str(number)).touch())
     assert len(digest(loader)) == 7
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1"]
-
-
-def test_a_damaged_sample_names_its_path_through_workers(dataset: Path, tmp_path: Path) -> None:
-    copied = Path(shutil.copytree(dataset, tmp_path / "damaged"))
-    overwrite_value(copied, 20)
-    damaged = LMDBDataset(copied, crop=CROP, decode="tensor")
-    loader = make_loader(damaged, 24, num_workers=2, persistent_workers=False)
-    with pytest.raises(DatasetError, match=rf"sample 20 \({damaged.data.path(20)}\) of .* is damaged") as error:
-        list(loader)
-    clear_frames(error.tb)  # which ends the workers; left to the garbage collector they take 5 s each
-
-
-# --- several processes ---
-
-
-@pytest.mark.slow
-def test_ranks_of_torch_distributed_take_each_sample_once(dataset: Path, tmp_path: Path) -> None:
-    script = dedent("""
-        import json, sys
-        import torch.distributed as dist
-        from presize.datasets import CenterCrop, LMDBDataset, Loader
-        dist.init_process_group("gloo", init_method=sys.argv[1], rank=int(sys.argv[2]), world_size=2)
-        data = LMDBDataset(sys.argv[3], target="path")
-        with Loader(data, 5, crop=CenterCrop(24), shuffle=True, seed=4, num_workers=1, last="keep") as loader:
-            print(json.dumps([[path for _, paths in loader for path in paths] for epoch in range(2)]))
-        dist.destroy_process_group()
-    """)
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", script, (tmp_path / "meet").as_uri(), str(rank), os.fspath(dataset)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd="/",  # or the source tree would stand before what is installed
-        )
-        for rank in range(2)
-    ]
-    try:
-        ended = [process.communicate(timeout=60) for process in ranks]
-    finally:
-        for process in ranks:
-            process.kill()
-    assert [process.returncode for process in ranks] == [0, 0], [err for _, err in ended]
-    one, other = (json.loads(out) for out, _ in ended)
-    data = LMDBDataset(dataset)
-    for epoch in range(2):
-        assert sorted(one[epoch] + other[epoch]) == sorted(data.data.path(i) for i in range(len(data)))
-    assert one[0] != one[1]

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import BatchSampler, DataLoader
+from torch.utils.data import DataLoader
 
 from presize.datasets import (
     CenterCrop,
@@ -63,7 +63,7 @@ LOADER: dict[str, Any] = {
 }  # fmt: skip
 SAMPLER: dict[str, Any] = {
     "order": Sequential(3), "rank": 1, "ranks": 2, "batch_size": 9, "last": "keep", "epoch": 3, "schedule": None,
-    "start": 5, "next_start": 5, "begun": True, "shuffle": True, "seed": 3, "num_replicas": 2, "drop_last": True,
+    "start": 5, "begun": True, "shuffle": True, "seed": 3, "num_replicas": 2, "drop_last": True,
 }  # fmt: skip
 
 
@@ -163,16 +163,6 @@ def test_a_batch_sampler_that_is_changed_ends_in_an_error(data: LMDBDataset) -> 
         next(iter(loader))
 
 
-def test_a_loader_does_what_it_did_after_a_refusal(data: LMDBDataset) -> None:
-    loader = Loader(data, 8, num_workers=1)
-    before = next(iter(loader))[0]
-    assigned(loader, LOADER)
-    loader.set_epoch(0)
-    assert torch.equal(next(iter(loader))[0], before)
-    assert isinstance(loader.batch_sampler, BatchSampler)
-    loader.close()
-
-
 # --- ImageFolder's lists ---
 
 CHANGES: dict[str, Callable[[Any], object]] = {
@@ -197,7 +187,7 @@ CHANGES: dict[str, Callable[[Any], object]] = {
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
 def test_samples_refuse_a_change_and_name_what_to_use(change: Callable[[Any], object], either: Any) -> None:
     before = list(either.samples)
-    with pytest.raises(OptionError, match=r"^samples: cannot be changed; .*subset"):
+    with pytest.raises(OptionError, match=r"^samples: cannot be changed; .*[Ss]ubset"):
         change(either.samples)
     assert either.samples == before and either.imgs == before
 
@@ -231,12 +221,8 @@ def test_samples_are_read_as_a_list_is(either: Any) -> None:
     with pytest.raises(TypeError):
         hash(samples)
     assert repr(samples).startswith(f"Samples({len(either)}: ")
-
-
-def test_samples_are_pickled_in_a_few_bytes(dataset: Path) -> None:
-    data = LMDBDataset(dataset)
-    pickled = pickle.dumps(data.samples)
-    assert pickle.loads(pickled) == data.samples and len(pickled) < 1000
+    pickled = pickle.dumps(samples)
+    assert pickle.loads(pickled) == samples and (isinstance(either, FolderDataset) or len(pickled) < 1000)
 
 
 def test_a_sample_is_made_without_all_others(tmp_path: Path) -> None:

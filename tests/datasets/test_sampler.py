@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import operator
 import pickle
-import subprocess
-import sys
 from collections.abc import Callable
 from itertools import chain, islice
-from pathlib import Path
-from textwrap import dedent
 from typing import Any
 
 import numpy as np
@@ -19,7 +14,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader
+from shards import dealt
 
 from presize.datasets.reading.order import Order, Sequential, Shuffled, Weighted, class_balanced
 from presize.datasets.reading.shard_shuffle import ShardShuffled
@@ -27,24 +22,6 @@ from presize.datasets.sampler import EpochSampler, Visit
 from presize.errors import OptionError
 
 ENDINGS: dict[str, dict[str, Any]] = {"keep": {"last": "keep"}, "drop": {"drop_last": True}, "pad": {"last": "pad"}}
-
-
-@pytest.fixture
-def echo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A dataset of 50 samples, each of which is what its index says; importable in spawned workers, too."""
-    (tmp_path / "echoing.py").write_text(
-        dedent("""
-            class Echo:
-                def __len__(self):
-                    return 50
-
-                def __getitem__(self, index):
-                    return int(index), index.seed, index.epoch, index.key
-        """)
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "echoing", raising=False)
-    return importlib.import_module("echoing").Echo()
 
 
 def test_a_visit_is_its_sample_number() -> None:
@@ -82,34 +59,6 @@ def test_a_sampler_gives_the_order() -> None:
         assert visits == order.samples(0, positions).tolist()
         assert [visit.key for visit in visits] == order.keys(0, positions).tolist()
         assert {(visit.seed, visit.epoch) for visit in visits} == {(order.seed, 0)}
-
-
-def test_an_empty_order_is_an_empty_epoch() -> None:
-    for ending in ENDINGS.values():
-        sampler = EpochSampler(Shuffled(0), batch_size=4, **ending)
-        assert len(sampler) == len(list(sampler)) == 0
-
-
-@pytest.mark.parametrize(
-    ("workers", "context"),
-    [(0, None), (2, "fork"), pytest.param(1, "spawn", marks=pytest.mark.slow)],
-    ids=["in process", "fork", "spawn"],
-)
-def test_workers_know_the_epoch_of_each_visit(echo: Any, workers: int, context: str | None) -> None:
-    sampler = EpochSampler(Shuffled(50, seed=4))
-    loader = DataLoader(
-        echo,
-        batch_size=8,
-        sampler=sampler,
-        num_workers=workers,
-        multiprocessing_context=context,
-        persistent_workers=workers > 0,
-    )
-    for epoch in range(2):
-        samples, seeds, epochs, keys = (torch.cat(part).tolist() for part in zip(*loader, strict=True))
-        assert samples == keys == Shuffled(50, seed=4).samples(epoch, np.arange(50)).tolist()
-        assert set(seeds) == {4}
-        assert set(epochs) == {epoch}
 
 
 @given(
@@ -170,34 +119,14 @@ def test_an_interrupted_run_visits_what_a_whole_one_does(length: int, stages: li
     assert sorted(seen) == sorted(expected[: state["epoch"] * length + state["consumed"]])
 
 
-def test_prefetched_batches_do_not_count_as_consumed(echo: Any) -> None:
-    sampler = EpochSampler(Shuffled(50, seed=4))
-    loader = DataLoader(echo, batch_size=8, sampler=sampler, num_workers=2, prefetch_factor=3)
-    batches = iter(loader)
-    first = [next(batches)[0].tolist() for _ in range(2)]
-    state = sampler.state_after(2, batch_size=8)
-    rest = [batch[0].tolist() for batch in batches]
-    assert state["consumed"] == 16
-    again = DataLoader(echo, batch_size=8, sampler=loaded(Shuffled(50, seed=4), state))
-    assert len(again) == 7, "a whole epoch, as trainers expect"
-    assert [batch[0].tolist() for batch in again] == rest
-    assert sorted(chain(*first, *rest)) == list(range(50))
-
-
 def test_each_iteration_is_another_epoch_even_after_one_left_early() -> None:
     sampler = EpochSampler(Shuffled(20))
     assert sampler.epoch == 0
+    iter(sampler), iter(sampler)  # never used
     assert {visit.epoch for visit in sampler} == {0}
     assert next(iter(sampler)).epoch == 1
     assert {visit.epoch for visit in sampler} == {2}
     assert sampler.epoch == 2
-
-
-def test_an_iterator_that_is_never_used_begins_no_epoch() -> None:
-    sampler = EpochSampler(Shuffled(20))
-    iter(sampler)
-    iter(sampler)
-    assert {visit.epoch for visit in sampler} == {0}
 
 
 def test_an_epoch_can_be_begun_by_who_draws_its_positions_himself() -> None:
@@ -220,15 +149,9 @@ def test_set_epoch_with_the_epoch_that_was_loaded_keeps_its_place() -> None:
     sampler = loaded(Shuffled(20), state)
     sampler.set_epoch(0)
     assert len(list(sampler)) == 8
+    assert len(sampler) == len(list(sampler)) == 20 and sampler.epoch == 1
     sampler.set_epoch(0)
-    assert len(sampler) == len(list(sampler)) == 20
-
-
-def test_after_a_resumed_epoch_the_next_one_is_whole() -> None:
-    sampler = loaded(Shuffled(20), EpochSampler(Shuffled(20)).state_dict(consumed=12))
-    assert len(list(sampler)) == 8
-    assert len(list(sampler)) == len(sampler) == 20
-    assert sampler.epoch == 1
+    assert len(list(sampler)) == 20
 
 
 def test_the_state_at_the_end_of_an_epoch_is_the_beginning_of_the_next() -> None:
@@ -266,64 +189,35 @@ def test_a_state_is_a_few_integers() -> None:
     assert state == json.loads(json.dumps(state))
 
 
-class FourShards:
-    def __len__(self) -> int:
-        return 20
-
-    def numbers(self, name: str) -> Any:  # noqa: ARG002
-        return np.arange(20, dtype=np.int32) % 4
-
-    def fetch_ahead(self, groups: object) -> None:
-        pass
-
-
-@pytest.mark.parametrize(
-    ("order", "message"),
-    [
-        (Shuffled(21, 1), "state: expected one saved with length 21, got 20"),
-        (Shuffled(20, 2), "state: expected one saved with seed 2, got 1"),
-        (Sequential(20, 1), "state: expected one saved with order "),
-        (ShardShuffled(FourShards(), 1), "state: expected one saved with order "),
-        (Weighted(np.ones(30), 1, length=20), "state: expected one saved with population 30, got 20"),
-    ],
-)
-def test_a_state_of_another_order_is_refused(order: Order, message: str) -> None:
-    with pytest.raises(OptionError, match=message):
-        EpochSampler(order).load_state_dict(EpochSampler(Shuffled(20, 1)).state_dict())
-
-
-@pytest.mark.parametrize(
-    ("order", "other"),
-    [
-        (Weighted([1, 2, 3]), Weighted([3, 2, 1])),
-        (class_balanced([0, 0, 1, 1]), class_balanced([0, 1, 0, 1])),
-        (class_balanced([0, 1, 2, 3]), class_balanced([0, 0, 0, 0])),
-    ],
-)
-def test_the_weights_or_targets_of_an_order_belong_to_its_state(order: Order, other: Order) -> None:
-    state = EpochSampler(order).state_dict()
-    EpochSampler(pickle.loads(pickle.dumps(order))).load_state_dict(state)
-    with pytest.raises(OptionError, match="state: expected one saved with order "):
-        EpochSampler(other).load_state_dict(state)
-
-
-def test_the_window_of_a_shuffle_by_shards_belongs_to_its_state() -> None:
-    state = EpochSampler(ShardShuffled(FourShards(), 1, window=2)).state_dict(consumed=3)
-    assert loaded(ShardShuffled(FourShards(), 1, window=2), state).start == 3
-    with pytest.raises(OptionError, match="order"):
-        loaded(ShardShuffled(FourShards(), 1, window=3), state)
+def test_what_decides_an_order_belongs_to_its_state() -> None:
+    shards = dealt(20, 4)
+    for order, other, message in [
+        (Shuffled(20, 1), Shuffled(21, 1), "length 21, got 20"),
+        (Shuffled(20, 1), Shuffled(20, 2), "seed 2, got 1"),
+        (Shuffled(20, 1), Sequential(20, 1), "order "),
+        (Shuffled(20, 1), ShardShuffled(shards, 1), "order "),
+        (Shuffled(20, 1), Weighted(np.ones(30), 1, length=20), "population 30, got 20"),
+        (Weighted([1, 2, 3]), Weighted([3, 2, 1]), "order "),
+        (class_balanced([0, 0, 1, 1]), class_balanced([0, 1, 0, 1]), "order "),
+        (class_balanced([0, 1, 2, 3]), class_balanced([0, 0, 0, 0]), "order "),
+        (ShardShuffled(shards, 1, window=2), ShardShuffled(shards, 1, window=3), "order "),
+        (by_host(4, 2), by_host(8, 2), "order "),
+        (by_host(4, 2), by_host(4, 1), "order "),
+        (by_host(4, 2), ShardShuffled(shards, 1, window=1), "order "),
+    ]:
+        state = EpochSampler(order).state_dict()
+        EpochSampler(pickle.loads(pickle.dumps(order))).load_state_dict(state)
+        with pytest.raises(OptionError, match=f"state: expected one saved with {message}"):
+            EpochSampler(other).load_state_dict(state)
 
 
 def by_host(ranks: int, ranks_per_host: int) -> ShardShuffled:
-    return ShardShuffled(FourShards(), 1, window=1, by_host=True, ranks=ranks, ranks_per_host=ranks_per_host)
+    return ShardShuffled(dealt(20, 4), 1, window=1, by_host=True, ranks=ranks, ranks_per_host=ranks_per_host)
 
 
-def test_the_hosts_of_an_order_belong_to_its_state() -> None:
+def test_an_order_by_host_resumes_where_all_its_ranks_are() -> None:
     state = EpochSampler(by_host(4, 2)).state_dict(consumed=8)
     assert loaded(by_host(4, 2), state, rank=3, ranks=4).start == 8
-    for other in (by_host(8, 2), by_host(4, 1), ShardShuffled(FourShards(), 1, window=1)):
-        with pytest.raises(OptionError, match="state: expected one saved with order "):
-            loaded(other, state)
     with pytest.raises(OptionError, match="state: consumed: expected a multiple of 4, the ranks of the order, got 9"):
         loaded(by_host(4, 2), {**state, "consumed": 9})
 
@@ -363,13 +257,15 @@ def test_an_order_by_host_resumes_with_the_rest_of_the_shards_of_each_host(
         ({"consumed": None}, "state: consumed: .* got None"),
         ({"epoch": -1}, "state: epoch: expected a whole number from 0 to 9223372036854775807, got -1"),
         ({"length": None}, "state: expected one saved with length 20, got None"),
+        (None, r"state: expected what state_dict\(\) returned, got "),
+        ([("seed", 3)], r"state: expected what state_dict\(\) returned, got "),
     ],
 )
-def test_what_is_no_state_is_refused_and_changes_nothing(changed: dict[str, Any], message: str) -> None:
+def test_what_is_no_state_is_refused_and_changes_nothing(changed: Any, message: str) -> None:
     sampler = EpochSampler(Shuffled(20))
     sampler.set_epoch(2)
     with pytest.raises(OptionError, match=message):
-        sampler.load_state_dict({**sampler.state_dict(), **changed})
+        sampler.load_state_dict({**sampler.state_dict(), **changed} if isinstance(changed, dict) else changed)
     assert (sampler.epoch, sampler.start) == (2, 0)
 
 
@@ -396,43 +292,6 @@ def test_a_state_in_the_middle_of_an_epoch_needs_to_be_told_what_was_consumed() 
 def test_what_cannot_be_is_refused_by_name_and_value(make: Callable[[], object], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         make()
-
-
-@pytest.mark.slow
-def test_two_processes_of_torch_distributed_share_an_epoch(tmp_path: Path) -> None:
-    script = dedent("""
-        import json, sys
-        import torch.distributed as dist
-        from torch.utils.data import DataLoader
-        from presize.datasets.reading.order import Shuffled
-        from presize.datasets.sampler import EpochSampler
-        dist.init_process_group("gloo", init_method=sys.argv[1], rank=int(sys.argv[2]), world_size=2)
-        sampler = EpochSampler(Shuffled(41, seed=4), batch_size=4, last="keep")
-        loader = DataLoader(range(41), batch_size=4, sampler=sampler)
-        print(json.dumps([sum((batch.tolist() for batch in loader), []) for epoch in range(2)]))
-        dist.destroy_process_group()
-    """)
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", script, (tmp_path / "meet").as_uri(), str(rank)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd="/",  # or the source tree would stand before what is installed
-        )
-        for rank in range(2)
-    ]
-    try:
-        ended = [process.communicate(timeout=60) for process in ranks]
-    finally:
-        for process in ranks:
-            process.kill()
-    assert [process.returncode for process in ranks] == [0, 0], [err for _, err in ended]
-    one, other = (json.loads(out) for out, _ in ended)
-    for epoch in range(2):
-        order = Shuffled(41, seed=4).samples(epoch, np.arange(41)).tolist()
-        assert one[epoch] == order[0::2]
-        assert other[epoch] == order[1::2]
 
 
 VALUES = st.one_of(
@@ -465,9 +324,3 @@ def test_a_state_that_was_changed_is_an_error_or_another_position_of_the_same_or
     }
     rest = order.samples(loaded["epoch"], np.arange(loaded["consumed"], 100))
     assert list(sampler) == rest.tolist()
-
-
-@pytest.mark.parametrize("state", [None, 5, "state", [("seed", 3)]])
-def test_what_is_no_state_is_refused(state: Any) -> None:
-    with pytest.raises(OptionError, match=r"state: expected what state_dict\(\) returned, got "):
-        EpochSampler(Shuffled(100)).load_state_dict(state)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from shards import Shards
 from torch.utils.data import ConcatDataset, DataLoader, DistributedSampler
 
 from presize.datasets import (
@@ -35,65 +36,50 @@ def data(dataset: Path) -> LMDBDataset:
     return LMDBDataset(dataset, crop=RandomResizedCrop(16), flip=0.5, decode="tensor")
 
 
-def orders(data: LMDBDataset) -> dict[str, Callable[[], Any]]:
-    return {
-        "Shuffled": lambda: Shuffled(len(data)),
-        "ShardShuffled": lambda: ShardShuffled(data.data, window=2),
-        "Weighted": lambda: Weighted(np.ones(len(data))),
-        "class_balanced": lambda: class_balanced(data.targets),
-    }
-
-
-def ways(data: LMDBDataset) -> dict[str, Callable[[], Any]]:
-    """Loaders of presize made without a seed, and a DataLoader."""
-
-    def in_order(order: Callable[[], Any]) -> Callable[[], Any]:
-        return lambda: Loader(data, 8, shuffle=order(), num_workers=0)
-
-    return {
-        "DataLoader": lambda: DataLoader(data, 8, shuffle=True),
-        "Loader": lambda: Loader(data, 8, shuffle=True, num_workers=0),
-        "Loader of a subset": lambda: Loader(data.subset(range(50)), 8, shuffle=True, num_workers=0),
-        "Loader that does not shuffle": lambda: Loader(data, 8, num_workers=0),
-        "make_loader": lambda: make_loader(data, 8, shuffle=True, num_workers=0),
-        "EpochSampler": lambda: DataLoader(data, 8, sampler=EpochSampler(Shuffled(len(data)))),
-        **{name: in_order(order) for name, order in orders(data).items()},
-    }
-
-
 def epoch(loader: Any) -> bytes:
     return b"".join(images.numpy().tobytes() for images, _ in loader)
 
 
-def names() -> list[str]:
-    return [
-        "DataLoader", "Loader", "Loader of a subset", "Loader that does not shuffle", "make_loader", "EpochSampler",
-        "Shuffled", "ShardShuffled", "Weighted", "class_balanced",
-    ]  # fmt: skip
+def in_order(order: Callable[[LMDBDataset], Any]) -> Callable[[LMDBDataset], Loader]:
+    return lambda data: Loader(data, 8, shuffle=order(data), num_workers=0)
 
 
-@pytest.mark.parametrize("way", names())
+WAYS: dict[str, Callable[[LMDBDataset], Any]] = {
+    "DataLoader": lambda data: DataLoader(data, 8, shuffle=True),
+    "Loader of a subset": lambda data: Loader(data.subset(range(50)), 8, shuffle=True, num_workers=0),
+    "Loader that does not shuffle": lambda data: Loader(data, 8, num_workers=0),
+    "make_loader": lambda data: make_loader(data, 8, shuffle=True, num_workers=0),
+    "EpochSampler": lambda data: DataLoader(data, 8, sampler=EpochSampler(Shuffled(len(data)))),
+    "Loader": in_order(lambda _: True),
+    "Shuffled": in_order(lambda data: Shuffled(len(data))),
+    "ShardShuffled": in_order(lambda data: ShardShuffled(data.data, window=2)),
+    "Weighted": in_order(lambda data: Weighted(np.ones(len(data)))),
+    "class_balanced": in_order(lambda data: class_balanced(data.targets)),
+}
+"""Loaders of presize made without a seed, and a DataLoader."""
+
+
+@pytest.mark.parametrize("make", WAYS.values(), ids=WAYS)
 def test_a_loader_made_anew_for_each_epoch_reads_another_one_each_time_and_the_same_after_manual_seed(
-    way: str, data: LMDBDataset
+    make: Callable[[LMDBDataset], Any], data: LMDBDataset
 ) -> None:
-    make = ways(data)[way]
     torch.manual_seed(1)
-    first = [epoch(make()) for _ in range(3)]
+    first = [epoch(make(data)) for _ in range(3)]
     assert len(set(first)) == 3
     torch.manual_seed(1)
-    assert [epoch(make()) for _ in range(3)] == first
+    assert [epoch(make(data)) for _ in range(3)] == first
     torch.manual_seed(2)
-    assert epoch(make()) not in first
+    assert epoch(make(data)) not in first
 
 
-@pytest.mark.parametrize("way", names())
-def test_a_seed_is_drawn_when_the_first_epoch_begins(way: str, data: LMDBDataset) -> None:
-    loader = ways(data)[way]()
+@pytest.mark.parametrize("make", WAYS.values(), ids=WAYS)
+def test_a_seed_is_drawn_when_the_first_epoch_begins(make: Callable[[LMDBDataset], Any], data: LMDBDataset) -> None:
+    loader = make(data)
     torch.manual_seed(1)
     first = [epoch(loader), epoch(loader)]
     assert first[0] != first[1]
     torch.manual_seed(1)
-    again = ways(data)[way]()
+    again = make(data)
     assert [epoch(again), epoch(again)] == first
 
 
@@ -106,15 +92,10 @@ def test_only_one_number_is_drawn_from_torchs_generator(data: LMDBDataset) -> No
     len(loader), repr(loader), copy.copy(loader.sampler)
     epoch(loader), epoch(loader), loader.state_dict()
     assert torch.equal(torch.get_rng_state(), after)
-    epoch(Loader(data, 8, shuffle=True, seed=0, num_workers=0))
+    given = Loader(data, 8, shuffle=True, seed=0, num_workers=0)
+    epoch(given)
     assert torch.equal(torch.get_rng_state(), after), "none for a seed that is given"
-
-
-def test_what_is_given_stays_as_it_is(data: LMDBDataset) -> None:
-    loader = Loader(data, 8, shuffle=True, seed=0, num_workers=0)
-    epoch(loader)
-    assert loader.sampler.order == Shuffled(len(data), 0)
-    assert loader.state_dict()["seed"] == 0
+    assert given.sampler.order == Shuffled(len(data), 0) and given.state_dict()["seed"] == 0
 
 
 @pytest.mark.parametrize("make", [Loader, make_loader])
@@ -137,18 +118,18 @@ def test_a_run_is_resumed_without_knowing_its_seed(make: Any, data: LMDBDataset)
         make(data, 8, shuffle=True, seed=7, num_workers=0).load_state_dict(state)
 
 
-def test_a_state_before_the_first_epoch_has_its_seed() -> None:
-    sampler = EpochSampler(Shuffled(100))
-    state = sampler.state_dict()
+def with_its_state(sampler: EpochSampler) -> EpochSampler:
     other = EpochSampler(Shuffled(100))
-    other.load_state_dict(state)
-    assert list(other) == list(sampler) and state["seed"] == sampler.order.seed
+    other.load_state_dict(sampler.state_dict())
+    return other
 
 
-@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda sampler: pickle.loads(pickle.dumps(sampler))])
+@pytest.mark.parametrize(
+    "copied", [copy.copy, copy.deepcopy, lambda sampler: pickle.loads(pickle.dumps(sampler)), with_its_state]
+)
 def test_a_copy_of_a_sampler_has_the_seed_that_was_drawn(copied: Callable[[Any], Any]) -> None:
     sampler = EpochSampler(Shuffled(100))
-    list(sampler)
+    sampler.state_dict()
     again = copied(sampler)
     assert list(again) == list(sampler)
 
@@ -203,14 +184,6 @@ def test_what_is_not_full_is_kept_by_one_process_and_filled_up_by_several(monkey
     assert len(EpochSampler(Shuffled(993), batch_size=16, rank=0, ranks=1)) == 993
 
 
-def test_drop_last_means_drop_for_any_number_of_ranks(data: LMDBDataset) -> None:
-    for make in (Loader, make_loader):
-        loader = make(data, 16, drop_last=True, num_workers=0, rank=1, ranks=2)
-        assert loader.drop_last and len(loader) == 1 == sum(1 for _ in loader)
-        loader = make(data, 16, drop_last=False, num_workers=0, rank=1, ranks=2)
-        assert not loader.drop_last and len(loader) == 2 == sum(1 for _ in loader)
-
-
 def test_a_state_of_other_samples_is_refused(data: LMDBDataset, raw: Path) -> None:
     state = Loader(data.subset(range(40)), 8, shuffle=True, num_workers=0).state_dict()
     with pytest.raises(OptionError, match=r"^state: the dataset has other samples, .*; begin .* with set_epoch\(0\)$"):
@@ -231,23 +204,14 @@ def test_a_state_of_other_samples_is_refused(data: LMDBDataset, raw: Path) -> No
 
 
 def test_a_shard_shuffle_refuses_a_state_of_samples_in_other_shards() -> None:
-    class Shards:
-        def __init__(self, shards: list[int]) -> None:
-            self.shards = np.repeat(np.array(shards, np.int32), 10)
-
-        def __len__(self) -> int:
-            return len(self.shards)
-
-        def numbers(self, _: str) -> Any:
-            return self.shards
-
-        def fetch_ahead(self, _: Any) -> None:
-            pass
-
-    state = EpochSampler(ShardShuffled(Shards([0, 1, 2, 3]), window=1)).state_dict()
-    EpochSampler(ShardShuffled(Shards([0, 1, 2, 3]), window=1)).load_state_dict(state)
+    first, second, other = (
+        ShardShuffled(Shards(np.repeat(np.array(numbers, np.int32), 10)), window=1)
+        for numbers in ([0, 1, 2, 3], [0, 1, 2, 3], [3, 0, 1, 2])
+    )
+    state = EpochSampler(first).state_dict()
+    EpochSampler(second).load_state_dict(state)
     with pytest.raises(OptionError, match=r"state: samples of the dataset are in other shards .* set_epoch"):
-        EpochSampler(ShardShuffled(Shards([3, 0, 1, 2]), window=1)).load_state_dict(state)
+        EpochSampler(other).load_state_dict(state)
 
 
 def test_a_crop_that_is_not_random_needs_no_seed(data: LMDBDataset) -> None:

@@ -13,7 +13,8 @@ import pytest
 import torch
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, random_split
 
-from builds import SERIAL
+from builds import SERIAL, SMALL, build_images
+from pictures import smooth_image
 from presize.builder.run import build_dataset
 from presize.datasets import (
     CenterCrop,
@@ -26,9 +27,9 @@ from presize.datasets import (
     make_loader,
 )
 from presize.errors import DatasetError, OptionError
-from presize.options import BuildOptions, ImageOptions, Size, SourceOptions
+from presize.options import SourceOptions
 from presize.sources.sample import SampleOptions, make_samples
-from tampering import change_offset, overwrite_value
+from tampering import change_offset
 
 CROP = RandomResizedCrop(24)
 SOME = [3, 50, 7, 3, -1]
@@ -43,16 +44,11 @@ def double(label: int) -> int:
 
 
 @pytest.fixture(scope="module")
-def data(dataset: Path) -> LMDBDataset:
-    return LMDBDataset(dataset, crop=CROP, flip=0.5, decode="tensor")
-
-
-@pytest.fixture(scope="module")
 def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Another dataset of as many classes."""
     folder = tmp_path_factory.mktemp("other")
     make_samples(folder / "raw", SampleOptions(images=20, classes=3, long_side=120, seed=5))
-    build_dataset(folder / "raw", folder / "OUT", BuildOptions(ImageOptions(sizes=(Size(64, 64),))), SERIAL)
+    build_dataset(folder / "raw", folder / "OUT", SMALL, SERIAL)
     return folder / "OUT"
 
 
@@ -144,19 +140,6 @@ def test_what_torch_makes_of_a_dataset_is_read_as_its_subset(workers: int, data:
         assert sorted(t for _, targets in expected[0] for t in targets) == sorted(data.targets[rows].tolist())
 
 
-def test_an_epoch_of_a_subset_is_resumed(data: LMDBDataset) -> None:
-    part = data.subset(range(5, 45))
-    expected = digest(Loader(part, 8, shuffle=True, seed=3, num_workers=0))
-    first = Loader(part, 8, shuffle=True, seed=3, num_workers=0)
-    batches = iter(first)
-    next(batches), next(batches)
-    second = make_loader(pickle.loads(pickle.dumps(part)), 8, shuffle=True, seed=3, num_workers=0)
-    second.load_state_dict(first.state_dict())
-    assert digest(second) == expected[2:]
-    with pytest.raises(OptionError, match="state: expected one saved with length 56, got 40"):
-        Loader(data, 8, shuffle=True, seed=3, num_workers=0).load_state_dict(first.state_dict())
-
-
 def test_orders_draw_from_a_subset(data: LMDBDataset) -> None:
     part = data.subset(np.flatnonzero(data.targets < 2))
     shards = Loader(part, 8, shuffle=ShardShuffled(part, window=1), num_workers=0)
@@ -167,15 +150,8 @@ def test_orders_draw_from_a_subset(data: LMDBDataset) -> None:
         Loader(part, 8, shuffle=ShardShuffled(data.data), num_workers=0)
 
 
-def test_a_plain_dataloader_reads_a_subset(data: LMDBDataset) -> None:
-    images, targets = next(iter(DataLoader(data.subset(SOME), 5)))
-    assert images.shape == (5, 3, 24, 24) and targets.tolist() == data.targets[SOME].tolist()
-
-
-def test_damage_in_a_subset_is_named_by_its_number_in_the_dataset(dataset: Path, tmp_path: Path) -> None:
-    copied = Path(shutil.copytree(dataset, tmp_path / "damaged"))
-    overwrite_value(copied, 20)
-    part = LMDBDataset(copied, crop=CROP).subset([19, 20, 21])
+def test_damage_in_a_subset_is_named_by_its_number_in_the_dataset(dataset: Path, damaged: Path) -> None:
+    part = LMDBDataset(damaged, crop=CROP).subset([19, 20, 21])
     with pytest.raises(DatasetError, match=r"sample 20 \(.*\) of .* is damaged"):
         list(Loader(part, 3, num_workers=0))
     loader = Loader(part, 3, num_workers=0, on_error="skip")
@@ -225,11 +201,9 @@ def test_parts_of_one_dataset_are_a_subset_of_it(data: LMDBDataset) -> None:
     assert joined.targets.tolist() == [*data.targets[[4, 5]], *data.targets]
 
 
-def test_damage_in_a_joined_dataset_is_named_by_its_own_dataset(data: LMDBDataset, other: Path, tmp_path: Path) -> None:
-    copied = Path(shutil.copytree(other, tmp_path / "damaged"))
-    overwrite_value(copied, 3)
-    both = ConcatDataset([data, LMDBDataset(copied, crop=CROP, flip=0.5, decode="tensor")])
-    with pytest.raises(DatasetError, match=rf"sample 3 \(.*\) of {copied} is damaged"):
+def test_damage_in_a_joined_dataset_is_named_by_its_own_dataset(other: Path, damaged: Path) -> None:
+    both = ConcatDataset([LMDBDataset(root, crop=CROP) for root in (other, damaged)])
+    with pytest.raises(DatasetError, match=rf"sample 20 \(.*\) of {damaged} is damaged"):
         list(Loader(both, 8, num_workers=0))
     loader = Loader(both, 76, num_workers=0, on_error="skip")
     assert [len(images) for images, _ in loader] == [75]
@@ -282,35 +256,27 @@ class OwnSubset(Subset[Any]):
             lambda data, other: ConcatDataset([LMDBDataset(other, max_pixels=9999), LMDBDataset(data.root)]),
             "must have the same max_pixels, got 9999 in",
         ),
+        (
+            lambda data, fewer: ConcatDataset([data, LMDBDataset(fewer, crop=CROP, flip=0.5, decode="tensor")]),
+            "must have the same classes, and those of .* and .* differ$",
+        ),
     ],
 )
-def test_what_a_loader_does_not_read_is_refused_in_a_line(make: Any, said: str, data: LMDBDataset, other: Path) -> None:
+def test_what_a_loader_does_not_read_is_refused_in_a_line(
+    make: Any, said: str, data: LMDBDataset, other: Path, fewer: Path
+) -> None:
     with pytest.raises(OptionError, match=said) as raised:
-        Loader(make(data, other), 4, crop=CROP, num_workers=0)
+        Loader(make(data, fewer if said.endswith("differ$") else other), 4, crop=CROP, num_workers=0)
     assert "\n" not in str(raised.value)
-
-
-def test_other_classes_are_refused(data: LMDBDataset, tmp_path: Path) -> None:
-    make_samples(tmp_path / "raw", SampleOptions(images=8, classes=2, long_side=120))
-    build_dataset(tmp_path / "raw", tmp_path / "OUT", BuildOptions(ImageOptions(sizes=(Size(64, 64),))), SERIAL)
-    fewer = LMDBDataset(tmp_path / "OUT", crop=CROP, flip=0.5, decode="tensor")
-    with pytest.raises(OptionError, match=r"must have the same classes, and those of .* and .* differ$"):
-        Loader(ConcatDataset([data, fewer]), 4, num_workers=0)
 
 
 def test_a_column_of_another_type_in_another_part_is_named(tmp_path: Path) -> None:
     parts = []
-    for name, score in (("whole", "1"), ("broken", "1.5")):
-        make_samples(tmp_path / name / "raw", SampleOptions(images=4, classes=1, long_side=80))
-        paths = sorted(path.relative_to(tmp_path / name / "raw") for path in (tmp_path / name / "raw").rglob("*.jpg"))
-        (tmp_path / name / "labels.csv").write_text("path,score\n" + "".join(f"{path},{score}\n" for path in paths))
-        out = tmp_path / name / "OUT"
-        options = BuildOptions(ImageOptions(sizes=(Size(32, 32),)))
-        build_dataset(
-            tmp_path / name / "raw", out, options, SERIAL, samples=SourceOptions(labels=tmp_path / name / "labels.csv")
-        )
-        parts.append(LMDBDataset(out, target="score", crop=CROP))
-    with pytest.raises(DatasetError, match=r"column 'score' is int\d+ in .*whole/OUT and double in .*broken/OUT"):
+    for name, score in (("whole", 1), ("broken", 1.5)):
+        rows = [{"path": f"{i}.png", "score": score} for i in range(4)]
+        root = build_images(tmp_path / name, {f"{i}.png": smooth_image(40, 50) for i in range(4)}, rows=rows)
+        parts.append(LMDBDataset(root, target="score", crop=CROP))
+    with pytest.raises(DatasetError, match=r"column 'score' is int\d+ in .*whole/out and double in .*broken/out"):
         Loader(ConcatDataset(parts), 4, num_workers=0)
     alone = Loader(ConcatDataset([parts[1], parts[1]]), 8, num_workers=0)
     assert next(iter(alone))[1].tolist() == [1.5] * 8
@@ -347,13 +313,9 @@ def kinds(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def labelled(folder: Path, classes: int, kinds: str) -> Path:
-    make_samples(folder / "raw", SampleOptions(images=6, classes=classes, long_side=60))
-    paths = sorted(path.relative_to(folder / "raw") for path in (folder / "raw").rglob("*.jpg"))
-    rows = [f"{path},{path.parts[0]},{kind}" for path, kind in zip(paths, kinds * 2, strict=True)]
-    (folder / "labels.csv").write_text("path,label,kind\n" + "\n".join(rows) + "\n")
-    options = BuildOptions(ImageOptions(sizes=(Size(64, 64),)))
-    build_dataset(folder / "raw", folder / "OUT", options, SERIAL, SourceOptions(labels=folder / "labels.csv"))
-    return folder / "OUT"
+    labels = [f"{'pqr'[i % classes]}" for i in range(6)]
+    rows = [{"path": f"{label}/{i}.png", "label": label, "kind": kinds[i % 3]} for i, label in enumerate(labels)]
+    return build_images(folder, {row["path"]: smooth_image(45, 60, i) for i, row in enumerate(rows)}, rows=rows)
 
 
 def minus(label: int) -> int:
@@ -386,21 +348,18 @@ def test_make_loader_refuses_parts_whose_labels_mean_something_else(
         make_loader(ConcatDataset(parts[shape]), 4, num_workers=0)
 
 
-def test_make_loader_compares_parts_with_one_another_where_the_first_has_labels_of_its_own(
+def test_make_loader_compares_folders_and_parts_of_which_the_first_has_labels_of_its_own(
     kinds: Path, fewer: Path
 ) -> None:
-    for first in (
+    folders = [FolderDataset(root.parent / "raw") for root in (kinds, fewer)]
+    own = [
         LMDBDataset(kinds, target_transform=minus),
         LMDBDataset(kinds, target=None),
         FolderDataset(kinds.parent / "raw", target_transform=minus),
-    ):
+    ]
+    for parts in (folders, *([first, LMDBDataset(kinds), LMDBDataset(fewer)] for first in own)):
         with pytest.raises(OptionError, match="must have the same classes"):
-            make_loader(ConcatDataset([first, LMDBDataset(kinds), LMDBDataset(fewer)]), 4, num_workers=0)
-
-
-def test_make_loader_refuses_folders_of_other_classes(kinds: Path, fewer: Path) -> None:
-    with pytest.raises(OptionError, match="must have the same classes"):
-        make_loader(ConcatDataset([FolderDataset(root.parent / "raw") for root in (kinds, fewer)]), 4, num_workers=0)
+            make_loader(ConcatDataset(parts), 4, num_workers=0)
 
 
 LABEL_FIRST, LABEL_LAST = ("label", "width"), ("width", "label")
@@ -431,8 +390,7 @@ def test_make_loader_goes_on_reading_parts_whose_labels_are_right(kinds: Path, f
 def splits(tmp_path_factory: pytest.TempPathFactory, raw: Path) -> Path:
     """`raw` with splits by shares, and another column of folds."""
     out = tmp_path_factory.mktemp("splits") / "OUT"
-    options = BuildOptions(ImageOptions(sizes=(Size(64, 64),)))
-    build_dataset(raw, out, options, SERIAL, SourceOptions(split="train=0.7,val=0.3"))
+    build_dataset(raw, out, SMALL, SERIAL, SourceOptions(split="train=0.7,val=0.3"))
     return out
 
 
@@ -462,17 +420,13 @@ def test_any_column_makes_a_split(splits: Path) -> None:
     assert [found for found, _ in ds.split(path, column="path").samples] == [path]
 
 
-def test_a_split_is_read_by_loaders_and_pickled(splits: Path) -> None:
-    val = LMDBDataset(splits, crop=CROP, decode="tensor").split("val")
+def test_splits_are_read_by_loaders_pickled_and_joined(splits: Path) -> None:
+    val, train = parts = [LMDBDataset(splits, crop=CROP, decode="tensor").split(name) for name in ("val", "train")]
     expected = sorted(val.targets.tolist())
     for loader in (Loader(val, 8, num_workers=0), DataLoader(pickle.loads(pickle.dumps(val)), 8, num_workers=1)):
         assert sorted(t for _, targets in loader for t in targets.tolist()) == expected
-
-
-def test_a_sum_of_datasets_has_the_splits_of_both(splits: Path) -> None:
-    parts = [LMDBDataset(splits, crop=CROP).split(name) for name in ("val", "train")]
     joined = Loader(ConcatDataset(parts), 8, num_workers=0).dataset
-    assert joined.splits == ["train", "val"] and len(joined.split("val")) == len(parts[0])
+    assert joined.splits == ["train", "val"] and len(joined.split("train")) == len(train)
 
 
 @pytest.mark.parametrize(

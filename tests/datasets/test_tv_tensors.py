@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import importlib
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
-from builds import SERIAL
-from presize.builder.run import build_dataset
+from builds import build_images
 from presize.datasets import LMDBDataset, Resize, collate
-from presize.options import BuildOptions, Companion, Coordinates, ImageOptions, Size, SourceOptions
+from presize.options import BuildOptions, Companion, Coordinates, ImageOptions, Size
 from torchvisions import torchvision_or_skip
 
 transforms, v2 = torchvision_or_skip()
@@ -24,25 +21,20 @@ transforms, v2 = torchvision_or_skip()
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Four images with a white rectangle, which is a box, a mask and two keypoints."""
-    folder = tmp_path_factory.mktemp("scene")
-    lines = []
+    images, rows = {}, []
     for number in range(4):
         mask = np.zeros((64, 64), np.uint8)
         mask[10 + number : 40, 8:30] = 1
-        for kind, pixels in (("", np.repeat(mask[:, :, None] * 255, 3, axis=2)), ("masks", mask)):
-            (folder / "raw" / kind).mkdir(parents=True, exist_ok=True)
-            Image.fromarray(pixels).save(folder / "raw" / kind / f"{number}.png")
+        images |= {f"{number}.png": np.repeat(mask[:, :, None] * 255, 3, axis=2), f"masks/{number}.png": mask}
         box = [8, 10 + number, 30, 40]
-        lines.append(json.dumps({"path": f"{number}.png", "bbox": [box], "points": [box]}) + "\n")
-    (folder / "table.jsonl").write_text("".join(lines))
+        rows.append({"path": f"{number}.png", "bbox": [box], "points": [box]})
     options = BuildOptions(
         ImageOptions(sizes=(Size(64, 64),), format="png"),
         companions=(Companion("mask", "masks/{name}"),),
         boxes=(Coordinates("bbox", "xyxy"),),
         keypoints=(Coordinates("points", "xy"),),
     )
-    build_dataset(folder / "raw", folder / "out", options, SERIAL, SourceOptions(labels=folder / "table.jsonl"))
-    return folder / "out"
+    return build_images(tmp_path_factory.mktemp("scene"), images, options, rows)
 
 
 @pytest.mark.parametrize("crop", [None, Resize(64)])

@@ -19,7 +19,7 @@ from presize.codecs.jpeg import segments as jpeg_segments
 from presize.codecs.stored_value import DAMAGE, decode_value
 from presize.codecs.transcode import transcode
 from presize.datasets import CenterCrop, LMDBDataset, Loader, RandomResizedCrop
-from presize.datasets.reading.regions import cut_region, read_region, uncut_region
+from presize.datasets.reading.regions import View, cut_region, read_region, uncut_region
 from presize.errors import DatasetError, ImageError
 from presize.options import Format, ImageOptions, Size
 from presize.store.verify import verify_dataset
@@ -59,7 +59,7 @@ MEMORY = """
     import resource, sys
     from pathlib import Path
     from presize.codecs.stored_value import DAMAGE, decode_value
-    from presize.datasets.reading.regions import cut_region, read_region, uncut_region
+    from presize.datasets.reading.regions import View, cut_region, read_region, uncut_region
     import numpy as np
     data = Path(sys.argv[1]).read_bytes()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -71,7 +71,7 @@ MEMORY = """
             refused += 1
     for region in (cut_region(data, (0, 0, 64, 64)), uncut_region(memoryview(data), "jpeg", (0, 0, 64, 64))):
         try:
-            read_region(np.empty((32, 32, 3), np.uint8), region, (128, 128), flip=False, exact=False)
+            read_region([View(np.empty((32, 32, 3), np.uint8), (0, 0, 64, 64))], region, (128, 128), 2)
         except DAMAGE:
             refused += 1
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024
@@ -101,7 +101,7 @@ def test_reading_refuses_a_jpeg_of_too_many_scans(cut: bool) -> None:
         decode_value(memoryview(value), "jpeg", "rgb", (48, 64))
     region = cut_region(value, (0, 0, 48, 64)) if cut else uncut_region(memoryview(value), "jpeg", (0, 0, 48, 64))
     with pytest.raises(ImageError, match="scans of 3072 pixels each"):
-        read_region(np.empty((24, 24, 3), np.uint8), region, (48, 64), flip=False, exact=True)
+        read_region([View(np.empty((24, 24, 3), np.uint8), region.box)], region, (48, 64))
 
 
 @pytest.fixture

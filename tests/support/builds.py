@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -115,3 +117,21 @@ class Builder:
 
     def files(self, out: str = "out") -> dict[str, str]:
         return files(self.out.parent / out)
+
+
+def build_images(
+    folder: Path,
+    images: Mapping[str, np.ndarray | Image.Image],
+    options: BuildOptions = SMALL,
+    rows: Sequence[Mapping[str, Any]] = (),
+) -> Path:
+    """The dataset ``folder/out`` of `images`, saved in ``folder/raw`` by their names, with a label table of `rows`."""
+    for name, image in images.items():
+        (folder / "raw" / name).parent.mkdir(parents=True, exist_ok=True)
+        (image if isinstance(image, Image.Image) else Image.fromarray(image)).save(folder / "raw" / name)
+    table = folder / "table.jsonl"
+    if rows:
+        table.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    samples = SourceOptions(labels=table) if rows else SourceOptions()
+    build_dataset(folder / "raw", folder / "out", options, SERIAL, samples)
+    return folder / "out"

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from presize.datasets import CenterCrop, FolderDataset, LMDBDataset
-from presize.datasets.reading.batches import BatchReader
+from presize.datasets.reading.batch_reader import BatchReader
 from presize.errors import DatasetError, ImageError
 from presize.store.data_files import MANIFEST
 from presize.store.manifest import read_manifest

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import warnings
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from presize.datasets import CenterCrop, LMDBDataset, Loader, Shuffled, make_loader
-from processes import run_two_ranks
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -31,25 +30,22 @@ def test_prepare_keeps_the_batches_of_one_process(make: Any, dataset: Path) -> N
         assert [targets.tolist() for _, targets in prepared] == [targets.tolist() for _, targets in expected]
 
 
-def test_two_processes_share_every_epoch(dataset: Path, tmp_path: Path) -> None:
-    run_two_ranks(Path(__file__).with_name("accelerate_ddp.py"), dataset, tmp_path)
-    ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+def test_two_processes_share_every_epoch(ranks: Callable[[str], list[Any]]) -> None:
+    found = ranks("accelerate")
     for epoch in range(2):
         samples = Shuffled(56, seed=1).samples(epoch, np.arange(56)).tolist()
-        together = [ranks[turn % 2]["Loader"][epoch][turn // 2] for turn in range(56)]
+        together = [found[turn % 2]["Loader"][epoch][turn // 2] for turn in range(56)]
         assert together == samples
         for kind in ("make_loader", "before"):
-            assert sorted(ranks[0][kind][epoch] + ranks[1][kind][epoch]) == [*range(56)], kind
-    assert all("rank: Accelerate shares batches over ranks itself" in rank["refused"] for rank in ranks)
+            assert sorted(found[0][kind][epoch] + found[1][kind][epoch]) == [*range(56)], kind
+    assert all("rank: Accelerate shares batches over ranks itself" in rank["refused"] for rank in found)
 
 
 def test_metrics_of_two_processes_have_every_sample_once_and_the_last_step_is_taken(
-    dataset: Path, tmp_path: Path
+    ranks: Callable[[str], list[Any]],
 ) -> None:
-    run_two_ranks(Path(__file__).with_name("accelerate_metrics.py"), dataset, tmp_path)
-    ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
-    assert ranks[0] == ranks[1]
-    found = ranks[0]
+    found, other = ranks("metrics")
+    assert found == other
     assert found["DataLoader"]["steps"] == 3  # of 7 batches, three at a time
     for name in ("DataLoader", "Loader None", "Loader pad", "make_loader None", "make_loader pad"):
         assert sorted(found[name]["gathered"]) == [*range(51)], name

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 
 from presize.datasets import Shuffled
-from processes import run_two_ranks
 
 pytestmark = pytest.mark.slow
 
 
-def test_two_processes_share_every_epoch_and_stay_in_step(dataset: Path, tmp_path: Path) -> None:
-    run_two_ranks(Path(__file__).with_name("plain_ddp.py"), dataset, tmp_path)
-    first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
+def test_two_processes_share_every_epoch_and_stay_in_step(ranks: Callable[[str], list[Any]]) -> None:
+    first, second = ranks("plain")
     assert first["weights"] == second["weights"]
     for kind in ("Loader", "make_loader"):
         for epoch in range(2):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from pictures import smooth_image
 from presize.codecs.compiled import Compiled
 from presize.codecs.encode import encode
 from presize.codecs.jpeg import decoder as jpeg_decoder
-from presize.datasets.reading.regions import Region, cut_region, read_region, resample, uncut_region
+from presize.datasets.reading.regions import View, cut_region, read_region, resample, uncut_region
 from presize.options import Format, ImageOptions, Subsampling
 
 HEIGHT, WIDTH = 150, 201
@@ -34,11 +35,23 @@ def decoder(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
-def part_of(value: memoryview, format: Format, box: tuple[int, int, int, int]) -> Region:
-    """As a BatchReader has it."""
-    if format == "jpeg" and not jpeg_decoder.is_available():
-        return cut_region(value, box)
-    return uncut_region(value, format, box)
+Box = tuple[int, int, int, int]
+
+
+def fill(
+    out: np.ndarray,
+    value: memoryview,
+    box: Box,
+    format: Format = "jpeg",
+    shape: tuple[int, int] = (HEIGHT, WIDTH),
+    flip: bool = False,
+    scale: int = 1,
+) -> np.ndarray:
+    """`out`, filled with a box of a value as a BatchReader does it."""
+    is_cut = format == "jpeg" and not jpeg_decoder.is_available()
+    region = cut_region(value, box) if is_cut else uncut_region(value, format, box)
+    read_region([View(out, box, flip)], region, shape, scale)
+    return out
 
 
 def stored(format: Format = "jpeg", subsampling: Subsampling = "420", tiles: bool = True) -> memoryview:
@@ -48,18 +61,11 @@ def stored(format: Format = "jpeg", subsampling: Subsampling = "420", tiles: boo
 
 
 def whole(value: memoryview, format: Format = "jpeg") -> np.ndarray:
-    out = np.empty((HEIGHT, WIDTH, 3), np.uint8)
-    read_region(out, part_of(value, format, (0, 0, HEIGHT, WIDTH)), (HEIGHT, WIDTH), flip=False, exact=True)
-    return out
+    return region(value, (0, 0, HEIGHT, WIDTH), (HEIGHT, WIDTH), format)
 
 
-def region(
-    value: memoryview, box: tuple[int, int, int, int], size: tuple[int, int], format: Format = "jpeg", **how: bool
-) -> np.ndarray:
-    out = np.full((*size, 3), 99, np.uint8)
-    flip, exact = how.get("flip", False), how.get("exact", True)
-    read_region(out, part_of(value, format, box), (HEIGHT, WIDTH), flip=flip, exact=exact)
-    return out
+def region(value: memoryview, box: Box, size: tuple[int, int], format: Format = "jpeg", **how: Any) -> np.ndarray:
+    return fill(np.full((*size, 3), 99, np.uint8), value, box, format, **how)
 
 
 def antialiased(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
@@ -70,7 +76,7 @@ def antialiased(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 
 
 @st.composite
-def boxes(draw: st.DrawFn) -> tuple[int, int, int, int]:
+def boxes(draw: st.DrawFn) -> Box:
     height, width = draw(st.integers(1, HEIGHT)), draw(st.integers(1, WIDTH))
     return draw(st.integers(0, HEIGHT - height)), draw(st.integers(0, WIDTH - width)), height, width
 
@@ -85,9 +91,7 @@ def test_a_box_that_needs_no_resize_is_a_part_of_the_whole_to_the_bit(format: Fo
 
 @settings(max_examples=examples(25))
 @given(boxes(), st.integers(1, 120), st.integers(2, 120), st.booleans())  # one wide, torch 2.13's float is wrong
-def test_a_resized_box_is_within_one_level_of_torchvisions(
-    box: tuple[int, int, int, int], height: int, width: int, flip: bool
-) -> None:
+def test_a_resized_box_is_within_one_level_of_torchvisions(box: Box, height: int, width: int, flip: bool) -> None:
     value = stored()
     top, left, h, w = box
     expected = antialiased(whole(value)[top : top + h, left : left + w], (height, width))
@@ -99,19 +103,10 @@ def test_a_resized_box_is_within_one_level_of_torchvisions(
 @pytest.mark.parametrize("subsampling", ["420", "444"])
 def test_a_large_box_may_be_decoded_at_reduced_size_and_looks_the_same(scale: int, subsampling: Subsampling) -> None:
     value = memoryview(encode(smooth_image(512, 640, seed=1), ImageOptions(subsampling=subsampling)))
-    out, exact = np.empty((48, 56, 3), np.uint8), np.empty((48, 56, 3), np.uint8)
     box = (8, 16, 48 * scale, 56 * scale)
-    read_region(out, part_of(value, "jpeg", box), (512, 640), flip=False, exact=False)
-    read_region(exact, part_of(value, "jpeg", box), (512, 640), flip=False, exact=True)
-    difference = out.astype(int) - exact
+    out, exact = (region(value, box, (48, 56), shape=(512, 640), scale=at).astype(int) for at in (scale, 1))
     assert not np.array_equal(out, exact), "it was decoded in full"
-    assert np.abs(difference).mean() < 1.5 and abs(difference.mean()) < 0.5
-
-
-def test_evaluation_never_decodes_at_reduced_size() -> None:
-    value = stored()
-    expected = antialiased(whole(value)[0:144, 0:192], (36, 48))
-    assert np.abs(region(value, (0, 0, 144, 192), (36, 48), exact=True) - expected).max() <= 1.01
+    assert np.abs(out - exact).mean() < 1.5 and abs((out - exact).mean()) < 0.5
 
 
 def test_grey_is_read_as_one_channel_or_as_three() -> None:
@@ -120,7 +115,7 @@ def test_grey_is_read_as_one_channel_or_as_three() -> None:
         value = memoryview(encode(gray, ImageOptions(color="gray", format=format)))
         three, one = np.empty((20, 30, 3), np.uint8), np.empty((20, 30, 1), np.uint8)
         for out in (three, one):
-            read_region(out, part_of(value, format, (5, 5, 40, 60)), (HEIGHT, WIDTH), flip=True, exact=True)
+            fill(out, value, (5, 5, 40, 60), format, flip=True)
         assert (three == one).all()
         assert np.abs(antialiased(gray[5:45, 5:65, None], (20, 30))[:, ::-1] - one).mean() < 1.5
 
@@ -128,9 +123,7 @@ def test_grey_is_read_as_one_channel_or_as_three() -> None:
 @pytest.mark.parametrize("format", ["jpeg", "png", "raw"])
 def test_an_index_that_promises_more_pixels_than_there_are_is_damage(format: Format) -> None:
     with pytest.raises(ValueError, match=r"the index says|cannot reshape"):
-        out = np.empty((8, 8, 3), np.uint8)
-        part = part_of(stored(format), format, (0, 0, HEIGHT + 9, 8))
-        read_region(out, part, (HEIGHT + 9, WIDTH), flip=False, exact=True)
+        region(stored(format), (0, 0, HEIGHT + 9, 8), (8, 8), format, shape=(HEIGHT + 9, WIDTH))
 
 
 def test_resample_writes_where_it_was_told_to() -> None:
@@ -146,20 +139,16 @@ def test_channels_that_are_not_those_asked_for_are_damage() -> None:
     out = np.full((200, 300, 3), 7, np.uint8)
     for value, shape in [(image.tobytes(), (HEIGHT // 2, WIDTH)), (b"", (HEIGHT, WIDTH))]:
         with pytest.raises(ValueError, match=r"channels|reshape"):
-            part = part_of(memoryview(value), "raw", (0, 0, 60, 90))
-            read_region(out, part, shape, flip=False, exact=True)
+            fill(out, memoryview(value), (0, 0, 60, 90), "raw", shape)
     with pytest.raises(ValueError, match="expected 1 channel, got"):
-        gray = out[:, :, :1].copy()
-        part = part_of(memoryview(image.tobytes()), "raw", (0, 0, 60, 90))
-        read_region(gray, part, (HEIGHT, WIDTH), flip=False, exact=True)
+        fill(out[:, :, :1].copy(), memoryview(image.tobytes()), (0, 0, 60, 90), "raw")
 
 
 def test_an_index_that_promises_billions_of_pixels_takes_no_memory_for_them() -> None:
     tracemalloc.start()
     for side in (60_000, 2**31 - 1):
         with pytest.raises(ValueError, match=f"it is {HEIGHT} pixels high and {WIDTH} wide"):
-            out = np.empty((8, 8, 3), np.uint8)
-            read_region(out, part_of(stored(), "jpeg", (0, 0, side, side)), (side, side), flip=False, exact=True)
+            region(stored(), (0, 0, side, side), (8, 8), shape=(side, side))
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert most < 1 << 30
@@ -168,8 +157,7 @@ def test_an_index_that_promises_billions_of_pixels_takes_no_memory_for_them() ->
 def test_a_jpeg_of_another_size_than_the_index_says_is_damage() -> None:
     value = stored(tiles=False)
     with pytest.raises(ValueError, match=f"it is {HEIGHT} pixels high and {WIDTH} wide, and the index says"):
-        part = part_of(value, "jpeg", (0, 0, 8, 8))
-        read_region(np.empty((8, 8, 3), np.uint8), part, (99, 99), flip=False, exact=True)
+        region(value, (0, 0, 8, 8), (8, 8), shape=(99, 99))
 
 
 @pytest.mark.parametrize("scale", [2, 4, 8])
@@ -183,5 +171,5 @@ def test_a_crop_is_decoded_at_reduced_size_by_the_c_code_where_it_is(
     top, left, height, width = 16 // scale, 72 // scale, 96 // scale, 112 // scale
     if jpeg_decoder.is_available():
         monkeypatch.delattr(jpeg_decoder, "decode_with_libjpeg")
-    pixels = region(value, (16, 72, 96, 112), (height, width), exact=False)
+    pixels = region(value, (16, 72, 96, 112), (height, width), scale=scale)
     np.testing.assert_array_equal(pixels, reduced[top : top + height, left : left + width])

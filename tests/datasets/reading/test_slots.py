@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from presize.datasets.reading.slots import HELD_BY_CALLER, FreeSlots, SharedSlots
-from presize.errors import LoaderError
 
 SHAPE = (3, 4, 5, 3)
 """A batch of three images."""
@@ -71,8 +70,3 @@ def test_an_image_of_a_batch_keeps_its_slot(slots: FreeSlots) -> None:
     for value in range(20):
         filled(slots, value)
     assert (image == 7).all()
-
-
-def test_more_memory_than_there_is_is_one_line() -> None:
-    with pytest.raises(LoaderError, match="choose a smaller batch_size, num_workers or prefetch_factor"):
-        SharedSlots(1000, [(1 << 20, 1024, 1024)])

@@ -14,17 +14,7 @@ from presize.codecs.stored_value import DAMAGE
 from presize.datasets.crops import DECODE_SCALES, Crop, CropGeometry, Crops, as_size, check_crops
 from presize.datasets.reading.batch import ImageFormat
 from presize.datasets.reading.draws import uniform
-from presize.datasets.reading.regions import (
-    Box,
-    Region,
-    View,
-    allows,
-    cut_region,
-    read_region,
-    read_values,
-    read_views,
-    uncut_region,
-)
+from presize.datasets.reading.regions import Box, Region, View, cut_region, read_region, read_values, uncut_region
 from presize.errors import DatasetError, OptionError
 from presize.store.dataset import Dataset
 
@@ -52,35 +42,33 @@ class RowFormat(NamedTuple):
 
     Attributes:
         dtype: of the numbers.
-        fill: writes a region of an image into a row; called as read_region is. Module-level, to be pickled.
-        fill_views: writes several views of a region into their rows; called as read_views is. Module-level, too.
+        fill: writes the views of a region into their rows; called as read_region is. It can be pickled.
     """
 
-    dtype: torch.dtype = torch.uint8
+    dtype: torch.dtype
     fill: Callable[..., Any] = read_region
-    fill_views: Callable[..., Any] = read_views
 
 
 class _Part(NamedTuple):
-    """A box that is decoded at 1/scale, and the views that are cut from it."""
+    """A box that is decoded once, at 1/scale, and the views that are cut from it."""
 
     box: Box
     views: tuple[int, ...]
-    scale: int = 1
+    scale: int
 
 
 class _Drawn(NamedTuple):
-    """What is read of each sample of a batch.
+    """What is read of each sample of a batch, drawn once for the images and all their companions.
 
     Attributes:
-        shapes: (height, width) of the images, in pixels.
-        boxes: of each view, (n, views, 4).
-        flips: of each view, n lists.
+        shapes: (height, width) of the images, in pixels, (n, 2).
+        boxes: (n, views, 4).
+        flips: (n, views).
     """
 
-    shapes: Sequence[tuple[int, int]]
+    shapes: Ints
     boxes: Ints
-    flips: Sequence[Sequence[bool]]
+    flips: npt.NDArray[np.bool_]
 
 
 class BatchReader:
@@ -126,6 +114,9 @@ class BatchReader:
         channels = 1 if self.is_exact else data.manifest.channels
         self.shapes = [(*(self._size() if crop is None else as_size(crop.size)), channels) for crop in self._views]
         """(height, width, channels) of the images of each view."""
+        self._sides = np.array([shape[:2] for shape in self.shapes])
+        is_jpeg = data.manifest.format == "jpeg"
+        self._can_reduce = np.array([is_jpeg and crop is not None and not crop.exact for crop in self._views])
         self.deep = data.manifest.depth == 16 and not self.is_exact
         """True if images have 16 bits per channel."""
         dtype = torch.uint16 if data.manifest.depth == 16 else torch.uint8
@@ -186,11 +177,10 @@ class BatchReader:
             DatasetError: an image is damaged or too small for a crop, without `skip`. In any case for a record that
                 is missing, or not as long as the index says: the dataset is damaged as a whole.
         """
-        heights, widths, boxes, flips = self._draw(samples, seed, epoch, keys)
-        ends = boxes[:, :, :2] + boxes[:, :, 2:]
-        sides = np.stack((heights, widths), axis=1)[:, np.newaxis]
-        outside: npt.NDArray[np.bool_] = np.any((boxes[:, :, :2] < 0) | (ends > sides), axis=2)
-        too_large = heights * widths > self.data.max_pixels
+        drawn = self._draw(samples, seed, epoch, keys)
+        begins, ends = drawn.boxes[:, :, :2], drawn.boxes[:, :, :2] + drawn.boxes[:, :, 2:]
+        outside: npt.NDArray[np.bool_] = np.any((begins < 0) | (ends > drawn.shapes[:, np.newaxis]), axis=2)
+        too_large = drawn.shapes[:, 0] * drawn.shapes[:, 1] > self.data.max_pixels
         left_out = outside.any(axis=1) | too_large
         skipped = []
         for at in np.flatnonzero(left_out).tolist():
@@ -199,8 +189,6 @@ class BatchReader:
             skipped.append(Skipped(at, self._too_large(sample) if too_large[at] else self._too_small(sample, view)))
         if skipped and not skip:
             raise DatasetError(skipped[0].reason)
-        shapes = list(zip(heights.tolist(), widths.tolist(), strict=True))
-        drawn = _Drawn(shapes, boxes, flips.tolist())
         skipped += self._fill(out, samples, np.flatnonzero(~left_out), drawn, skip)
         for number, companion in enumerate(self.companions, len(self._views)):
             kept = np.setdiff1d(np.arange(len(samples)), [position for position, _ in skipped])
@@ -214,15 +202,12 @@ class BatchReader:
 
     def shown(self, samples: Ints, seed: int, epoch: int, keys: Ints) -> list[CropGeometry]:
         """What read() shows of each of `samples`, in the first view; arguments as for read()."""
-        _, _, boxes, flips = self._draw(samples, seed, epoch, keys)
-        height, width, _ = self.shape
-        return [
-            CropGeometry((top, left, box_height, box_width), (height, width), flip)
-            for (top, left, box_height, box_width), flip in zip(boxes[:, 0].tolist(), flips[:, 0].tolist(), strict=True)
-        ]
+        _, boxes, flips = self._draw(samples, seed, epoch, keys)
+        size = self.shape[:2]
+        first = zip(boxes[:, 0].tolist(), flips[:, 0].tolist(), strict=True)
+        return [CropGeometry(tuple(box), size, flip) for box, flip in first]
 
-    def _draw(self, samples: Ints, seed: int, epoch: int, keys: Ints) -> tuple[Ints, Ints, Ints, npt.NDArray[np.bool_]]:
-        """Heights and widths of the images, (n,), and of each view the boxes, (n, views, 4), and flips, (n, views)."""
+    def _draw(self, samples: Ints, seed: int, epoch: int, keys: Ints) -> _Drawn:
         heights = np.maximum(self.data.numbers("height")[samples].astype(np.int64), 1)  # an index may be damaged
         widths = np.maximum(self.data.numbers("width")[samples].astype(np.int64), 1)
         boxes = np.empty((len(samples), len(self._views), 4), np.int64)
@@ -234,7 +219,7 @@ class BatchReader:
                 boxes[:, view] = np.stack((np.zeros_like(heights), np.zeros_like(heights), heights, widths), axis=1)
             else:
                 boxes[:, view] = crop.boxes(heights, widths, random[:, 1:])
-        return heights, widths, boxes, flips
+        return _Drawn(np.stack((heights, widths), axis=1), boxes, flips)
 
     def _fill(self, out: Sequence[Pixels], samples: Ints, wanted: Ints, drawn: _Drawn, skip: bool) -> list[Skipped]:
         skipped: list[Skipped] = []
@@ -247,54 +232,49 @@ class BatchReader:
         numbers: Sequence[int] = samples[wanted].tolist()
         positions = wanted.tolist()
         parts = self._parts(drawn.boxes[wanted])
-        exact = [crop is None or crop.exact for crop in self._views]
-        _, fill, fill_views = self.rows
+        shapes, boxes, flips = (array.tolist() for array in drawn)
         if self.rows.dtype == torch.uint16:
             out = [rows.view(np.uint16) for rows in out[: self.views]]
         for at, regions in self._regions(numbers, parts, leave_out):
             position = positions[at]
-            shape, flips = drawn.shapes[position], drawn.flips[position]
+            shape, box, flip = tuple(shapes[position]), boxes[position], flips[position]
             try:
                 for (_, views, scale), region in zip(parts[at], regions, strict=True):
-                    if len(views) == 1:
-                        view = views[0]
-                        fill(out[view][position], region, shape, flip=flips[view], exact=exact[view])
-                    else:
-                        boxes = drawn.boxes[position].tolist()
-                        fill_views([View(out[i][position], boxes[i], flips[i]) for i in views], region, shape, scale)
+                    self.rows.fill([View(out[i][position], box[i], flip[i]) for i in views], region, shape, scale)
             except DAMAGE as error:
                 leave_out(at, self.data.damage(numbers[at], error))
         return skipped
 
     def _parts(self, boxes: Ints) -> list[list[_Part]]:
         """What to decode of each sample for `boxes`, (n, views, 4)."""
+        scales = self._scales(boxes)
         if len(self._views) == 1:
-            return [[_Part((top, left, height, width), (0,))] for ((top, left, height, width),) in boxes.tolist()]
+            alone = zip(boxes[:, 0].tolist(), scales[:, 0].tolist(), strict=True)
+            return [[_Part(tuple(box), (0,), scale)] for box, scale in alone]
         apart = np.ones(boxes.shape[:2], np.bool_)
         joined: list[list[_Part]] = [[] for _ in boxes]
-        scales = self._scales(boxes)
         for scale in (1, *DECODE_SCALES):
             members = scales == scale
             around, joins = _around(boxes, members)
             if self.data.manifest.format != "jpeg":  # decoded in full, whatever the box
                 joins[:] = True
             for at in np.flatnonzero(joins & members.any(axis=1)).tolist():
-                top, left, height, width = around[at].tolist()
                 views = tuple(np.flatnonzero(members[at]).tolist())
-                joined[at].append(_Part((top, left, height, width), views, scale))
+                joined[at].append(_Part(tuple(around[at].tolist()), views, scale))
             apart &= ~(members & joins[:, np.newaxis])
         for at, view in np.argwhere(apart).tolist():
-            top, left, height, width = boxes[at, view].tolist()
-            joined[at].append(_Part((top, left, height, width), (view,)))
+            joined[at].append(_Part(tuple(boxes[at, view].tolist()), (view,), int(scales[at, view])))
         return joined
 
     def _scales(self, boxes: Ints) -> Ints:
-        """At which fraction each view is decoded, (n, views): 8 for 1/8."""
-        if self.data.manifest.format != "jpeg":
-            return np.ones(boxes.shape[:2], np.int64)
-        sizes = np.array([shape[:2] for shape in self.shapes])
-        inexact = np.array([crop is not None and not crop.exact for crop in self._views])
-        return np.select([inexact & allows(boxes, sizes, scale) for scale in DECODE_SCALES], DECODE_SCALES, 1)
+        """At which fraction each view is decoded, (n, views): 8 for 1/8, where that leaves enough pixels, and the box
+        lies on whole ones of it."""
+        scales = np.ones(boxes.shape[:2], np.int64)
+        if (boxes[:, :, 2:] >= 2 * self._sides).any():  # else none: it takes less than what follows for one sample
+            most = (boxes[:, :, 2:] // self._sides).min(axis=2)
+            for scale in reversed(DECODE_SCALES):
+                scales[self._can_reduce & (most >= scale) & (boxes % scale == 0).all(axis=2)] = scale
+        return scales
 
     def _regions(
         self, samples: Sequence[int], parts: Sequence[list[_Part]], on_damage: Callable[[int, DatasetError], None]

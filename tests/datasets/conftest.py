@@ -1,0 +1,25 @@
+"""Datasets that several tests of reading share."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from presize.datasets import LMDBDataset, RandomResizedCrop
+from tampering import overwrite_value
+
+
+@pytest.fixture(scope="session")
+def data(dataset: Path) -> LMDBDataset:
+    """56 images, cropped at random to 24 px, as rows of batches; read only."""
+    return LMDBDataset(dataset, crop=RandomResizedCrop(24), flip=0.5, decode="tensor")
+
+
+@pytest.fixture
+def damaged(dataset: Path, tmp_path: Path) -> Path:
+    """A copy of the dataset in which sample 20 is no JPEG any more."""
+    copied = Path(shutil.copytree(dataset, tmp_path / "damaged"))
+    overwrite_value(copied, 20)
+    return copied

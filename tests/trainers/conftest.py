@@ -1,0 +1,23 @@
+"""Two ranks of torchrun that train as `two_ranks.py` has it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from processes import run_two_ranks
+
+
+@pytest.fixture
+def ranks(dataset: Path, tmp_path: Path) -> Callable[[str], list[Any]]:
+    """What each rank notes that trains in a way."""
+
+    def run(way: str) -> list[Any]:
+        run_two_ranks(Path(__file__).with_name("two_ranks.py"), way, dataset, tmp_path)
+        return [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+
+    return run
