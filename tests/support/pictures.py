@@ -13,13 +13,16 @@ def smooth_image(height: int, width: int, seed: int = 0) -> np.ndarray:
     """A smooth random picture, uint8 (height, width, 3): codecs change it little."""
     rng = np.random.default_rng(seed)
     y, x = np.mgrid[0:height, 0:width]
-
-    def wave() -> np.ndarray:
-        frequency = rng.uniform(0.5, 3) * 2 * np.pi
-        slope = y / height * rng.uniform() + x / width * rng.uniform()
-        return 128 + 100 * np.sin(frequency * slope + rng.uniform(0, 6))
-
-    return np.stack([wave() for _ in range(3)], axis=-1).round().astype(np.uint8)
+    waves = [
+        128
+        + 100
+        * np.sin(
+            rng.uniform(0.5, 3) * 2 * np.pi * (y / height * rng.uniform() + x / width * rng.uniform())
+            + rng.uniform(0, 6)
+        )
+        for _ in range(3)
+    ]
+    return np.stack(waves, axis=-1).round().astype(np.uint8)
 
 
 def save_image(path: Path, height: int = 40, width: int = 50, seed: int = 0, **options: Any) -> Path:
