@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 from PIL import Image
 
+from annotated import build_scenes
 from builds import SERIAL, SMALL
-from looked_at import build_scenes
 from pictures import save_image
 from presize.builder.run import build_dataset
 from presize.errors import DatasetError

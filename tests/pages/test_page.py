@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from annotated import build_scenes
 from builds import SERIAL, SMALL
-from looked_at import build_scenes
 from pages import HOSTILE, parsed
 from pictures import save_image
 from presize.builder.run import build_dataset
