@@ -47,16 +47,8 @@ def option(default: Any, help: str, detail: str = "", **settings: Any) -> Any:
 
 
 class StatedOption(NamedTuple):
-    """An option as a dataclass states it.
-
-    Attributes:
-        name: of the field.
-        kind: type of the value, or of each of several; None apart.
-        is_several: whether the value is a tuple of these.
-        choices: those of a Literal, else empty.
-        default: of the field.
-        statement: all else.
-    """
+    """An option as a dataclass states it. `kind` is the type of the value, None apart, or of each of several in a
+    tuple; `choices` are those of a Literal."""
 
     name: str
     kind: Any

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
+import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +17,7 @@ from hypothesis import HealthCheck, settings
 
 from browsers import Watched, chromium
 from builds import REPORTED, SMALL
-from commands import Ran
+from commands import OFFLINE, Ran
 from effort import examples
 from presize.builder.run import build_dataset
 from presize.cli import main
@@ -47,6 +51,22 @@ def dataset(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("dataset") / "64"
     build_dataset(raw, out, SMALL, REPORTED)
     return out
+
+
+@pytest.fixture(scope="session")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with presize's own wheel, which tools/wheels.sh builds from a copy of this tree, without a network; one
+    for all of pytest's workers, as compiling takes long."""
+    pytest.importorskip("setuptools", minversion="77")
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "wheels"
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            command = ["bash", Path(__file__).parent.parent / "tools" / "wheels.sh", folder, "none"]
+            env = {**os.environ, **OFFLINE, "PYTHON": sys.executable}
+            subprocess.run(command, check=True, capture_output=True, env=env)
+    return folder
 
 
 @pytest.fixture(scope="session")

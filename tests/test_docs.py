@@ -117,15 +117,6 @@ def write_tables(folder: Path) -> None:
         shutil.copy(folder / "RAW" / path, split)
 
 
-@pytest.fixture(scope="module")
-def first_place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with what the builds of the first pages make."""
-    folder = tmp_path_factory.mktemp("first")
-    write_raw(folder)
-    run(RUN_COMMANDS, [command for command in BUILDS if command in FIRST_COMMANDS], folder)
-    return folder
-
-
 def write_raw(folder: Path) -> None:
     """What the first pages build from."""
     make_samples(folder / "RAW", SampleOptions(images=36, classes=3, long_side=420))
@@ -263,8 +254,10 @@ def test_every_page_is_linked_from_the_first() -> None:
     assert linked == {path.name for path in (ROOT / "docs").glob("*.md")} - {"index.md"}
 
 
-def test_the_readme_is_short() -> None:
-    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 120
+def test_the_readme_is_short_and_holds_no_placeholder() -> None:
+    lines = (ROOT / "README.md").read_text("utf-8").splitlines()
+    assert len(lines) <= 120
+    assert not [line for line in lines if re.fullmatch(r"[A-Z_]+", line)]
 
 
 def test_the_page_of_choices_has_the_figures_of_its_pictures() -> None:
@@ -277,9 +270,15 @@ def test_the_page_of_choices_has_the_figures_of_its_pictures() -> None:
     assert [row for row in rows if row not in page] == []
 
 
-def test_commands_of_the_first_pages_run_as_written(first_place: Path) -> None:
-    others = [command for command in FIRST_COMMANDS if command not in BUILDS and not command.startswith(ELSEWHERE)]
-    run(RUN_COMMANDS, others, first_place)
+def test_commands_and_programs_of_the_first_pages_run_as_written(tmp_path: Path) -> None:
+    write_raw(tmp_path)
+    commands = [command for command in FIRST_COMMANDS if not command.startswith(ELSEWHERE)]
+    run(RUN_COMMANDS, sorted(commands, key=lambda command: command not in BUILDS), tmp_path)
+    for page in FIRST:
+        run_programs(page, tmp_path)
+    (tmp_path / "train.py").write_text(TRAINING)
+    ran = run_command([sys.executable, "train.py"], timeout_s=300, cwd=tmp_path)
+    assert re.fullmatch(r"epoch 0: loss \d+\.\d+\nepoch 1: loss \d+\.\d+\n", ran.stdout), ran.stderr
 
 
 @pytest.mark.slow
@@ -292,11 +291,6 @@ def test_commands_run_as_written(place: Path) -> None:
 @pytest.mark.parametrize("name", MEASURING)
 def test_commands_that_measure_run_as_written(name: str, place: Path) -> None:
     run(RUN_COMMANDS, [command for command in ALL_COMMANDS if command.startswith(name)], place)
-
-
-@pytest.mark.parametrize("page", FIRST, ids=lambda page: page.name)
-def test_programs_of_the_first_pages_run_as_written(page: Path, first_place: Path) -> None:
-    run_programs(page, first_place)
 
 
 @pytest.mark.slow
@@ -367,13 +361,6 @@ def test_programs_with_other_libraries_run_as_written(page: Path, number: int, p
     run(RUN_PROGRAMS, [f"{page.stem}_other_{number}.py"], place)
 
 
-def test_the_quick_start_trains_for_two_epochs(first_place: Path) -> None:
-    program = first_place / "train.py"
-    program.write_text(TRAINING)
-    ran = subprocess.run([sys.executable, program], cwd=first_place, capture_output=True, text=True, check=True)
-    assert re.fullmatch(r"epoch 0: loss \d+\.\d+\nepoch 1: loss \d+\.\d+\n", ran.stdout)
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
     for link in re.findall(r"\]\(([^)#]+)\)", page.read_text("utf-8")):
@@ -389,14 +376,10 @@ def test_the_development_page_names_every_folder_and_no_file_that_is_not_there()
     assert not [name for name in named if not (ROOT / name).exists()]
 
 
-def test_the_format_page_lists_every_column_of_the_index() -> None:
+def test_the_format_page_lists_every_column_of_the_index_and_all_that_is_left_out(dataset: Path) -> None:
     page = (ROOT / "docs" / "format.md").read_text("utf-8")
     assert all(f"`{name}`" in page for name in INDEX_COLUMNS)
-
-
-def test_the_format_page_tells_all_that_is_left_out(first_place: Path) -> None:
-    page = (ROOT / "docs" / "format.md").read_text("utf-8")
-    assert all(f"`{name}` (" in page for name in read_manifest(first_place / "OUT").left_out)
+    assert all(f"`{name}` (" in page for name in read_manifest(dataset).left_out)
 
 
 @pytest.mark.parametrize("classes", [3, pytest.param(0, marks=pytest.mark.slow)], ids=["classes", "no classes"])
@@ -424,8 +407,3 @@ def test_make_clean_removes_no_folder_that_was_named_to_it() -> None:
     ran = subprocess.run(["make", "-n", "clean", *named], cwd=ROOT, capture_output=True, text=True, check=True)
     assert "rm -rf .venv demo " in ran.stdout
     assert "precious" not in ran.stdout
-
-
-def test_the_readme_holds_no_placeholder() -> None:
-    lines = (ROOT / "README.md").read_text("utf-8").splitlines()
-    assert not [line for line in lines if re.fullmatch(r"[A-Z_]+", line)]

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from commands import OFFLINE
+
 ROOT = Path(__file__).parent.parent
 SCRIPT = ROOT / "benchmarks" / "gpu" / "gpu.sh"
-OFFLINE = {"PIP_NO_INDEX": "1", "PIP_NO_BUILD_ISOLATION": "0"}
-"""pip takes 0 in an option that begins with "no" to mean: no isolation. So the wheel is built by our setuptools."""
 
 
 def run(*arguments: object, python: str = sys.executable) -> subprocess.CompletedProcess[str]:
@@ -22,18 +22,6 @@ def run(*arguments: object, python: str = sys.executable) -> subprocess.Complete
         ["bash", SCRIPT, *map(str, arguments)],
         capture_output=True, text=True, check=False, env={**os.environ, **OFFLINE, "PYTHON": python},
     )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What tools/wheels.sh makes without a network: presize's own wheel."""
-    pytest.importorskip("setuptools", minversion="77")
-    folder = tmp_path_factory.mktemp("wheels")
-    subprocess.run(
-        ["bash", ROOT / "tools" / "wheels.sh", folder, "none"],
-        check=True, capture_output=True, env={**os.environ, **OFFLINE, "PYTHON": sys.executable},
-    )  # fmt: skip
-    return folder
 
 
 def test_its_help_names_every_option() -> None:

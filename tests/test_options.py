@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 import pickle
@@ -49,24 +50,34 @@ def test_a_size_is_parsed(text: str, size: Size, reason: str) -> None:
     assert Size.parse(text) == size, reason
 
 
+NO_SIZES = ["", " ", "x", "256x", "x256", "256x256x3", "-1", "+1", "1.5", "1e3", "25_6", "²", "٣", "1 x 2", "9" * 10]
+NO_BUDGETS = ["", "%", "-1", "1.5", "101%", "100.1%", "1e2%", "0x1", "nan%", "٣", "1 %", "%5", "5%%"]
+
+
 @pytest.mark.parametrize(
-    "text", ["", " ", "x", "256x", "x256", "256x256x3", "-1", "+1", "1.5", "1e3", "25_6", "²", "٣", "1 x 2", "9" * 10]
+    ("parse", "expected", "texts"),
+    [
+        (Size.parse, "size: expected N or WxH", NO_SIZES),
+        (ErrorBudget.parse, "max_errors: expected a count or a percentage", NO_BUDGETS),
+    ],
+    ids=["size", "max_errors"],
 )
-def test_what_is_no_size_is_refused_with_its_text(text: str) -> None:
-    with pytest.raises(OptionError, match="size: expected N or WxH") as caught:
-        Size.parse(text)
-    assert str(caught.value).endswith(repr(text))
+def test_a_text_that_is_no_value_is_refused_with_the_text(
+    parse: Callable[[str], object], expected: str, texts: list[str]
+) -> None:
+    for text in texts:
+        with pytest.raises(OptionError, match=expected) as caught:
+            parse(text)
+        assert str(caught.value).endswith(repr(text))
 
 
-@given(text=st.text() | st.text("0123456789xX .-"))
-def test_any_text_is_a_size_or_an_option_error(text: str) -> None:
-    try:
-        size = Size.parse(text)
-    except OptionError as error:
-        assert_one_line(error)
-    else:
-        assert size.height >= 0
-        assert size.width >= 0
+@given(text=st.text() | st.text("0123456789xX .-%"))
+def test_any_text_is_a_value_or_an_option_error_of_one_line(text: str) -> None:
+    for parse in (Size.parse, ErrorBudget.parse):
+        try:
+            parse(text)
+        except OptionError as error:
+            assert_one_line(error)
 
 
 def test_the_size_keep_reads_back_as_it_is_written() -> None:
@@ -79,26 +90,12 @@ def test_a_size_reads_back_as_it_is_written(height: int, width: int) -> None:
     assert Size.parse(str(Size(height, width))) == Size(height, width)
 
 
-def image(**wrong: Any) -> Callable[[], object]:
-    return lambda: ImageOptions(**wrong)
+def refused(kind: Any) -> Callable[..., Callable[[], object]]:
+    """Returns a function that takes options, and returns one that makes a `kind` of them."""
+    return functools.partial(functools.partial, kind)
 
 
-def build(**wrong: Any) -> Callable[[], object]:
-    return lambda: BuildOptions(**wrong)
-
-
-def run(**wrong: Any) -> Callable[[], object]:
-    return lambda: RunOptions(**wrong)
-
-
-def source(**wrong: Any) -> Callable[[], object]:
-    return lambda: SourceOptions(**wrong)
-
-
-def budget(**wrong: Any) -> Callable[[], object]:
-    return lambda: ErrorBudget(**wrong)
-
-
+image, build, run, source, budget = map(refused, (ImageOptions, BuildOptions, RunOptions, SourceOptions, ErrorBudget))
 WRONG = [
     (image(fit="longest"), "fit", "'longest'", "no such choice"),
     (image(fit=None), "fit", "None", "a choice has to be made"),
@@ -183,15 +180,10 @@ def test_a_wrong_option_is_refused_by_name_and_value(
     assert_one_line(caught.value)
 
 
-@pytest.mark.parametrize("options", [ImageOptions, BuildOptions, RunOptions])
-def test_options_cannot_be_changed_once_made(options: Callable[[], Any]) -> None:
-    made = options()
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        setattr(made, dataclasses.fields(made)[0].name, None)
-
-
 @pytest.mark.parametrize("options", [ImageOptions(), BuildOptions(), RunOptions(max_errors=ErrorBudget.parse("1%"))])
-def test_options_travel_to_other_processes(options: Any) -> None:
+def test_options_cannot_be_changed_once_made_and_travel_to_other_processes(options: Any) -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(options, dataclasses.fields(options)[0].name, None)
     assert pickle.loads(pickle.dumps(options)) == options
 
 
@@ -264,66 +256,27 @@ def test_a_budget_allows_up_to_its_limit(text: str, rejected: int, of: int, allo
     assert ErrorBudget.parse(text).allows(rejected, of) == allowed, reason
 
 
-def test_without_a_limit_everything_may_be_rejected() -> None:
-    assert ErrorBudget().allows(10**9, of=10**9)
-    assert str(ErrorBudget()) == "unlimited"
-
-
 @given(percent=st.integers(0, 10_000), of=st.integers(1, 10_000), rejected=st.integers(0, 10_000))
 def test_a_percentage_is_taken_exactly(percent: int, of: int, rejected: int) -> None:
     text = f"{percent // 100}.{percent % 100:02}%"
     assert ErrorBudget.parse(text).allows(rejected, of) == (rejected * 10_000 <= percent * of)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "%", "-1", "1.5", "101%", "100.1%", "1e2%", "0x1", "nan%", "٣", "1 %", "%5", "5%%"]
-)
-def test_what_is_no_budget_is_refused_with_its_text(text: str) -> None:
-    with pytest.raises(OptionError, match="max_errors: expected a count or a percentage") as caught:
-        ErrorBudget.parse(text)
-    assert str(caught.value).endswith(repr(text))
-
-
-@given(text=st.text() | st.text("0123456789.% "))
-def test_any_text_is_a_budget_or_an_option_error(text: str) -> None:
-    try:
-        parsed = ErrorBudget.parse(text)
-    except OptionError as error:
-        assert_one_line(error)
-    else:
-        assert parsed.allows(0, of=1)
-
-
-@pytest.mark.parametrize(
-    "made",
-    [
-        ErrorBudget(count=0),
-        ErrorBudget(count=12),
-        ErrorBudget(share=Fraction(57, 10_000)),
-        ErrorBudget(share=Fraction(1)),
-    ],
-)
-def test_a_budget_reads_back_as_it_is_written(made: ErrorBudget) -> None:
-    assert ErrorBudget.parse(str(made)) == made
-
-
-def test_a_share_may_be_a_float() -> None:
+def test_a_budget_reads_back_as_it_is_written() -> None:
+    for values in ({"count": 0}, {"count": 12}, {"share": Fraction(57, 10_000)}, {"share": Fraction(1)}):
+        assert ErrorBudget.parse(str(ErrorBudget(**values))) == ErrorBudget(**values)
     assert str(ErrorBudget(share=0.005)) == "0.5%"
     assert ErrorBudget(share=0.5).allows(1, of=2)
+    assert str(ErrorBudget()) == "unlimited"
+    assert ErrorBudget().allows(10**9, of=10**9)
 
 
-@pytest.mark.parametrize(
-    "check",
-    [
-        lambda: check_choice("colour", "blue\n", Literal["red", "green"]),
-        lambda: check_range("count", 11, 1, 10),
-        lambda: check_type("flag", "\x1b[31m", bool),
-    ],
-)
-def test_checks_say_what_was_expected_in_one_line(check: Callable[[], None]) -> None:
-    with pytest.raises(OptionError, match="expected") as caught:
-        check()
-    assert_one_line(caught.value)
+def test_checks_say_what_was_expected_in_one_line() -> None:
+    hostile = (check_choice, "blue\n", Literal["red"]), (check_range, 11, 1, 10), (check_type, "\x1b[31m", bool)
+    for check, *args in hostile:
+        with pytest.raises(OptionError, match="expected") as caught:
+            check("option", *args)
+        assert_one_line(caught.value)
 
 
 def assert_one_line(error: Exception) -> None:

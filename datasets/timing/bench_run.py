@@ -21,7 +21,7 @@ import torch
 
 from presize.datasets.crops import RandomResizedCrop, Resize
 from presize.datasets.dataset import LMDBDataset
-from presize.datasets.timing.epochs import Epoch, NoModel, Step, copied_s, resident_s, time_epoch
+from presize.datasets.timing.epochs import NoModel, Step, copied_s, resident_s, time_epoch
 from presize.datasets.timing.models import TrainingStep, make_model
 from presize.datasets.timing.variants import FLIP, Chosen, CroppedFolder, load_variant, open_variant, transforms
 from presize.errors import BenchError, DiagnosisError, PresizeError
@@ -161,10 +161,6 @@ def memory_errors(what: str, batch: int, crop: int, device: str) -> Iterator[Non
             f"{what} with batches of {batch} images of {crop} px does not fit into the memory of "
             f"{'the GPU' if device == 'cuda' else 'this machine'}; choose a smaller --batch or --crop"
         ) from None
-
-
-def _plain(epoch: Epoch) -> dict[str, Any]:
-    return asdict(epoch) | {"images_per_s": epoch.images_per_s}
 
 
 def _uuid(device: torch.device) -> str | None:

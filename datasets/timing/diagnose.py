@@ -203,14 +203,8 @@ def _copies(training: _Training, batch: Any, resident: Repeated, budget: Budget)
 
 @dataclass(frozen=True)
 class _Trained:
-    """Training on the batches of a loader.
-
-    Attributes:
-        step_s: mean seconds from step to step, over `batches` less the first `warmup_steps`.
-        on_batch_s: what the step itself took of these.
-        span_s: mean seconds of a worker for a batch; None where that is not known.
-        ended: whether the loader had no more batches.
-    """
+    """Training on the batches of a loader: mean seconds from step to step, over `batches` less the `warmup_steps`, of
+    the step itself, and of a worker for a batch (None where not known); and whether the loader had no more."""
 
     step_s: float
     on_batch_s: float

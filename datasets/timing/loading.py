@@ -143,15 +143,8 @@ _FUNCTIONS_SHOWN = 8
 
 @dataclass
 class Window:
-    """Batches that were read.
-
-    Attributes:
-        begin_s: time.perf_counter() before the first.
-        ends_s: the same after each.
-        images: in each.
-        batch: the last one.
-        cpu_s, thread_s: CPU time of this process, and of the thread that took them.
-    """
+    """Batches that were read: time.perf_counter() before the first and after each, the images in each, the last one,
+    and the CPU time of this process and of the thread that took them."""
 
     begin_s: float
     ends_s: list[float] = field(default_factory=list)
@@ -194,13 +187,8 @@ def images_of(batch: Any) -> int:
 
 @dataclass(frozen=True)
 class Measured:
-    """A loader, measured alone.
-
-    Attributes:
-        loading: how it makes batches when nothing else runs.
-        span_s: mean seconds of a worker for a batch, without handing it over; None where that is not known.
-        batch: one of its batches.
-    """
+    """A loader, measured alone, the mean seconds of a worker for a batch without handing it over (None where that is
+    not known), and one of its batches."""
 
     loading: Loading
     span_s: float | None

@@ -88,16 +88,8 @@ class Budget:
 
 
 class TimedIterator:
-    """The batches of an iterator, at least `least` of them, until `budget` is spent or it ends.
-
-    Args:
-        batches: where they come from.
-        budget: when to stop.
-        least: how many to take in any case.
-        take: gets the next one; called as next().
-
-    Attributes:
-        ended: whether the iterator ended.
+    """The batches of an iterator, at least `least` of them, until `budget` is spent or it ends, which `ended` tells.
+    `take` gets the next one; it is called as next().
 
     Raises:
         DiagnosisError: while iterating, when the iterator fails; its error is the cause.

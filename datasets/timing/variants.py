@@ -39,12 +39,7 @@ class CroppedFolder(FolderDataset):
     """A folder whose images are cropped after decoding, as by any transform.
 
     Gives uint8 tensors (3, height, width), cropped, resized and mirrored as by ``LMDBDataset(crop=, flip=)``, from the
-    same random numbers.
-
-    Args:
-        root: the folder.
-        crop, flip: as in LMDBDataset.
-        tell_path: give (path, label) as the target, or the path where there are no labels.
+    same random numbers. With `tell_path` the target is (path, label), or the path where there are no labels.
     """
 
     reads: ClassVar[Decode] = "numpy"
@@ -151,13 +146,7 @@ class Chosen:
     """An order over chosen samples, shuffled anew each epoch.
 
     Crops are drawn from the place in `numbers`, so that variants that number the same samples differently take the
-    same crops.
-
-    Attributes:
-        numbers: the samples, int64 (n,).
-        population: samples in the dataset.
-        seed: of the order and the crops.
-        most: positions after which an epoch ends; None for no limit.
+    same crops. An epoch ends after `most` positions. `population` is the number of samples in the dataset.
     """
 
     numbers: npt.NDArray[np.int64]
@@ -208,22 +197,9 @@ def load_variant(
     drop_last: bool,
 ) -> CountingLoader | Loader:
     """The loader of a variant. Loader gives batches on `device`, the DataLoaders on the CPU."""
+    same: dict[str, Any] = {
+        "shuffle": order, "num_workers": workers, "prefetch_factor": prefetch, "drop_last": drop_last,
+    }  # fmt: skip
     if variant == "loader":
-        return Loader(
-            dataset,
-            batch,
-            shuffle=order,
-            num_workers=workers,
-            prefetch_factor=prefetch,
-            drop_last=drop_last,
-            device=device,
-        )
-    return make_loader(
-        dataset,
-        batch,
-        shuffle=order,
-        num_workers=workers,
-        prefetch_factor=prefetch,
-        drop_last=drop_last,
-        pin_memory=pin_memory,
-    )
+        return Loader(dataset, batch, device=device, **same)
+    return make_loader(dataset, batch, pin_memory=pin_memory, **same)

@@ -279,13 +279,7 @@ def _compare(like: DatasetOptions | None, plan: Plan, samples: SourceOptions) ->
 
 
 def build_summary(result: BuildResult, update: bool, keep: bool) -> str:
-    """What a build did, in a few lines.
-
-    Args:
-        result: of the build.
-        update: whether it brought a dataset up to date.
-        keep: whether images were to be stored as they are.
-    """
+    """What a build did, or with `update` an update, in a few lines. `keep`: images were to be stored as they are."""
     from presize.codecs.source_facts import loss_sentences  # brings NumPy
 
     now = result.files - result.resumed
@@ -332,16 +326,8 @@ def part_summary(result: PartResult) -> str:
 
 
 def print_plan(plan: Plan, to_build: Plan, changes: Changes | None, out: str, run: RunOptions, as_json: bool) -> None:
-    """Print what a build would do, and about how long it would take.
-
-    Args:
-        plan: of all samples.
-        to_build: what of it an update has to build.
-        changes: what an update would change; None for a build.
-        out: where the build would write.
-        run: how it would be carried out.
-        as_json: print one JSON object.
-    """
+    """Print what a build with this plan would do, or an update, which has to build `to_build` of it and makes
+    `changes`, and about how long it would take."""
     from presize.builder.estimate import estimate
     from presize.store.info import split_counts
     from presize.system.child import ChildDiedError

@@ -87,23 +87,11 @@ class BenchOptions:
         workers = self.workers or (usable_cores(),)
         pinned = self.pin_memory or (self.device == "cuda",)
         caches = (False, True) if self.cold else (False,)
+        same = {name: getattr(self, name) for name in ("device", "prefetch", "batch", "crop", "steps", "seed")}
         return [
-            Run(
-                variant=variant,
-                model=model,
-                device=self.device,
-                workers=count,
-                pin_memory=pin,
-                cold=cold,
-                prefetch=self.prefetch,
-                batch=self.batch,
-                crop=self.crop,
-                # A first epoch is all there is to see of cold files: they are in the page cache afterwards.
-                epochs=1 if cold else self.epochs,
-                steps=self.steps,
-                seed=self.seed,
-            )
-            for model, count, pin, cold, variant in product(self.models, workers, pinned, caches, variants)
+            # A first epoch is all there is to see of cold files: they are in the page cache afterwards.
+            Run(variant, model, workers=n, pin_memory=pin, cold=cold, epochs=1 if cold else self.epochs, **same)
+            for model, n, pin, cold, variant in product(self.models, workers, pinned, caches, variants)
             # Loader pins its memory whenever it copies to a GPU.
             if variant != "loader" or pin == (self.device == "cuda")
         ]

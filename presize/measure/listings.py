@@ -31,14 +31,8 @@ Numbers = npt.NDArray[np.int64]
 class Listing:
     """The samples of a folder or dataset, in the order in which they are numbered when read: 0, 1, ...
 
-    Attributes:
-        root: The folder, as given.
-        paths: Path of each sample in the source.
-        source_nbytes: Size of each of those files.
-        labels: Class name of each sample; None without classes.
-        rejected: Paths in the source that the build rejected.
-        files: Files to read: one for each sample, or else the shards.
-        manifest: The dataset's manifest; None for a raw folder.
+    Paths are those in the source; `rejected` has those that the build rejected. Labels are names of classes, and None
+    without classes. `files` has one for each sample, or else the shards.
     """
 
     root: str
@@ -142,12 +136,8 @@ def _numbers(column: pa.Array | pa.ChunkedArray) -> Numbers:
 
 
 def common_samples(listings: Mapping[str, Listing], images: int | None = None, seed: int = 0) -> dict[str, Numbers]:
-    """The samples that all listings have, except those that a build rejected.
-
-    Args:
-        listings: The listings, by name.
-        images: Number of samples to draw at random from the first listing; None for all.
-        seed: Random seed of that draw.
+    """The samples that all listings have, except those that a build rejected; of the first listing all, or so many
+    `images` drawn at random.
 
     Returns:
         For each listing the numbers of its samples, all in the order of the first listing.

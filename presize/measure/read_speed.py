@@ -21,7 +21,7 @@ from presize.store.manifest import read_manifest
 from presize.system.files import check_file
 from presize.system.pagecache import MappedFile, drop_pages
 
-_FILES_LISTED = 4000
+FILES_LISTED = 4000
 _LISTING_S = 1.0
 _PHASE_S = 1.5
 _FILES_A_PHASE = 1000
@@ -83,8 +83,8 @@ def list_content(path: Path) -> Content:
             for shard in shards:
                 check_file(*shard)
             return Content(shards, manifest.bytes // manifest.samples, shards=True, all_files=True)
-    found = list(itertools.islice(_walk(path, time.monotonic() + _LISTING_S), _FILES_LISTED + 1))
-    all_files = len(found) <= _FILES_LISTED and None not in found
+    found = list(itertools.islice(_walk(path, time.monotonic() + _LISTING_S), FILES_LISTED + 1))
+    all_files = len(found) <= FILES_LISTED and None not in found
     files = tuple(file for file in found if file is not None)
     mean_bytes = sum(file.nbytes for file in files) // max(1, len(files))
     return Content(files, mean_bytes, shards=False, all_files=all_files)

@@ -31,14 +31,8 @@ _WIDTH = 100
 
 @dataclass(frozen=True)
 class PictureVariant:
-    """A timeline to show.
-
-    Attributes:
-        title: Its name. It may be hostile: it is escaped.
-        timeline: The simulation.
-        batch: Images in a batch; None if not known.
-        sentence: What is said of it; None for its verdict.
-    """
+    """A timeline to show, by a title that may be hostile, of batches of so many images, if that is known, and with a
+    sentence in place of its verdict."""
 
     title: str
     timeline: Timeline
@@ -208,12 +202,8 @@ def fewest(sweep: Mapping[int, Timeline]) -> str:
 
 
 def picture(variants: Sequence[PictureVariant], *, whole_page: bool = False) -> Markup:
-    """The animation as a piece of HTML with its data and script. All variants run by one clock, side by side.
-
-    Args:
-        variants: The timelines to show.
-        whole_page: Whether keys work anywhere on the page, not only inside the animation.
-    """
+    """The animation as a piece of HTML with its data and script. All variants run by one clock, side by side. Keys work
+    inside of it, or with `whole_page` anywhere."""
     shown_variants = [_embedded(variant, len(variants)) for variant in variants]
     html = template("picture.html").render(
         variants=[

@@ -44,12 +44,8 @@ def warnings(
     failures: Sequence[Failure],
     companions: Mapping[str, Numbers],
 ) -> list[str]:
-    """The warnings; none when all is well.
-
-    Args:
-        facts: The index's column ``source_facts``.
-        companions: That of each companion.
-    """
+    """The warnings; none when all is well. `facts` is the index's column ``source_facts``, and `companions` has that of
+    each companion."""
     said = []
     rejected, outside = manifest.left_out["rejected"], manifest.left_out["outside"]
     if rejected:
@@ -73,12 +69,7 @@ def warnings(
 
 def leaner_quality(facts: Numbers, image: Mapping[str, Any]) -> int | None:
     """The JPEG quality that would do for sources like these: 5 above the median of theirs, to the nearest 5. None where
-    that is not below the quality that is stored, or few of the sources are JPEGs.
-
-    Args:
-        facts: The index's column ``source_facts``.
-        image: The image options of the build, as the manifest records them.
-    """
+    that is not below the quality that is stored, or few of the sources are JPEGs."""
     quality = unpack_facts(facts, "quality")
     found = quality[quality > 0]
     if image["format"] != "jpeg" or 2 * len(found) < len(quality):
@@ -137,15 +128,7 @@ _COLORS_DONE = {
 
 @dataclass(frozen=True)
 class BuildReport:
-    """All that the page shows.
-
-    Attributes:
-        manifest: The dataset's manifest.
-        index: The dataset's index, with at least one row.
-        rejects: Files that were not stored.
-        comparisons: Stored images compared with their sources.
-        failures: Images that could not be compared.
-    """
+    """All that the page shows. The index has at least one row."""
 
     manifest: Manifest
     index: pa.Table
@@ -156,14 +139,7 @@ class BuildReport:
 
 @dataclass(frozen=True)
 class Row:
-    """A group of images.
-
-    Attributes:
-        what: What they have in common.
-        count: How many they are.
-        done: What the build did with them.
-        example: Path of the first of them.
-    """
+    """A group of images: what they have in common, what the build did with them, and the path of the first."""
 
     what: str
     count: int
@@ -357,11 +333,8 @@ def _misnamed(paths: pa.ChunkedArray, kinds: Numbers) -> Numbers:
 
 
 def reject_groups(rejects: Rejects, rows: Numbers) -> dict[str, Any]:
-    """Return the most frequent reasons, each with the number of files and the first of them.
-
-    Args:
-        rows: Those of the rejects that count, in the order of their paths.
-    """
+    """Return the most frequent reasons of the rejects in `rows`, which are in the order of their paths, each with the
+    number of files and the first of them."""
     reason = rejects.columns.column("reason")
     numbers = reason.indices.to_numpy()[rows]
     found, first, counts = np.unique(numbers, return_index=True, return_counts=True)

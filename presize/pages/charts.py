@@ -49,17 +49,8 @@ class Dot:
 
 @dataclass(frozen=True)
 class Histogram:
-    """One or two series of numbers; the second hangs down from the baseline of the first.
-
-    Attributes:
-        title: What is counted.
-        bars: The bins that are not empty; none where there are dots.
-        dots: The numbers themselves, if there are at most FEW_VALUES.
-        ticks: (percent from the left, text).
-        baseline: Where bars start, in units of HEIGHT from the top.
-        series: Names of the series.
-        summary: The chart in a sentence.
-    """
+    """One or two series of numbers, as bars or, if they are few, as dots; the second series hangs down from the
+    baseline of the first, which is in units of HEIGHT from the top. Ticks are (percent from the left, text)."""
 
     title: str
     bars: tuple[Bar, ...]
@@ -188,15 +179,8 @@ class Part:
 
 @dataclass(frozen=True)
 class Line:
-    """A horizontal bar.
-
-    Attributes:
-        name: Text in front of it.
-        parts: Its pieces, from the left.
-        whiskers: Start and end of a thin line over it, in units of WIDTH; None for none.
-        value: Text behind it.
-        label: The bar in words.
-    """
+    """A horizontal bar between the texts `name` and `value`, and `label`, the bar in words. Whiskers are the start and
+    end of a thin line over it, in units of WIDTH."""
 
     name: str
     parts: tuple[Part, ...]
@@ -207,13 +191,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Lines:
-    """Horizontal bars, one per line, on one scale.
-
-    Attributes:
-        title: What they show.
-        lines: The bars.
-        series: Names of their parts; empty if there is only one.
-    """
+    """Horizontal bars, one per line, on one scale. `series` names their parts; empty if there is only one."""
 
     title: str
     lines: tuple[Line, ...]

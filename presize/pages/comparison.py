@@ -114,15 +114,8 @@ class Comparison:
     """One stored image and its source.
 
     Attributes:
-        path: Path in the source.
-        source: Size of the source, (height, width).
-        stored: Size stored, (height, width).
-        source_nbytes: Bytes of the source file.
-        nbytes: Bytes stored.
-        psnr: In dB against presize.pages.comparison.reference; infinite when nothing differs.
-        ssim: Of luma, against the same reference.
-        before: The source as a JPEG of at most THUMBNAIL pixels a side.
-        after: The stored image, likewise.
+        psnr: In dB against reference(); infinite when nothing differs. `ssim` is against the same, of luma.
+        before: The source as a JPEG of at most THUMBNAIL pixels a side; `after` is the stored image, likewise.
         detail: Where they differ most, as JPEGs of at most DETAIL pixels a side: the reference, what is stored, and
             DIFFERENCE_GAIN times their difference on grey.
         leaner_nbytes: Bytes at the lower quality that was tried; None if none was.
@@ -178,9 +171,7 @@ def compare(
     """Compare some images of the dataset of one size with their sources, as `choose` chooses them.
 
     Args:
-        image: the options that the dataset was built with.
-        size: the target size of the dataset.
-        index: its index, with each row's number in the source table as ``sample``.
+        index: the dataset's index, with each row's number in the source table as ``sample``.
         read_source: returns the bytes of the source of a row of the index; called from several threads.
         value_of: returns the stored value of a row of the index; called from several threads.
         leaner: a lower quality to try.

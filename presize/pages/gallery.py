@@ -42,13 +42,8 @@ MOST_CHOICES = 1000
 
 @dataclass(frozen=True)
 class Pager:
-    """Position of a page among all pages.
-
-    Attributes:
-        page, pages: this one, from 1, and the last one.
-        first, last: of all that match, those on this page, from 1; `last` is 0 where nothing matches.
-        total: how many match.
-    """
+    """Position of a page among all `pages`, from 1, and which of the `total` rows that match are on it: from `first`,
+    counted from 1, to `last`, which is 0 where nothing matches."""
 
     page: int
     pages: int

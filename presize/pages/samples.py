@@ -37,13 +37,8 @@ _FIT_SCALES = (8, 4, 2)
 
 @dataclass(frozen=True, eq=False)
 class ViewedDataset:
-    """A dataset opened for pages. Safe across threads.
-
-    Attributes:
-        root: its folder.
-        raw: the folder that it was built from; None where sources are not to be shown.
-        data: its shards; None for a folder of image files.
-    """
+    """A dataset opened for pages: `data` are its shards, None for a folder of image files. Sources are shown where
+    `raw`, the folder that it was built from, is given. Safe across threads."""
 
     root: Path
     manifest: Manifest
@@ -226,13 +221,8 @@ class Marks:
 
 
 def marks_of(row: Mapping[str, Any], options: Mapping[str, Any]) -> Marks:
-    """Return the marks of a sample.
-
-    Args:
-        row: its columns.
-        options: of the build, as the manifest records them. Both may be hostile: anything but boxes and keypoints is
-            left out.
-    """
+    """Return the marks of a sample with the columns `row`, by the recorded options of its build. Both may be hostile:
+    anything but boxes and keypoints is left out."""
     boxes: list[MarkedBox] = []
     points: list[tuple[float, float]] = []
     box_columns = _coordinates(options.get("boxes"), Coordinates.parse_boxes)
@@ -290,13 +280,7 @@ _MASK_SHARE = 0.6
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture on a card.
-
-    Attributes:
-        what: "source", "stored", or the name of a companion.
-        jpeg: empty where it cannot be shown.
-        problem: why it cannot be shown.
-    """
+    """A picture on a card: "source", "stored", or a companion's. Where it cannot be shown, `problem` says why."""
 
     what: str
     jpeg: bytes
@@ -305,18 +289,8 @@ class Picture:
 
 @dataclass(frozen=True)
 class Card:
-    """A sample as a page shows it.
-
-    Attributes:
-        sample: its number.
-        path: in the source.
-        label: its class; None without classes.
-        stored, source: (height, width).
-        nbytes, source_nbytes: of the stored image, and of the source file.
-        pictures: the source, the stored image, and its companions, where there are any.
-        marks: in pixels of the stored image.
-        texts: (column, value) of the label table.
-    """
+    """A sample as a page shows it. Sizes are (height, width), marks in pixels of the stored image, and texts (column,
+    value) of the label table."""
 
     sample: int
     path: str
@@ -398,12 +372,8 @@ def _is_mask(values: npt.NDArray[Any]) -> bool:
 
 
 def masked(picture: Pixels, mask: npt.NDArray[Any]) -> Pixels:
-    """Return `picture` with a colour over it for each number of a mask; 0, the background, stays as it is.
-
-    Args:
-        picture: uint8 (height, width, 3) or (height, width).
-        mask: whole numbers (height, width), of any size.
-    """
+    """Return `picture` with a colour over it for each number of a mask (height, width) of any size; 0, the background,
+    stays as it is."""
     height, width = picture.shape[:2]
     small = cv2.resize(mask, (width, height), interpolation=cv2.INTER_NEAREST)
     base = picture if picture.ndim == 3 else np.repeat(picture[:, :, np.newaxis], 3, axis=2)

@@ -37,11 +37,7 @@ HEADERS = {
 
 
 class GalleryServer(ThreadingHTTPServer):
-    """Serves one dataset at `url` while serve_forever() runs. A context manager that closes the port.
-
-    Args:
-        viewed: the dataset.
-        port: to listen on; 0 for a free one.
+    """Serves one dataset at `url` while serve_forever() runs. A context manager that closes the port, a free one for 0.
 
     Raises:
         OptionError: the port cannot be used.

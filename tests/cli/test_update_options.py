@@ -85,13 +85,6 @@ def test_an_update_of_nothing_has_the_usual_options(presize: Callable[..., Ran],
     assert read_manifest(tmp_path / "out").size == "256"
 
 
-def test_verify_is_for_updates(presize: Callable[..., Ran], source: Path, tmp_path: Path) -> None:
-    ran = presize("build", source, tmp_path / "out", "--verify", *JOBS)
-    assert ran.code == 2
-    error = "--verify: it reads what --update keeps; add --update, or run presize verify OUT"
-    assert ran.err == f"presize: error: {error}\n"
-
-
 def flip(path: Path, place: int) -> None:
     content = bytearray(path.read_bytes())
     content[place] ^= 0x40

@@ -30,7 +30,6 @@ from presize.measure.bench_options import VARIANTS, BenchOptions, DiagnoseOption
 from presize.measure.results import Results, bench_page, bench_text, row_of, summarise, to_csv, to_json
 from presize.options import BuildOptions, ImageOptions, Size, SourceOptions
 from presize.pages import charts
-from presize.sources.sample import SampleOptions, make_samples
 from presize.store.manifest import read_manifest
 
 QUICK = BenchOptions(size=Size(64, 64), crop=32, models=("none",), workers=(0,), batch=16, epochs=2, repeats=1)
@@ -58,31 +57,20 @@ def here(monkeypatch: pytest.MonkeyPatch) -> list[Run]:
 
 
 @pytest.mark.usefixtures("here")
-@pytest.mark.parametrize("labels", [[3, 1, 4, 1], [0.5, 1.5, 2.5, 3.5], [["a"], ["b"], ["a", "b"], []]], ids=str)
-def test_labels_that_are_no_classes_are_left_out_of_what_is_measured(labels: list[Any], tmp_path: Path) -> None:
-    make_samples(tmp_path / "raw", SampleOptions(images=4, classes=2, long_side=96))
-    paths = sorted(path.relative_to(tmp_path / "raw").as_posix() for path in (tmp_path / "raw").rglob("*.jpg"))
-    rows = [{"path": path, "label": label} for path, label in zip(paths, labels, strict=True)]
-    (tmp_path / "labels.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    options = BuildOptions(ImageOptions(sizes=(Size(64, 64),)))
-    build_dataset(tmp_path / "raw", tmp_path / "out", options, SERIAL, SourceOptions(tmp_path / "labels.jsonl"))
-    quick = replace(QUICK, size=None, models=("small",), variants=("lmdb", "loader"), batch=2)
-    assert len(bench({"lmdb": str(tmp_path / "out")}, quick).rows) == 2
-    short = DiagnoseOptions(device="cpu", workers=0, batch=2, crop=32, steps=3, seconds=0.1)
-    assert diagnose_path(tmp_path / "out", short).images_per_s > 0
-
-
-@pytest.mark.usefixtures("here")
-def test_masks_are_left_out_of_what_is_measured_and_a_diagnosis_has_what_the_doctor_found(
+def test_masks_and_labels_that_are_no_classes_are_left_out_and_a_diagnosis_has_what_the_doctor_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    build_dataset(make_pairs(tmp_path / "raw"), tmp_path / "out", WITH_MASKS, SERIAL)
+    make_pairs(tmp_path / "raw")
+    rows = [{"path": f"images/{number:02}.jpg", "label": ["a", "b"][: number % 3]} for number in range(12)]
+    (tmp_path / "labels.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    build_dataset(tmp_path / "raw", tmp_path / "out", WITH_MASKS, SERIAL, SourceOptions(tmp_path / "labels.jsonl"))
     quick = replace(QUICK, size=None, crop=16, models=("small",), variants=("lmdb", "loader"), batch=2)
     assert len(bench({"lmdb": str(tmp_path / "out")}, quick).rows) == 2
     monkeypatch.setenv("JSIMD_FORCENONE", "1")
     short = DiagnoseOptions(device="cpu", workers=0, batch=2, crop=16, steps=3, seconds=0.1)
-    notes = diagnose_path(tmp_path / "out", short).notes
-    assert any("SIMD limited by JSIMD_FORCENONE=1; to fix it: unset JSIMD_FORCENONE." in note for note in notes)
+    found = diagnose_path(tmp_path / "out", short)
+    assert found.images_per_s > 0
+    assert any("SIMD limited by JSIMD_FORCENONE=1; to fix it: unset JSIMD_FORCENONE." in note for note in found.notes)
 
 
 @pytest.mark.parametrize("option", ["work", "out"])
@@ -145,10 +133,7 @@ def results_of_runs(seconds: Mapping[str, float], *, model: str = "small", **opt
         ({"size": Size(0, 5)}, "size: expected a whole number from 1 to"),
         ({"seed": -1}, "seed: expected a whole number from 0 to"),
         ({"cold": 1}, "cold: expected bool, got 1"),
-        (
-            {"pin_memory": (True,)},
-            "pin_memory: pinned memory needs a GPU; leave the option out, or choose --device cuda",
-        ),
+        ({"pin_memory": (True,)}, "pin_memory: pinned memory needs a GPU; leave the option out, or choose --device"),
     ],
 )
 def test_nonsense_is_refused_by_name(changes: dict[str, Any], message: str) -> None:
@@ -161,13 +146,6 @@ def test_a_repeat_has_every_combination_once() -> None:
     runs = options.runs(VARIANTS)
     assert len(set(runs)) == len(runs) == 2 * 2 * 2 * (4 * 2 + 1)  # Loader always pins
     assert all(run.epochs == 1 for run in runs if run.cold)
-
-
-def test_variants_that_cannot_be_had_are_named(raw: Path) -> None:
-    with pytest.raises(OptionError, match="variant: raw reads what --raw names"):
-        bench({"lmdb": str(raw)}, replace(QUICK, variants=("raw",)))
-    with pytest.raises(OptionError, match="raw: give a folder of images"):
-        bench({}, QUICK)
 
 
 # What is made of measurements
@@ -209,10 +187,8 @@ def test_a_build_that_gains_nothing_never_pays_and_without_a_possible_gain_none_
 
 def test_the_step_without_a_loader_is_measured_by_all_variants_together() -> None:
     seconds = {"raw": 0.08, "lmdb": 0.1, "loader": 0.3}
-    rows = [
-        row_of(replace(RUN, variant=variant), 0, 1.0, measured(4.0, resident_s=s, copied_s=s))
-        for variant, s in seconds.items()
-    ]
+    steps = {variant: measured(4.0, resident_s=step_s, copied_s=step_s) for variant, step_s in seconds.items()}
+    rows = [row_of(replace(RUN, variant=variant), 0, 1.0, step) for variant, step in steps.items()]  # type: ignore[arg-type]
     (variants,) = summarise(results_of(*rows)).values()
     assert [one.stages.resident_s for one in variants if one.stages is not None] == [0.1] * 3
 
@@ -315,15 +291,9 @@ def test_what_is_missing_is_built_once_and_all_is_kept(presize: Callable[..., Ra
     ids=["interrupted", "failed"],
 )
 def test_a_benchmark_that_ends_early_keeps_and_shows_what_it_measured(
-    error: BaseException,
-    code: int,
-    said: str,
-    presize: Callable[..., Ran],
-    here: list[Run],
-    dataset: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    error: BaseException, code: int, said: str, presize: Callable[..., Ran], here: list[Run], dataset: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     run_here = bench_module.run_apart
 
     def run_three(run: Run) -> dict[str, Any]:
@@ -366,28 +336,6 @@ def test_a_run_in_a_process_of_its_own_says_what_it_measured(dataset: Path) -> N
 def test_a_run_that_ends_badly_says_why(code: int, said: bytes, errors: bytes, message: str) -> None:
     with pytest.raises(BenchError, match=message):
         answer(RUN, said, code, errors)
-
-
-@pytest.mark.parametrize(
-    ("options", "code", "message"),
-    [
-        (("--raw", "NONE"), 1, "source 'NONE' does not exist"),
-        (("--lmdb", "NONE"), 1, "NONE"),
-        (("--lmdb", "NONE", "--batch", "0"), 2, "--batch: expected a whole number from 1 to"),
-        (("--lmdb", "NONE", "--pin-memory", "on"), 2, "--pin-memory: pinned memory needs a GPU"),
-        (("--lmdb", "NONE", "--variant", "raw"), 2, "--variant: raw reads what --raw names"),
-        ((), 2, "--raw: give a folder of images"),
-        (("--lmdb", "NONE", "--model", "huge"), 2, "'huge' is not one of"),
-    ],
-)
-def test_bad_input_is_one_line(
-    options: tuple[str, ...], code: int, message: str, presize: Callable[..., Ran], here: list[Run]
-) -> None:
-    ran = presize("bench", *options)
-    assert ran.code == code
-    assert ran.err.count("\n") == 1
-    assert message in ran.err
-    assert not here
 
 
 @pytest.mark.usefixtures("here")

@@ -83,42 +83,6 @@ def test_a_page_is_written_where_it_can_be(run: Run, tmp_path: Path) -> None:
     assert ran.out.endswith(f"\npage: {page}\n")
     assert page.read_text("utf-8").startswith("<!doctype html>")
     assert json.loads(run("-o", page, "--json").out)["page"] == str(page)
-    (tmp_path / "folder.html").mkdir()
-    for out, why in (
-        (tmp_path / "folder.html", "is a folder; give the name of a file."),
-        (tmp_path / "none" / "p", ""),
-    ):
-        refused = run("-o", out)
-        assert (refused.code, refused.out) == (2, "")
-        assert refused.err.startswith(f"presize: error: -o: {out if why else out.parent} {why or 'is not a folder'}")
-
-
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (("--load-ms", 0), "--load-ms: expected milliseconds above 0 up to 1e9, got 0"),
-        (("--load-ms", -5), "--load-ms: expected milliseconds above 0 up to 1e9, got -5"),
-        (("--load-ms", "nan"), "--load-ms: expected milliseconds above 0 up to 1e9, got nan"),
-        (("--step-ms", 0), "--step-ms: expected milliseconds above 0 up to 1e9, got 0"),
-        (("--pin-ms", -1), "--pin-ms: expected milliseconds from 0 up to 1e9, got -1"),
-        (("--then-load-ms", 0), "--then-load-ms: expected milliseconds above 0 up to 1e9, got 0"),
-        (("--then-workers", -1), "--then-workers: expected a whole number from 0 to 1024, got -1"),
-        (("--workers", -1), "--workers: expected a whole number from 0 to 1024, got -1"),
-        (("--prefetch", 0), "--prefetch: expected a whole number from 1 to 1024, got 0"),
-        (("--seconds", 0), "--seconds: expected a number above 0, got 0.0"),
-        (("--seconds", "inf"), "--seconds: expected a number above 0, got inf"),
-        (("--cv", -1), "--cv: expected a number from 0 to 100, got -1.0"),
-        (("--cores", 0), "--cores: expected a number above 0, got 0.0"),
-        (("--seed", -1), "--seed: expected a whole number from 0 to"),
-        (("--sweep", 0), "--sweep: expected a whole number from 1 to 1024, got 0"),
-        (("--load-ms", "slow"), "Invalid value for '--load-ms'"),
-    ],
-)
-def test_what_cannot_be_is_one_line_that_names_the_option(run: Run, args: tuple[object, ...], message: str) -> None:
-    ran = run(*args)
-    assert (ran.code, ran.out) == (2, "")
-    assert ran.err.startswith(f"presize: error: {message}")
-    assert ran.err.count("\n") == 1
 
 
 # Verdicts

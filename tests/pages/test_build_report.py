@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ from browsers import Watched
 from builds import REPORTED, SMALL, files
 from mangled import mangled_files, write_mangled
 from pages import HOSTILE, parsed
-from pictures import smooth_image
+from pictures import save_image, smooth_image
 from presize.builder.run import build_dataset
 from presize.builder.shard_table import ShardDone
 from presize.codecs.source_facts import COLORS, FIELDS, KINDS, PROCESSES, Facts, unpack_facts
@@ -46,10 +47,21 @@ def page_of(out: Path) -> str:
     return (out / report.file).read_text("utf-8")
 
 
+def report_of(
+    source: Path, out: Path, options: BuildOptions = SMALL, run: RunOptions = REPORTED, **settings: Any
+) -> str:
+    """The page of a build of `source` into `out`."""
+    build_dataset(source, out, options, run, **settings)
+    return page_of(out)
+
+
 def counts(page: str) -> dict[str, int]:
     """The lines of "What was converted": what, and how many images."""
     lines = re.findall(r'<th scope="row">([^<]*)</th><td class="n"><span[^>]*></span>([\d,]+)</td>', page)
     return {unescape(what): int(count.replace(",", "")) for what, count in lines}
+
+
+AT_48 = BuildOptions(ImageOptions(sizes=(Size(48, 48),)))
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +69,7 @@ def mangled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The mangled set, built at 48 px; read only."""
     place = tmp_path_factory.mktemp("mangled")
     write_mangled(place / "raw")
-    build_dataset(place / "raw", place / "out", BuildOptions(ImageOptions(sizes=(Size(48, 48),))), REPORTED)
+    build_dataset(place / "raw", place / "out", AT_48, REPORTED)
     return place / "out"
 
 
@@ -117,36 +129,29 @@ def test_the_most_frequent_reasons_stand_first_and_those_as_frequent_in_the_orde
     assert found["total"] == found["other"] + sum(count for _, count in counts) == len(reasons)
 
 
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """6 images in two classes, to be changed at will."""
+    for i in range(6):
+        save_image(tmp_path / "photos" / "ab"[i % 2] / f"{i}.png", seed=i)
+    return tmp_path / "photos"
+
+
 def test_a_build_without_rejects_has_no_warnings(photos: Path, tmp_path: Path) -> None:
-    build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
-    page = page_of(tmp_path / "out")
-    assert "6 images stored, no warnings" in page
-    assert "2 classes of 3 images" in page
+    page = report_of(photos, tmp_path / "out")
+    assert "6 images stored, no warnings" in page and "2 classes of 3 images" in page
     assert "<h2>Rejected</h2>" not in page and "<dt>Not stored</dt>" not in page
     assert "JPEG quality of the sources" not in page, "they are PNGs"
 
 
 def test_files_beside_the_classes_are_counted_first(photos: Path, tmp_path: Path) -> None:
     for i in range(3):
-        shutil.copy(photos / "a" / "0.png", photos / f"stray {i}.png")
+        save_image(photos / f"stray {i}.png")
     with pytest.warns(PresizeWarning, match="3 images beside them"):
-        build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
-    page = page_of(tmp_path / "out")
+        page = report_of(photos, tmp_path / "out")
     assert "6 images stored, 3 left out, 1 warning" in page
     assert "3 files outside class folders, not stored; --labels none stores all" in page
     assert '<dd class="note">3 outside class folders</dd>' in page
-
-
-def test_what_images_lost_is_a_warning(tmp_path: Path) -> None:
-    (tmp_path / "raw").mkdir()
-    Image.fromarray(np.full((40, 50), 40_000, np.uint16)).save(tmp_path / "raw" / "deep.png")
-    Image.fromarray(smooth_image(40, 50)).convert("P").save(tmp_path / "raw" / "palette.png")
-    Image.fromarray(smooth_image(40, 50)).convert("RGBA").save(tmp_path / "raw" / "alpha.png")
-    build_dataset(tmp_path / "raw", tmp_path / "out", SMALL, REPORTED)
-    page = page_of(tmp_path / "out")
-    assert '<h1 class="warn">' in page and "3 images stored, 3 warnings" in page
-    for option in ("--depth 16", "--color rgba", "--pair"):
-        assert option in page
 
 
 def saved_jpegs(folder: Path, quality: int) -> Path:
@@ -160,22 +165,20 @@ def saved_jpegs(folder: Path, quality: int) -> Path:
 
 def test_a_quality_that_stores_fewer_bytes_is_named_with_what_it_was_measured_to_save(tmp_path: Path) -> None:
     raw = saved_jpegs(tmp_path / "raw", 75)
-    at_90 = build_dataset(raw, tmp_path / "out", SMALL, REPORTED)
-    found = re.search(
-        r"quality 75, stored at 90: --quality 80 would store (\d+)% of the bytes", page_of(tmp_path / "out")
-    )
+    page = report_of(raw, tmp_path / "out")
+    found = re.search(r"quality 75, stored at 90: --quality 80 would store (\d+)% of the bytes", page)
     assert found
-    at_80 = build_dataset(raw, tmp_path / "leaner", BuildOptions(replace(SMALL.image, quality=80)), REPORTED)
-    assert int(found[1]) == pytest.approx(100 * at_80.bytes / at_90.bytes, abs=1)
-    assert "--quality" not in page_of(tmp_path / "leaner")
-    build_dataset(saved_jpegs(tmp_path / "high", 95), tmp_path / "of high", SMALL, REPORTED)
-    assert "--quality" not in page_of(tmp_path / "of high")
+    leaner = BuildOptions(replace(SMALL.image, quality=80))
+    assert "--quality" not in report_of(raw, tmp_path / "leaner", leaner)
+    at_80, at_90 = (read_manifest(tmp_path / out).bytes for out in ("leaner", "out"))
+    assert int(found[1]) == pytest.approx(100 * at_80 / at_90, abs=1)
+    assert "--quality" not in report_of(saved_jpegs(tmp_path / "high", 95), tmp_path / "of high")
 
 
 def test_a_pair_of_images_opens_and_closes_by_mouse_and_keyboard(
     watch: Callable[..., Watched], photos: Path, tmp_path: Path
 ) -> None:
-    build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
+    report_of(photos, tmp_path / "out")
     page = watch(tmp_path / "out" / "report.html", viewport={"width": 1200, "height": 800}).page
     pair = page.locator(".pairs summary").first
     shown = pair.locator("img").first
@@ -190,18 +193,15 @@ def test_a_pair_of_images_opens_and_closes_by_mouse_and_keyboard(
     large = size()
     assert large[0] > 1.5 * small[0] and large[1] > 1.5 * small[1]
     assert pair.bounding_box() == {"x": 0, "y": 0, "width": 1200, "height": 800}
-    page.keyboard.press("Enter")
-    assert size() == small
-    page.keyboard.press("Space")
-    assert size() == large
+    for key, expected in (("Enter", small), ("Space", large)):
+        page.keyboard.press(key)
+        assert size() == expected
 
 
 def test_jpegs_stored_as_they_were_are_counted_as_that_alone_and_identical(tmp_path: Path) -> None:
-    (tmp_path / "raw").mkdir()
     for name, side in (("small", 40), ("large", 100)):
-        Image.fromarray(smooth_image(side, side)).save(tmp_path / "raw" / f"{name}.jpg", quality=60)
-    build_dataset(tmp_path / "raw", tmp_path / "out", SMALL, REPORTED)
-    page = page_of(tmp_path / "out")
+        save_image(tmp_path / "raw" / f"{name}.jpg", side, side, quality=60)
+    page = report_of(tmp_path / "raw", tmp_path / "out")
     found = counts(page)
     assert (found["JPEG, baseline"], found["small and plain JPEG"]) == (1, 1)
     assert "1 image is identical to the reference." in page
@@ -211,45 +211,48 @@ def test_jpegs_stored_as_they_were_are_counted_as_that_alone_and_identical(tmp_p
 
 def test_each_of_several_sizes_has_its_own(photos: Path, tmp_path: Path) -> None:
     sizes = BuildOptions(ImageOptions(sizes=(Size(32, 32), Size(16, 24))))
-    result = build_dataset(photos, tmp_path / "out", sizes, REPORTED)
-    assert result.reports == (tmp_path / "out" / "32" / "report.html", tmp_path / "out" / "24x16" / "report.html")
+    assert len(build_dataset(photos, tmp_path / "out", sizes, REPORTED).reports) == 2
     assert "50×40 → 40×32" in page_of(tmp_path / "out" / "32")
     assert "50×40 → 24×19" in page_of(tmp_path / "out" / "24x16")
 
 
-@pytest.mark.parametrize("fit", ["shorter", "longer", "stretch", "crop", "pad"])
-@pytest.mark.parametrize(
-    ("format", "color"), [("png", "rgb"), ("raw", "keep"), ("webp", "gray"), ("jpeg", "keep")], ids=str
-)
+WAYS = [
+    ("pad", "png", "rgb"), ("pad", "raw", "keep"), ("pad", "webp", "gray"), ("pad", "jpeg", "keep"),
+    ("shorter", "png", "rgb"), ("longer", "raw", "keep"), ("stretch", "webp", "gray"), ("crop", "jpeg", "keep"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("fit", "format", "color"), WAYS)
 def test_every_way_to_store_is_compared(fit: str, format: str, color: str, mangled: Path, tmp_path: Path) -> None:
     image = ImageOptions(sizes=(Size(30, 40),), fit=fit, format=format, color=color)  # type: ignore[arg-type]
-    build_dataset(mangled.parent / "raw", tmp_path / "out", BuildOptions(image), REPORTED)
+    page = report_of(mangled.parent / "raw", tmp_path / "out", BuildOptions(image))
     report = read_manifest(tmp_path / "out").report
     assert report is not None and report.rows == 16
-    assert "could not be compared" not in page_of(tmp_path / "out")
+    assert "could not be compared" not in page
+
+
+def after_all_shards(disturb: Callable[[], object]) -> Callable[[ShardDone], None]:
+    """An on_shard that disturbs a build of photos between its last shard and its report."""
+
+    def on_shard(done: ShardDone) -> None:
+        if done.number == 2:
+            disturb()
+
+    return on_shard
 
 
 def test_a_source_that_went_away_is_told_and_stops_nothing(photos: Path, tmp_path: Path) -> None:
-    def remove(done: ShardDone) -> None:
-        if done.number == 2:  # the last
-            (photos / "a" / "0.png").unlink()
-
-    build_dataset(photos, tmp_path / "out", SMALL, REPORTED, on_shard=remove)
-    page = page_of(tmp_path / "out")
+    page = report_of(photos, tmp_path / "out", on_shard=after_all_shards((photos / "a" / "0.png").unlink))
     assert "6 images stored, 1 warning" in page
     assert "1 image could not be compared" in page
     assert "cannot be read: No such file" in page
 
 
 def test_a_source_that_went_away_altogether_stops_the_build_and_it_resumes(photos: Path, tmp_path: Path) -> None:
-    def remove(done: ShardDone) -> None:
-        if done.number == 2:
-            photos.rename(tmp_path / "gone")
-
-    with pytest.raises(
-        BuildError, match=r"^cannot read '.*' in .* again for report\.html: No such file .*; run again to"
-    ):
-        build_dataset(photos, tmp_path / "out", SMALL, REPORTED, on_shard=remove)
+    gone = after_all_shards(lambda: photos.rename(tmp_path / "gone"))
+    said = r"^cannot read '.*' in .* again for report\.html: No such file .*; run again to"
+    with pytest.raises(BuildError, match=said):
+        build_dataset(photos, tmp_path / "out", SMALL, REPORTED, on_shard=gone)
     (tmp_path / "gone").rename(photos)
     assert build_dataset(photos, tmp_path / "out", SMALL, REPORTED).resumed == 6
     build_dataset(photos, tmp_path / "undisturbed", SMALL, REPORTED)
@@ -280,8 +283,7 @@ def test_a_source_that_cannot_be_read_again_stops_the_build_unless_for_a_moment_
     disk = FailingDisk(1, monkeypatch)
     build_dataset(photos, tmp_path / "moment", SMALL, REPORTED, on_shard=disk.fail_from)
     assert len(disk.failed) == 6
-    disk.times = 1000
-    disk.is_failing = False
+    disk.times, disk.is_failing = 1000, False
     with pytest.raises(BuildError, match=r"again for report\.html: Input/output error; run again .*--no-report"):
         build_dataset(photos, tmp_path / "out", SMALL, REPORTED, on_shard=disk.fail_from)
     assert not (tmp_path / "out" / "manifest.json").exists()
@@ -291,28 +293,26 @@ def test_a_source_that_cannot_be_read_again_stops_the_build_unless_for_a_moment_
 
 
 def test_what_is_stored_and_damaged_is_told(photos: Path, tmp_path: Path) -> None:
-    def damage(done: ShardDone) -> None:
-        if done.number == 2:
-            for staged in (tmp_path / "out").rglob("*.tmp"):
-                staged.write_bytes(bytes(staged.stat().st_size))
+    def damage() -> None:
+        for staged in (tmp_path / "out").rglob("*.tmp"):
+            staged.write_bytes(bytes(staged.stat().st_size))
 
-    build_dataset(photos, tmp_path / "out", replace(SMALL, layout="folder"), REPORTED, on_shard=damage)
-    assert "what is stored is damaged: " in page_of(tmp_path / "out")
+    page = report_of(photos, tmp_path / "out", replace(SMALL, layout="folder"), on_shard=after_all_shards(damage))
+    assert "what is stored is damaged: " in page
 
 
-def test_a_source_too_large_to_compare_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_source_too_large_to_compare_is_left_out(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(comparison, "MOST_PIXELS_EACH", 1000)
-    (tmp_path / "raw").mkdir()
-    Image.fromarray(smooth_image(40, 50)).save(tmp_path / "raw" / "a.png")
-    build_dataset(tmp_path / "raw", tmp_path / "out", SMALL, REPORTED)
-    assert "no image was small enough to be compared" in page_of(tmp_path / "out")
+    assert "no image was small enough to be compared" in report_of(photos, tmp_path / "out")
 
 
 def test_a_column_of_a_label_table_may_have_any_name(photos: Path, tmp_path: Path) -> None:
     rows = [{"path": "a/0.png", "sample": "x", "psnr": 1}, {"path": "b/1.png", "sample": "y", "psnr": 2}]
     (tmp_path / "labels.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    build_dataset(photos, tmp_path / "out", SMALL, REPORTED, samples=SourceOptions(labels=tmp_path / "labels.jsonl"))
-    assert "2 images stored" in page_of(tmp_path / "out")
+    samples = SourceOptions(labels=tmp_path / "labels.jsonl")
+    assert "2 images stored" in report_of(photos, tmp_path / "out", samples=samples)
 
 
 # The page itself
@@ -337,18 +337,18 @@ def test_every_picture_and_chart_has_words_and_it_stays_small(mangled: Path) -> 
 
 
 def test_no_name_can_do_anything(tmp_path: Path) -> None:
-    folder = tmp_path / "raw" / "<script>alert(1)<"
-    folder.mkdir(parents=True)
-    for name in HOSTILE:
-        Image.fromarray(smooth_image(40, 50)).save(folder / name, "JPEG")
-        (folder / f"broken {name}").write_bytes(b"\xff\xd8\xff" + b"broken")
-    Image.fromarray(smooth_image(40, 50)).save(folder / "script>.jpg")
-    (folder / "not utf-8").write_bytes(b"")
-    (folder / "not utf-8").rename(folder / "x\udcff<i>.png")
-    build_dataset(tmp_path / "raw", tmp_path / "out", SMALL, REPORTED)
-    page = page_of(tmp_path / "out")
+    def page_of_names(name: str, names: list[str]) -> str:
+        """The page of a build of images, and of broken ones, with these names."""
+        folder = tmp_path / name / "<script>alert(1)<"
+        folder.mkdir(parents=True)
+        for each in names:
+            Image.fromarray(smooth_image(40, 50)).save(folder / each, "JPEG")
+            (folder / f"broken {each}").write_bytes(b"\xff\xd8\xff" + b"broken")
+        return report_of(tmp_path / name, tmp_path / f"{name} out")
+
+    page = page_of_names("hostile", [*HOSTILE, "script>.jpg", "x\udcff<i>.png"])
     found = parsed(page)
-    assert set(found.tags) == set(parsed(page_of_plain(tmp_path)).tags)
+    assert set(found.tags) == set(parsed(page_of_names("plain", ["0.jpg", "1.jpg", "2.jpg"])).tags)
     assert not [name for name, _ in found.attributes if name.startswith("on")]
     text = "".join(found.text)
     assert "<script>alert(1)</script>.jpg" in text, "as text, all of it is there"
@@ -356,21 +356,9 @@ def test_no_name_can_do_anything(tmp_path: Path) -> None:
     assert "\u202e" not in page and "\x1b" not in page
 
 
-def page_of_plain(place: Path) -> str:
-    """The page of such a build with names that are none but letters."""
-    (place / "plain").mkdir()
-    for i in range(3):
-        Image.fromarray(smooth_image(40, 50, seed=i)).save(place / "plain" / f"{i}.jpg")
-        (place / "plain" / f"broken {i}.jpg").write_bytes(b"\xff\xd8\xff" + b"broken")
-    build_dataset(place / "plain", place / "plain out", SMALL, REPORTED)
-    return page_of(place / "plain out")
-
-
 def test_it_tells_nothing_of_where_and_when_it_was_made(mangled: Path, tmp_path: Path) -> None:
-    copy = tmp_path / "elsewhere" / "raw"
-    shutil.copytree(mangled.parent / "raw", copy)
-    build_dataset(copy, tmp_path / "deeper" / "out", BuildOptions(ImageOptions(sizes=(Size(48, 48),))), REPORTED)
-    assert page_of(tmp_path / "deeper" / "out") == page_of(mangled)
+    copy = Path(shutil.copytree(mangled.parent / "raw", tmp_path / "elsewhere" / "raw"))
+    assert report_of(copy, tmp_path / "deeper" / "out", AT_48) == page_of(mangled)
     assert str(mangled.parent) not in page_of(mangled)
 
 
@@ -391,16 +379,6 @@ def test_it_is_the_same_for_any_number_of_jobs_and_after_a_stop(layout: str, raw
 
 
 # Among the files of a dataset
-
-
-@pytest.fixture
-def photos(tmp_path: Path) -> Path:
-    """6 images in two classes, to be changed at will."""
-    for i in range(6):
-        path = tmp_path / "photos" / "ab"[i % 2] / f"{i}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(smooth_image(40, 50, seed=i)).save(path)
-    return tmp_path / "photos"
 
 
 def test_no_report_writes_none_and_changes_nothing_else(photos: Path, tmp_path: Path) -> None:
@@ -433,9 +411,9 @@ def test_verify_checks_it(photos: Path, tmp_path: Path) -> None:
 def test_overwrite_replaces_it(layout: str, photos: Path, tmp_path: Path) -> None:
     build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
     (photos / "a" / "0.png").write_bytes(b"\xff\xd8\xff broken")
-    build_dataset(photos, tmp_path / "out", replace(SMALL, layout=layout), replace(REPORTED, overwrite=True))
+    page = report_of(photos, tmp_path / "out", replace(SMALL, layout=layout), replace(REPORTED, overwrite=True))
     assert {path.name for path in (tmp_path / "out").glob("*.html")} == {"report.html", "report-1.html"}
-    assert "1 image could not be stored" in page_of(tmp_path / "out")
+    assert "1 image could not be stored" in page
     build_dataset(photos, tmp_path / "out", SMALL, replace(REPORTED, overwrite=True, report=False))
     assert not list((tmp_path / "out").glob("*.html"))
 

@@ -12,14 +12,14 @@ import pyarrow as pa
 import pytest
 from PIL import Image
 
+from annotated import build_scenes
 from builds import SERIAL, SMALL
-from looked_at import build_scenes
-from pictures import smooth_image
+from pictures import save_image
 from presize.builder.run import build_dataset
 from presize.errors import DatasetError
 from presize.options import BuildOptions, ImageOptions, Size
 from presize.pages.samples import MOST_MARKS, MarkedBox, ViewedDataset, card_of, marks_of, masked, seen
-from tampering import change_manifest, read_table, write_table
+from tampering import change_manifest, read_table, with_column, write_table
 
 
 def decoded(jpeg: bytes) -> np.ndarray:
@@ -53,31 +53,29 @@ def test_a_source_that_has_gone_is_told_in_its_place_and_without_a_raw_folder_th
 
 def column_changed(root: Path, name: str, values: list) -> None:
     table = read_table(root)
-    write_table(root, table.set_column(table.column_names.index(name), name, [values]).cast(table.schema))
+    write_table(root, with_column(table, name, pa.array(values, table.schema.field(name).type)))
 
 
 @pytest.fixture
 def photo(tmp_path: Path) -> Path:
     """A dataset in ``out`` of the one photograph in ``raw``."""
-    (tmp_path / "raw").mkdir()
-    Image.fromarray(smooth_image(40, 40)).save(tmp_path / "raw" / "photo.jpg")
+    save_image(tmp_path / "raw" / "photo.jpg", 40, 40)
     build_dataset(tmp_path / "raw", tmp_path / "out", SMALL, SERIAL)
     return tmp_path / "out"
 
 
 @pytest.mark.parametrize("path", ["../secret.jpg", "/etc/hostname", "a/../../secret.jpg"])
 def test_a_path_in_the_index_never_leads_out_of_the_raw_folder(path: str, photo: Path, tmp_path: Path) -> None:
-    Image.fromarray(smooth_image(40, 40)).save(tmp_path / "secret.jpg")
+    save_image(tmp_path / "secret.jpg")
     column_changed(photo, "path", [path])
     before, _ = card_of(ViewedDataset.of(photo, tmp_path / "raw"), 0, 64).pictures
     assert (before.jpeg, before.problem) == (b"", "its path leads out of the folder")
 
 
-def test_a_named_pipe_in_the_raw_folder_is_not_waited_for(dataset: Path, tmp_path: Path) -> None:
-    opened = ViewedDataset.of(dataset, tmp_path)
-    pipe = tmp_path / opened.row(0)["path"]
-    pipe.parent.mkdir(parents=True)
-    os.mkfifo(pipe)
+def test_a_named_pipe_in_the_raw_folder_is_not_waited_for(photo: Path, tmp_path: Path) -> None:
+    (tmp_path / "raw" / "photo.jpg").unlink()
+    os.mkfifo(tmp_path / "raw" / "photo.jpg")
+    opened = ViewedDataset.of(photo, tmp_path / "raw")
     assert card_of(opened, 0, 64).pictures[0].problem == "it is not a regular file"
 
 
@@ -110,8 +108,7 @@ def test_a_folder_dataset_shows_the_same_as_one_of_shards_and_none_of_its_files_
     ids=lambda image: f"{image.format}-{image.color}-{image.depth}",
 )
 def test_every_kind_of_dataset_has_pictures(image: ImageOptions, tmp_path: Path) -> None:
-    (tmp_path / "raw").mkdir()
-    Image.fromarray(smooth_image(64, 64)).save(tmp_path / "raw" / "photo.png")
+    save_image(tmp_path / "raw" / "photo.png", 64, 64)
     build_dataset(tmp_path / "raw", tmp_path / "out", BuildOptions(image), SERIAL)
     before, after = card_of(ViewedDataset.of(tmp_path / "out", tmp_path / "raw"), 0, 32).pictures
     found, wanted = decoded(after.jpeg), decoded(before.jpeg)
@@ -166,13 +163,10 @@ def test_boxes_are_drawn_where_they_are_boxes(lists: object, boxes: list[MarkedB
     assert list(marks_of({"bbox": lists}, {"boxes": ["bbox:xywh"]}).boxes) == boxes
 
 
-@pytest.mark.parametrize("options", [None, "bbox:xywh", [3], ["bbox"]], ids=repr)
-def test_options_that_no_build_records_draw_nothing(options: object) -> None:
-    marks = marks_of({"bbox": [[0, 0, 1, 1]]}, {"boxes": options, "keypoints": options})
-    assert (marks.boxes, marks.points) == ((), ())
-
-
-def test_points_that_are_not_visible_are_left_out() -> None:
+def test_options_that_no_build_records_draw_nothing_and_points_that_are_not_visible_are_left_out() -> None:
+    for options in (None, "bbox:xywh", [3], ["bbox"]):
+        marks = marks_of({"bbox": [[0, 0, 1, 1]]}, {"boxes": options, "keypoints": options})
+        assert (marks.boxes, marks.points) == ((), ()), options
     row = {"ends": [[1.0, 2.0, 0.0, 3.0, 4.0, 2.0]]}
     assert marks_of(row, {"keypoints": ["ends:xyv"]}).points == ((3.0, 4.0),)
 

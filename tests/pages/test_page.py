@@ -6,18 +6,18 @@ import shutil
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
+from annotated import build_scenes
 from builds import SERIAL, SMALL
-from looked_at import build_scenes, repeat_samples
 from pages import HOSTILE, parsed
-from pictures import smooth_image
+from pictures import save_image
 from presize.builder.run import build_dataset
 from presize.options import SourceOptions
 from presize.pages.gallery import SAMPLES, Pager, gallery_page, sample_page
 from presize.pages.samples import ViewedDataset
 from presize.pages.selection import Filters
 from presize.store.dataset import Dataset
+from tampering import repeat_samples
 
 
 @pytest.fixture(scope="module")
@@ -110,8 +110,7 @@ def test_a_page_asks_for_nothing_from_elsewhere(opened: ViewedDataset) -> None:
 def test_hostile_names_and_filters_are_texts(tmp_path: Path) -> None:
     for name in HOSTILE:
         place = tmp_path / "raw" / "<img src=x>" / name.removesuffix(".jpg").replace("/", "_")
-        place.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(smooth_image(40, 40)).save(place, "JPEG")
+        save_image(place, 40, 40, format="JPEG")
         (tmp_path / "raw" / "<img src=x>" / f"{place.name}.jpg").write_bytes(b"")
     build_dataset(tmp_path / "raw", tmp_path / "<i>out", SMALL, SERIAL)
     opened = ViewedDataset.of(tmp_path / "<i>out")

@@ -1,16 +1,23 @@
-"""The server of presize view: who gets a page, who does not, and what a browser makes of it."""
+"""presize view: the command, and its server: who gets a page, who does not, and what a browser makes of it."""
 
 from __future__ import annotations
 
 import http.client
+import os
+import re
+import signal
 import socket
+import subprocess
+import sys
 import threading
-from collections.abc import Iterator
+import urllib.request
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from commands import Ran
 from presize.errors import OptionError
 from presize.pages.samples import ViewedDataset
 from presize.pages.server import HEADERS, GalleryServer
@@ -169,3 +176,44 @@ def test_every_field_has_a_name_and_every_image_a_text(page: Page) -> None:
     assert page.locator("input:not([type=hidden]), select").count() == 4
     assert page.evaluate("[...document.querySelectorAll('input, select')].every(one => one.labels.length)")
     assert page.evaluate("[...document.images].every(image => image.alt)")
+
+
+# The command
+
+
+def test_a_page_is_written(presize: Callable[..., Ran], dataset: Path, raw: Path, tmp_path: Path) -> None:
+    ran = presize("view", dataset, "--raw", raw, "--images", 5, "-o", tmp_path / "view.html")
+    assert ran == Ran(0, f"page: {tmp_path / 'view.html'}\n", "")
+    assert (tmp_path / "view.html").read_text("utf-8").count("<figure>") == 5
+
+
+def test_filters_choose_what_is_on_it(presize: Callable[..., Ran], dataset: Path, tmp_path: Path) -> None:
+    presize("view", dataset, "--text", "disc/0001", "-o", tmp_path / "view.html")
+    assert (tmp_path / "view.html").read_text("utf-8").count("<figure>") == 1
+    presize("view", dataset, "--rejects", "-o", tmp_path / "view.html")
+    assert "the file is empty" in (tmp_path / "view.html").read_text("utf-8")
+
+
+def test_a_page_that_is_there_is_replaced(presize: Callable[..., Ran], dataset: Path, tmp_path: Path) -> None:
+    (tmp_path / "page.html").touch()
+    for _ in range(2):
+        assert presize("view", dataset, "-o", tmp_path / "page.html").code == 0
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_it_serves_until_it_is_stopped(stop: signal.Signals, dataset: Path) -> None:
+    command = [sys.executable, "-m", "presize", "view", str(dataset), "--serve", "--text", "0001"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | {"PYTHONUNBUFFERED": "1"}
+    ) as process:
+        try:
+            lines = [process.stdout.readline() for _ in range(3)]
+            url = lines[1].strip()
+            assert re.fullmatch(r"http://127\.0\.0\.1:\d+/[\w-]{32}/\?text=0001", url)
+            with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, timeout=30) as answer:
+                assert b"0001.jpg" in answer.read()
+            process.send_signal(stop)
+            assert process.communicate(timeout=30) == ("", "")
+            assert process.returncode == 0
+        finally:
+            process.kill()

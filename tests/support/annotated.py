@@ -1,4 +1,4 @@
-"""A folder of annotated photographs, such as docs/detection.md trains on."""
+"""A folder of annotated photographs, such as docs/detection.md trains on, and a dataset of it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageDraw
+
+from builds import SERIAL
+from presize.builder.run import build_dataset
+from presize.options import BuildOptions, Companion, Coordinates, ImageOptions, Size, SourceOptions
 
 KINDS = {"sun": (250, 210, 40), "barrel": (190, 60, 30)}
 """What lies on the photographs: ellipses and rectangles, in these colours."""
@@ -45,3 +49,21 @@ def annotate(photos: list[Path], folder: Path) -> None:
         mask.save(folder / "SCENES" / "masks" / f"{number:03d}.png")
         lines.append(json.dumps(row) + "\n")
     (folder / "scenes.jsonl").write_text("".join(lines))
+
+
+def build_scenes(photos: list[Path], folder: Path) -> Path:
+    """``SEG``: photographs with masks, boxes, keypoints and captions, built from ``SCENES``."""
+    annotate(photos, folder)
+    rows = [json.loads(line) for line in (folder / "scenes.jsonl").read_text().splitlines()]
+    table = "".join(
+        json.dumps(row | {"caption": f"<b>scene</b> {n}", "score": n / 2}) + "\n" for n, row in enumerate(rows)
+    )
+    (folder / "captioned.jsonl").write_text(table)
+    options = BuildOptions(
+        ImageOptions((Size(48, 48),)),
+        companions=(Companion("mask", "masks/{stem}.png"),),
+        boxes=(Coordinates("bbox", "xywh"),),
+        keypoints=(Coordinates("ends", "xy"),),
+    )
+    build_dataset(folder / "SCENES", folder / "SEG", options, SERIAL, SourceOptions(folder / "captioned.jsonl"))
+    return folder / "SEG"

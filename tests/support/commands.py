@@ -14,6 +14,9 @@ TYPES = {
     "null": (type(None),),
 }  # fmt: skip
 
+OFFLINE = {"PIP_NO_INDEX": "1", "PIP_NO_BUILD_ISOLATION": "0"}
+"""pip takes 0 in an option that begins with "no" to mean: no isolation. So wheels are built by our setuptools."""
+
 
 @dataclass(frozen=True)
 class Ran:

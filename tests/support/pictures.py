@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import struct
 import zlib
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -81,3 +82,10 @@ def gray_png(numbers: np.ndarray, bits: int, *chunks: bytes) -> bytes:
     header = png_chunk(b"IHDR", struct.pack(">IIBBBBB", numbers.shape[1], numbers.shape[0], bits, 0, 0, 0, 0))
     pixels = png_chunk(b"IDAT", zlib.compress(rows))
     return b"".join((b"\x89PNG\r\n\x1a\n", header, *chunks, pixels, png_chunk(b"IEND", b"")))
+
+
+def save_image(path: Path, height: int = 40, width: int = 50, seed: int = 0, **options: Any) -> Path:
+    """Save a smooth random picture, in the format of the suffix. Makes the folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(smooth_image(height, width, seed)).save(path, **options)
+    return path

@@ -93,67 +93,64 @@ def change_offset(root: Path, name: str, row: int, offset: int) -> None:
     index_has_changed(root)
 
 
-def change_records(root: Path, change: Callable[[int, int, bytes], bytes], *, crc32: bool = True) -> None:
-    """Write each shard again, with the records that `change(shard, row, value)` returns. The index keeps their old
-    lengths; with `crc32` it gets their new CRC-32, so that readers take them."""
-    manifest, sums = manifest_values(root), {}
+def rewrite_shards(root: Path, records: Callable[[int, list[bytes]], list[bytes]]) -> list[int]:
+    """Write each shard again, with what `records(shard, its records)` returns. Returns how many records each had."""
+    manifest, rows = manifest_values(root), []
     for number, shard in enumerate(manifest["shards"]):
         path = root / shard["file"]
         with lmdb.open(str(path), subdir=False, readonly=True, lock=False) as env, env.begin() as txn:
             values = [value for _, value in txn.cursor()]
-        with ShardWriter(path, 1 << 26, 1000) as writer:
-            for row, value in enumerate(values):
-                changed = change(number, row, value)
-                sums[number, row] = zlib.crc32(changed)
-                writer.append(changed)
+        with ShardWriter(path, 1 << 28, 1000) as writer:
+            for value in records(number, values):
+                writer.append(value)
             shard["bytes"], shard["sha256"] = writer.publish()
+        rows.append(len(values))
+        shard["rows"] = writer.rows
     write_manifest(root, manifest)
+    return rows
+
+
+def change_records(root: Path, change: Callable[[int, int, bytes], bytes], *, crc32: bool = True) -> None:
+    """Write each shard again, with the records that `change(shard, row, value)` returns. The index keeps their old
+    lengths; with `crc32` it gets their new CRC-32, so that readers take them."""
+    sums: dict[tuple[int, int], int] = {}
+
+    def changed(shard: int, values: list[bytes]) -> list[bytes]:
+        values = [change(shard, row, value) for row, value in enumerate(values)]
+        sums.update({(shard, row): zlib.crc32(value) for row, value in enumerate(values)})
+        return values
+
+    rewrite_shards(root, changed)
     if crc32:
         table = read_table(root)
         places = zip(table["shard"].to_pylist(), table["row"].to_pylist(), strict=True)
         write_table(root, with_column(table, "crc32", pa.array([sums[place] for place in places], pa.uint32())))
 
 
-def overwrite_value(root: Path, sample: int) -> None:
-    """Put zeros in the place of one stored image, as many as it has bytes."""
+def _change_record(root: Path, sample: int, change: Callable[[bytes], bytes], crc32: bool) -> None:
     table = read_table(root)
     place = table.column("shard")[sample].as_py(), table.column("row")[sample].as_py()
-    change_records(root, lambda shard, row, value: bytes(len(value)) if (shard, row) == place else value)
+    change_records(root, lambda *at: change(at[2]) if at[:2] == place else at[2], crc32=crc32)
+
+
+def overwrite_value(root: Path, sample: int) -> None:
+    """Put zeros in the place of one stored image, as many as it has bytes."""
+    _change_record(root, sample, lambda value: bytes(len(value)), True)
 
 
 def flip_record(root: Path, sample: int) -> None:
     """Flip one bit near the end of a stored image, as a disk might: the index keeps its CRC-32."""
-    table = read_table(root)
-    place = table.column("shard")[sample].as_py(), table.column("row")[sample].as_py()
-
-    def flipped(value: bytes) -> bytes:
-        return value[:-20] + bytes([value[-20] ^ 4]) + value[-19:]
-
-    change_records(root, lambda shard, row, value: flipped(value) if (shard, row) == place else value, crc32=False)
+    _change_record(root, sample, lambda value: value[:-20] + bytes([value[-20] ^ 4]) + value[-19:], False)
 
 
 def repeat_samples(root: Path, times: int) -> None:
     """Make a dataset `times` as long: each shard holds its records so many times over, and so does the index."""
-    table, rows = read_table(root), []
-    manifest = manifest_values(root)
-    for shard in manifest["shards"]:
-        path = root / shard["file"]
-        with lmdb.open(str(path), subdir=False, readonly=True, lock=False) as env, env.begin() as txn:
-            values = [value for _, value in txn.cursor()]
-        with ShardWriter(path, 1 << 28, 1000) as writer:
-            for value in values * times:
-                writer.append(value)
-            shard["bytes"], shard["sha256"] = writer.publish()
-        rows.append(len(values))
-        shard["rows"] = writer.rows
-    write_manifest(root, manifest)
-    more_rows = np.array(rows)[table["shard"].to_numpy()]
+    table = read_table(root)
+    rows = np.array(rewrite_shards(root, lambda _, values: values * times))[table["shard"].to_numpy()]
+    kind = table.schema.field("row").type
     repeated = [
-        with_column(table, "row", pa.array(table["row"].to_numpy() + time * more_rows, table.schema.field("row").type))
-        for time in range(times)
+        with_column(table, "row", pa.array(table["row"].to_numpy() + time * rows, kind)) for time in range(times)
     ]
     write_table(root, pa.concat_tables(repeated).combine_chunks())
-    change_manifest(
-        root,
-        lambda values: (values.update(samples=times * len(table)), values["index"].update(rows=times * len(table))),
-    )
+    count = times * len(table)
+    change_manifest(root, lambda values: (values.update(samples=count), values["index"].update(rows=count)))

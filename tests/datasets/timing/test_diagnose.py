@@ -210,13 +210,15 @@ def test_a_machine_that_slows_down_while_training_is_as_slow_to_the_step_alone(o
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_workers_are_measured_alone_and_together(workers: int) -> None:
+def test_workers_are_measured_alone_and_together_and_none_is_left(workers: int) -> None:
+    before = set(torch.multiprocessing.active_children())
     found = diagnose(sleeping(0.02, workers), step_of(0.001), **SOON)
     assert found.loading.workers == len(found.loading.worker_s) == workers
     assert found.loading.chosen
     assert found.loading.load.mean_s >= 0.02
     assert min(found.loading.worker_s) >= 0.02
     assert found.trained_s > 0
+    assert not set(torch.multiprocessing.active_children()) - before
 
 
 def test_a_step_is_really_trained_and_batches_of_any_kind_are_taken() -> None:
@@ -306,23 +308,20 @@ def test_what_cannot_be_diagnosed_is_an_error_that_says_where_and_why(loader: An
         diagnose(loader, step, **SOON)
 
 
-@pytest.mark.parametrize("options", [{"steps": 2}, {"seconds": 0.0}, {"seconds": float("nan")}])
-def test_options_that_cannot_be_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(OptionError, match=next(iter(options))):
-        diagnose([[0]], step_of(0.001), **SOON | options)
-
-
-def test_no_worker_is_left() -> None:
-    before = set(torch.multiprocessing.active_children())
-    diagnose(sleeping(0.001, 2), step_of(0.001), **SOON)
-    assert not set(torch.multiprocessing.active_children()) - before
-
-
-def test_a_device_that_is_not_there_is_refused() -> None:
-    if torch.cuda.is_available():
-        pytest.skip("has CUDA")
-    with pytest.raises(OptionError, match="torch sees no CUDA"):
-        diagnose([[0] * 4], step_of(0.001), **SOON | {"device": "cuda"})
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"steps": 2}, "steps"),
+        ({"seconds": 0.0}, "seconds"),
+        ({"seconds": float("nan")}, "seconds"),
+        pytest.param(
+            {"device": "cuda"}, "torch sees no CUDA", marks=pytest.mark.skipif(torch.cuda.is_available(), reason="CUDA")
+        ),
+    ],
+)
+def test_options_that_cannot_be_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        diagnose([[0] * 4], step_of(0.001), **SOON | options)
 
 
 def test_want_of_memory_in_a_diagnosis_says_what_to_choose() -> None:
@@ -331,8 +330,5 @@ def test_want_of_memory_in_a_diagnosis_says_what_to_choose() -> None:
 
     with pytest.raises(BenchError, match="choose a smaller --batch or --crop"), memory_errors("it", 4, 8, "cpu"):
         diagnose([[0] * 4] * 9, step, **SOON)
-
-
-def test_any_other_failure_in_a_diagnosis_stays_what_it_is() -> None:
     with pytest.raises(DiagnosisError, match="got none"), memory_errors("it", 4, 8, "cpu"):
-        diagnose([], step_of(0.001), **SOON)
+        diagnose([], step_of(0.001), **SOON)  # any other failure stays what it is

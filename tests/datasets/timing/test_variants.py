@@ -56,32 +56,43 @@ def numbers(roots: dict[str, str]) -> dict[str, Any]:
     return common_samples({name: LISTERS[name](root) for name, root in roots.items()})
 
 
-def run_of(variant: Variant, roots: dict[str, str], numbers: dict[str, Any], tmp_path: Path, **changes: Any) -> Run:
-    np.save(tmp_path / "numbers.npy", numbers[READS[variant]])
-    return replace(RUN, variant=variant, root=roots[READS[variant]], numbers=str(tmp_path / "numbers.npy"), **changes)
+@pytest.fixture
+def run_of(roots: dict[str, str], numbers: dict[str, Any], tmp_path: Path) -> Callable[..., Run]:
+    """Makes a Run of a variant."""
+
+    def run(variant: Variant, numbers: dict[str, Any] = numbers, **changes: Any) -> Run:
+        np.save(tmp_path / "numbers.npy", numbers[READS[variant]])
+        places = {"root": roots[READS[variant]], "numbers": str(tmp_path / "numbers.npy")}
+        return replace(RUN, variant=variant, **places, **changes)
+
+    return run
 
 
-def batches(variant: Variant, roots: dict[str, str], numbers: dict[str, Any], workers: int = 0) -> list[Any]:
-    dataset = open_variant(variant, roots[READS[variant]], RandomResizedCrop(48), 0.5)
-    order = Chosen(numbers[READS[variant]], len(dataset), 7)
-    loader = load_variant(
-        variant, dataset, order, batch=16, workers=workers, prefetch=2, pin_memory=False, device=CPU, drop_last=False
-    )
-    return [[part.clone() for part in batch] for batch in loader]
+SETTINGS: dict[str, Any] = {"prefetch": 2, "pin_memory": False, "device": CPU, "drop_last": False}
+
+
+@pytest.fixture
+def batches(roots: dict[str, str], numbers: dict[str, Any]) -> Callable[..., list[Any]]:
+    """Reads a variant."""
+
+    def read(variant: Variant, workers: int = 0) -> list[Any]:
+        dataset = open_variant(variant, roots[READS[variant]], RandomResizedCrop(48), 0.5)
+        order = Chosen(numbers[READS[variant]], len(dataset), 7)
+        loader = load_variant(variant, dataset, order, batch=16, workers=workers, **SETTINGS)
+        return [[part.clone() for part in batch] for batch in loader]
+
+    return read
 
 
 # Which samples there are
 
 
 def test_all_variants_have_the_samples_that_were_stored(numbers: dict[str, Any], roots: dict[str, str]) -> None:
-    raw, presized, lmdb = (LISTERS[name](roots[name]) for name in LISTERS)
-    paths = {
-        tuple(listing.paths.take(numbers[name].tolist()).to_pylist())
-        for name, listing in (("raw", raw), ("presized", presized), ("lmdb", lmdb))
-    }
+    listings = {name: LISTERS[name](roots[name]) for name in LISTERS}
+    paths = {tuple(listings[name].paths.take(numbers[name].tolist()).to_pylist()) for name in LISTERS}
     assert len(paths) == 1
-    assert len(paths.pop()) == len(lmdb) == 56
-    assert len(raw) == 60
+    assert len(paths.pop()) == len(listings["lmdb"]) == 56
+    assert len(listings["raw"]) == 60
 
 
 def test_a_number_of_samples_is_drawn_at_random_and_the_same_for_all(roots: dict[str, str]) -> None:
@@ -163,18 +174,14 @@ def test_a_folder_is_no_dataset_and_the_other_way_round(dataset: Path, folder: P
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_every_variant_gives_the_same_labels_in_the_same_order(
-    workers: int, roots: dict[str, str], numbers: dict[str, Any]
-) -> None:
-    first, *others = (
-        [labels.tolist() for _, labels in batches(variant, roots, numbers, workers)] for variant in VARIANTS
-    )
+def test_every_variant_gives_the_same_labels_in_the_same_order(workers: int, batches: Callable[..., Any]) -> None:
+    first, *others = ([labels.tolist() for _, labels in batches(variant, workers)] for variant in VARIANTS)
     assert [len(labels) for labels in first] == [16, 16, 16, 8]
     assert all(other == first for other in others)
 
 
-def test_what_is_stored_alike_is_cropped_alike(roots: dict[str, str], numbers: dict[str, Any]) -> None:
-    presized, lmdb, loader = (batches(variant, roots, numbers) for variant in ("presized", "lmdb", "loader"))
+def test_what_is_stored_alike_is_cropped_alike(batches: Callable[..., Any]) -> None:
+    presized, lmdb, loader = map(batches, ("presized", "lmdb", "loader"))
     for a, b, c in zip(presized, lmdb, loader, strict=True):
         assert a[0].shape[1:] == (3, 48, 48)
         assert torch.equal(b[0], c[0])
@@ -217,11 +224,10 @@ def test_an_image_that_pillow_cannot_decode_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_variant_is_proved_to_deliver_every_sample_once(
-    variant: Variant, roots: dict[str, str], numbers: dict[str, Any], tmp_path: Path
+    variant: Variant, run_of: Callable[..., Run], tmp_path: Path
 ) -> None:
     files = [str(tmp_path / name) for name in ("found.npy", "reference.npy")]
-    found = prove(replace(run_of(variant, roots, numbers, tmp_path), crops=files[0]))
-    reference = prove(replace(run_of("loader", roots, numbers, tmp_path), crops=files[1]))
+    found, reference = (prove(run_of(each, crops=file)) for each, file in zip((variant, "loader"), files, strict=True))
     assert found["samples"] == 56
     assert found["labels"] == reference["labels"] is not None
     crops = [np.load(file) for file in files]
@@ -232,12 +238,10 @@ def test_a_variant_is_proved_to_deliver_every_sample_once(
     assert np.abs(coarse(crops[0]) - coarse(crops[0][::-1])).mean(axis=(1, 2, 3)).max() > TOLERANCE
 
 
-def test_a_variant_that_gives_a_sample_twice_is_caught(
-    roots: dict[str, str], numbers: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_variant_that_gives_a_sample_twice_is_caught(run_of: Callable[..., Run], numbers: dict[str, Any]) -> None:
     twice = {name: np.append(values, values[-1]) for name, values in numbers.items()}
     with pytest.raises(BenchError, match="raw gave sample 55 0 times in an epoch"):
-        prove(run_of("raw", roots, twice, tmp_path))
+        prove(run_of("raw", twice))
 
 
 def test_the_order_of_chosen_samples_ends_when_it_is_told_to() -> None:
@@ -262,11 +266,7 @@ def test_batches_of_a_folder_that_shared_memory_cannot_hold_are_one_error(
     def load(free: int) -> int:
         monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
         order = Chosen(np.arange(len(data)), len(data))
-        return len(
-            load_variant(
-                "raw", data, order, batch=8, workers=2, prefetch=2, pin_memory=False, device=CPU, drop_last=False
-            )
-        )
+        return len(load_variant("raw", data, order, batch=8, workers=2, **SETTINGS))
 
     with pytest.raises(LoaderError, match=r"4 batches of .* need .* there"):
         load(need - 1)
@@ -276,20 +276,18 @@ def test_batches_of_a_folder_that_shared_memory_cannot_hold_are_one_error(
 # Runs
 
 
-def test_a_run_without_a_model_has_epochs_and_no_step(
-    roots: dict[str, str], numbers: dict[str, Any], tmp_path: Path
-) -> None:
-    found = measure(run_of("raw", roots, numbers, tmp_path))
+def test_a_run_without_a_model_has_epochs_and_no_step(run_of: Callable[..., Run]) -> None:
+    found = measure(run_of("raw"))
     assert [epoch["images"] for epoch in found["epochs"]] == [48, 48]  # the last batch is not full
     assert found["resident_s"] is None is found["model_of"]
 
 
 @pytest.mark.parametrize("variant", ["lmdb", "loader"])
 def test_a_run_with_a_model_measures_the_step_without_the_loader(
-    variant: Variant, roots: dict[str, str], numbers: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    variant: Variant, run_of: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("presize.datasets.timing.epochs.STEP_BUDGET", Budget(1, 0.0))
-    found = measure(run_of(variant, roots, numbers, tmp_path, model="small", epochs=1, steps=2))
+    found = measure(run_of(variant, model="small", epochs=1, steps=2))
     assert found["epochs"][0]["images"] == 32
     assert found["resident_s"] == found["copied_s"] > 0  # nothing is copied on the CPU
     assert found["model_of"] == "presize"
@@ -306,11 +304,11 @@ def test_cuda_that_is_not_there_is_told_with_what_is(roots: dict[str, str]) -> N
     [RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"), torch.OutOfMemoryError("x")],
 )
 def test_a_model_that_does_not_fit_says_what_to_make_smaller(
-    error: Exception, roots: dict[str, str], numbers: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    error: Exception, run_of: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
         raise error
 
     monkeypatch.setattr("presize.datasets.timing.models.TrainingStep.__call__", fail)
     with pytest.raises(BenchError, match=r"training small with batches of 16 images of 48 px does not fit .* --batch"):
-        measure(run_of("lmdb", roots, numbers, tmp_path, model="small"))
+        measure(run_of("lmdb", model="small"))

@@ -1,0 +1,156 @@
+"""Wrong use of every command is one line on standard error that names the option, and an exit code."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from commands import Ran
+
+MILLISECONDS = "expected milliseconds above 0 up to 1e9, got"
+RAW_OF_OTHERS = "has no '0-red-disc/0000.jpg', nor others of its images; expected the folder of files that the dataset"
+SIMULATE = "simulate --workers 7 --load-ms 2000 --step-ms 100"
+
+MISTAKES = [
+    ("build", 2, "Missing argument 'SRC'"),
+    ("build RAW", 2, "Missing argument 'OUT'"),
+    ("biuld RAW OUT", 2, "Did you mean 'build'?"),
+    ("build RAW OUT --colour rgb", 2, "Did you mean '--color'?"),
+    ("build RAW OUT --size 0", 2, "--size: expected a whole number from 1 to 16383, got 0"),
+    ("build RAW OUT --size 256px", 2, "such as 256 or 320x240, got '256px'"),
+    ("build RAW OUT --size 9 --size 9", 2, "--size: expected each size once"),
+    ("build RAW OUT --update --overwrite", 2, "--update: it keeps what is there"),
+    ("build RAW OUT --update --to folder", 2, "--update: the files of a folder"),
+    ("build RAW FULL --update --dry-run", 1, "is not a presize dataset"),
+    ("build RAW OUT --verify", 2, "--verify: it reads what --update keeps; add --update, or run presize verify OUT\n"),
+    ("build RAW OUT --fit cover", 2, "'cover' is not one of 'shorter'"),
+    ("build RAW OUT --quality 101", 2, "--quality: expected a whole number from 1 to 100"),
+    ("build RAW OUT --quality 80 --format png", 2, "--quality: jpeg and webp alone"),
+    ("build RAW OUT --subsampling 444 --format webp", 2, "--subsampling: jpeg alone"),
+    ("build RAW OUT --like EMPTY", 1, "is not a presize dataset"),
+    ("build RAW OUT --jobs 0", 2, "--jobs: expected a whole number from 1"),
+    ("build RAW OUT --max-errors few", 2, "--max-errors: expected a count or a percentage"),
+    ("build RAW OUT --to folder --format raw", 2, "--to: format raw has no image files"),
+    ("build nowhere OUT", 1, "source 'nowhere' does not exist"),
+    ("build FILE OUT", 1, "is a file; expected a folder of images"),
+    ("build EMPTY OUT", 1, "holds no files"),
+    ("build RAW RAW/out", 1, "lies inside the source"),
+    ("build RAW FILE", 1, "is a file; choose a folder"),
+    ("build RAW RAW/out --dry-run", 1, "lies inside the source"),
+    ("build RAW FULL --dry-run", 1, "holds 'mine' and is not a presize dataset"),
+    ("build RAW OUT --labels nowhere.csv", 1, "nowhere.csv"),
+    ("build RAW OUT --split train=0.9", 2, "--split: the shares in 'train=0.9' add up to 0.9"),
+    ("build RAW OUT --repeated list", 2, "--repeated: list is about rows of a table"),
+    ("build RAW OUT --classes nowhere", 1, "classes 'nowhere': No such file"),
+    ("build RAW OUT --max-errors 3", 1, "4 images were rejected, more than --max-errors 3"),
+    ("build RAW OUT --on-error fail", 1, ".jpg: "),
+    ("build RAW OUT --pair mask", 2, "--pair: expected NAME=PATTERN, such as mask=masks/{stem}.png, got 'mask'"),
+    ("build RAW OUT --pair m={stem} --pair-format tiff", 2, "--pair-format: expected one of jpeg, png, webp, raw"),
+    ("build RAW OUT --pair m={stem} --pair-filter linear", 2, "--pair-filter: expected one of nearest, box"),
+    ("build RAW OUT --pair a=m/{stem}.png --pair a=n/{stem}.png", 2, "--pair: expected each name once"),
+    ("build RAW OUT --pair m={stem} --to folder", 2, "--to: pairs are stored in shards alone"),
+    ("info nowhere", 1, "nowhere does not exist"),
+    ("info RAW", 1, "is not a presize dataset"),
+    ("verify EMPTY", 1, "is not a presize dataset"),
+    ("export DATASET RAW", 1, "is not an empty folder"),
+    ("doctor nowhere", 1, "nowhere: No such file or directory; expected a dataset, a folder"),
+    ("diagnose nowhere -q", 1, "nowhere"),
+    ("diagnose RAW -q --steps 1", 2, "--steps"),
+    ("diagnose RAW -q --seconds 0", 2, "--seconds"),
+    ("diagnose RAW -q --device cuda", 1, "--device cuda: no CUDA here"),
+    ("diagnose RAW -o nowhere/page.html", 2, "-o: nowhere is not a folder"),
+    ("sample RAW", 1, "is not empty"),
+    ("sample FILE/x", 1, "cannot write"),
+    ("sample OUT --images 0", 2, "--images: expected a whole number from 1"),
+    ("bench", 2, "--raw: give a folder of images"),
+    ("bench --raw nowhere", 1, "source 'nowhere' does not exist"),
+    ("bench --lmdb nowhere", 1, "nowhere"),
+    ("bench --lmdb nowhere --batch 0", 2, "--batch: expected a whole number from 1 to"),
+    ("bench --lmdb nowhere --pin-memory on", 2, "--pin-memory: pinned memory needs a GPU"),
+    ("bench --lmdb nowhere --variant raw", 2, "--variant: raw reads what --raw names"),
+    ("bench --lmdb nowhere --model huge", 2, "'huge' is not one of"),
+    (f"{SIMULATE} --load-ms 0", 2, f"--load-ms: {MILLISECONDS} 0"),
+    (f"{SIMULATE} --load-ms -5", 2, f"--load-ms: {MILLISECONDS} -5"),
+    (f"{SIMULATE} --load-ms nan", 2, f"--load-ms: {MILLISECONDS} nan"),
+    (f"{SIMULATE} --load-ms slow", 2, "Invalid value for '--load-ms'"),
+    (f"{SIMULATE} --step-ms 0", 2, f"--step-ms: {MILLISECONDS} 0"),
+    (f"{SIMULATE} --pin-ms -1", 2, "--pin-ms: expected milliseconds from 0 up to 1e9, got -1"),
+    (f"{SIMULATE} --then-load-ms 0", 2, f"--then-load-ms: {MILLISECONDS} 0"),
+    (f"{SIMULATE} --then-workers -1", 2, "--then-workers: expected a whole number from 0 to 1024, got -1"),
+    (f"{SIMULATE} --workers -1", 2, "--workers: expected a whole number from 0 to 1024, got -1"),
+    (f"{SIMULATE} --prefetch 0", 2, "--prefetch: expected a whole number from 1 to 1024, got 0"),
+    (f"{SIMULATE} --seconds 0", 2, "--seconds: expected a number above 0, got 0.0"),
+    (f"{SIMULATE} --seconds inf", 2, "--seconds: expected a number above 0, got inf"),
+    (f"{SIMULATE} --cv -1", 2, "--cv: expected a number from 0 to 100, got -1.0"),
+    (f"{SIMULATE} --cores 0", 2, "--cores: expected a number above 0, got 0.0"),
+    (f"{SIMULATE} --seed -1", 2, "--seed: expected a whole number from 0 to"),
+    (f"{SIMULATE} --sweep 0", 2, "--sweep: expected a whole number from 1 to 1024, got 0"),
+    (f"{SIMULATE} -o EMPTY", 2, "-o: EMPTY is a folder; give the name of a file."),
+    (f"{SIMULATE} -o nowhere/page.html", 2, "-o: nowhere is not a folder"),
+    ("view DATASET", 2, "expected -o FILE or --serve."),
+    ("view DATASET --serve -o page.html", 2, "expected -o FILE or --serve, not both."),
+    ("view DATASET -o /nowhere/page.html", 2, "-o: /nowhere is not a folder; create it, or choose another."),
+    ("view DATASET -o NOTES", 2, "-o: NOTES is there and is no page; choose another name."),
+    ("view DATASET -o PIPE", 2, "-o: PIPE is there and is no page; choose another name."),
+    ("view DATASET --serve --text \udcff", 2, r"--text: expected UTF-8, got '\udcff'"),
+    ("view DATASET --serve --label dog", 2, "--label: expected one of 0-red-disc, 1-jade-star, 2-violet-square, got"),
+    ("view DATASET --serve --min-side -3", 2, "--min-side: expected at least 0, got -3\n"),
+    ("view DATASET --serve --raw /usr", 2, f"--raw: '/usr' {RAW_OF_OTHERS}"),
+    ("view DATASET --serve --raw nowhere", 2, "--raw: 'nowhere' is not a folder; expected the one that the dataset"),
+    ("view s3://bucket/OUT --serve", 1, "presize fetch s3://bucket/OUT DIR"),
+]
+
+
+@pytest.fixture
+def places(raw: Path, dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
+    """Makes what the lines name in the working folder, and returns what lies elsewhere."""
+    monkeypatch.chdir(tmp_path)
+    Path("FILE").touch()
+    Path("EMPTY").mkdir()
+    Path("FULL/mine").mkdir(parents=True)
+    Path("NOTES").write_text("of a year")
+    os.mkfifo("PIPE")
+    return {"RAW": raw, "DATASET": dataset}
+
+
+@pytest.mark.parametrize(("line", "code", "words"), MISTAKES, ids=[line for line, *_ in MISTAKES])
+def test_a_mistake_is_one_clear_line(
+    line: str, code: int, words: str, presize: Callable[..., Ran], places: dict[str, Path]
+) -> None:
+    args = [re.sub(r"^(RAW|DATASET)\b", lambda found: str(places[found[1]]), arg) for arg in line.split()]
+    ran = presize(*args)
+    assert (ran.code, ran.out, ran.err.count("\n")) == (code, "", 1)
+    named = re.escape(words) if words.startswith("-") else f".*{re.escape(words)}"
+    assert re.match(f"presize: error: {named}", ran.err)
+    assert Path("NOTES").read_text() == "of a year"
+
+
+@pytest.mark.parametrize("long", ["x" * 300, "/".join(["y" * 200] * 25)], ids=["a component", "the whole"])
+@pytest.mark.parametrize(
+    "command", ["build RAW", "build LONG out", "info", "verify", "diagnose", "doctor", "diagnose RAW -o LONG/page"]
+)
+def test_a_path_longer_than_the_system_takes_is_one_line(
+    presize: Callable[..., Ran], places: dict[str, Path], command: str, long: str
+) -> None:
+    words = command.split() if "LONG" in command else [*command.split(), "LONG"]
+    ran = presize(*(places.get(word, word.replace("LONG", long)) for word in words))
+    assert ran.code in (1, 2)
+    assert re.search(r"(^|\n)presize: error: .*(File name too long|is not a folder).*\n$", ran.err)
+    assert "Traceback" not in ran.err
+
+
+def test_a_dry_run_into_a_path_longer_than_the_system_takes_has_no_traceback(
+    presize: Callable[..., Ran], raw: Path
+) -> None:
+    assert presize("build", raw, "x" * 300, "--dry-run").code == 0
+
+
+def test_a_hostile_file_name_does_nothing_to_the_terminal(presize: Callable[..., Ran], tmp_path: Path) -> None:
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw" / "\x1b]0;mine\x07\n\u202e.jpg").touch()
+    ran = presize("build", tmp_path / "raw", tmp_path / "out", "--jobs", "1", "--on-error", "fail")
+    assert ran.err == "presize: error: \\x1b]0;mine\\x07\\n\\u202e.jpg: the file is empty\n"
