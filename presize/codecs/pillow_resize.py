@@ -179,7 +179,7 @@ def _best_level() -> int:
 
 # ---- what is tried ----
 
-_TRIED: tuple[tuple[Filter, tuple[int, ...], tuple[int, int], Box | None, tuple[int, int]], ...] = (
+TRIED: tuple[tuple[Filter, tuple[int, ...], tuple[int, int], Box | None, tuple[int, int]], ...] = (
     ("bilinear", (23, 17, 3), (40, 37), None, (0x5D4000D4, 0x5D4000D4)),
     ("bilinear", (70, 61, 3), (33, 30), None, (0x78046E0E, 0x78046E0E)),
     ("bicubic", (90, 30, 3), (20, 25), None, (0xF57C77C4, 0x291D1573)),
@@ -211,7 +211,7 @@ def installed_order() -> Order:
     pillow-simd or a later Pillow: resize by Pillow itself then, and not by `resize`.
     """
     possible = [True, True]
-    for filter, shape, (height, width), box, expected in _TRIED:
+    for filter, shape, (height, width), box, expected in TRIED:
         mode = {1: "L", 3: "RGB", 4: "RGBX"}[math.prod(shape[2:])]
         image = Image.frombytes(mode, (shape[1], shape[0]), noise(shape).tobytes())
         checksum = zlib.crc32(image.resize((width, height), Image.Resampling[filter.upper()], box).tobytes())
@@ -235,7 +235,7 @@ def check(module: ModuleType, setting: str) -> SwitchedOff | None:
 
 
 def _is_right(module: ModuleType) -> bool:
-    for filter, shape, size, box, expected in _TRIED:
+    for filter, shape, size, box, expected in TRIED:
         for vertical_first in (False, True):
             resized = resize_by(
                 module, noise(shape), size, filter, box, vertical_first=vertical_first, level=_best_level()

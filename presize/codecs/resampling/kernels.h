@@ -14,6 +14,7 @@
 #define TARGET __attribute__((target("avx512f,avx512bw,avx512vl,avx512vbmi,avx512vnni")))
 typedef __m512i V;
 #define OP(name) _mm512_##name
+#define AND _mm512_and_si512
 enum {
     LEVEL = AVX512
 };
@@ -23,6 +24,7 @@ enum {
 #define TARGET __attribute__((target("avx2")))
 typedef __m256i V;
 #define OP(name) _mm256_##name
+#define AND _mm256_and_si256
 enum {
     LEVEL = AVX2
 };
@@ -35,10 +37,13 @@ enum {
     BYTES = sizeof(V)
 };
 
-/* pick        the pixels of a quarter of a vector's bytes of values, each in 16 bits, from windows that begin at `places`
+/* pick        the pixels of as many groups as a vector has windows
+   pick_wide   the same, each one in 16 bits
    add_dot     adds products of words, in pairs
-   in_order    packed bytes of vectors whose halves come from two windows, in the order of the values
-   lanes       packed bytes, lane after lane, in the order of the vectors that were packed */
+   high_words  the upper 16 bits of `even`, and of `odd` behind each
+   swap_middles        picks that swap the middle ones of four bytes
+   in_order    two vectors that were packed, in the order in which they were
+   in_order_of_words   the same of four, two of which were packed before */
 
 #ifdef USE_AVX512
 
@@ -48,18 +53,29 @@ INLINE V zero(void) { return _mm512_setzero_si512(); }
 
 INLINE V pick(const uint8_t *row, const int32_t *places, V picks)
 {
+    return _mm512_permutexvar_epi8(picks, load(row + places[0]));
+}
+
+INLINE V pick_wide(const uint8_t *row, const int32_t *places, V picks)
+{
     return _mm512_maskz_permutexvar_epi8(0x5555555555555555, picks, load(row + places[0]));
 }
 
 INLINE V add_dot(V sum, V x, V y) { return _mm512_dpwssd_epi32(sum, x, y); }
 
-INLINE V in_order(V x)
+INLINE V high_words(V even, V odd) { return _mm512_mask_blend_epi16(0xAAAAAAAA, _mm512_srli_epi32(even, 16), odd); }
+
+INLINE V in_order(V x) { return _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7), x); }
+
+INLINE V in_order_of_words(V x)
 {
     return _mm512_permutexvar_epi32(_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), x);
 }
 
+INLINE V swap_middles(void) { return _mm512_set4_epi32(0x0F0D0E0C, 0x0B090A08, 0x07050604, 0x03010200); }
+
 enum {
-    WINDOWS = 1 /* for a vector of words */
+    WINDOWS = 1 /* in a vector */
 };
 
 #else
@@ -75,9 +91,21 @@ INLINE V pick(const uint8_t *row, const int32_t *places, V picks)
     return _mm256_shuffle_epi8(pixels, picks);
 }
 
+/* Each second one of the picks is none. */
+INLINE V pick_wide(const uint8_t *row, const int32_t *places, V picks) { return pick(row, places, picks); }
+
 INLINE V add_dot(V sum, V x, V y) { return _mm256_add_epi32(sum, _mm256_madd_epi16(x, y)); }
 
-INLINE V in_order(V x) { return _mm256_permutevar8x32_epi32(x, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7)); }
+INLINE V high_words(V even, V odd) { return _mm256_blend_epi16(_mm256_srli_epi32(even, 16), odd, 0xAA); }
+
+INLINE V in_order(V x) { return _mm256_permute4x64_epi64(x, 0xD8); }
+
+INLINE V in_order_of_words(V x) { return _mm256_permutevar8x32_epi32(x, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7)); }
+
+INLINE V swap_middles(void)
+{
+    return _mm256_broadcastsi128_si256(_mm_set_epi32(0x0F0D0E0C, 0x0B090A08, 0x07050604, 0x03010200));
+}
 
 enum {
     WINDOWS = 2
@@ -87,50 +115,78 @@ enum {
 
 INLINE V add_high(V sum, V pixels, V highs) { return OP(add_epi16)(sum, OP(maddubs_epi16)(pixels, highs)); }
 
-/* The values of high and low sums, rounded, in 16 bits. */
-INLINE V rounded(V high, V low, V next_low)
-{
-    const V lows = OP(packs_epi32)(OP(srai_epi32)(low, 16), OP(srai_epi32)(next_low, 16));
-    return OP(mulhrs_epi16)(OP(add_epi16)(high, lows), OP(set1_epi16)(1 << (15 - (BITS - 16))));
-}
+/* The values of sums in units of 1 << 16, rounded. */
+INLINE V rounded(V sum) { return OP(mulhrs_epi16)(sum, OP(set1_epi16)(1 << (15 - (BITS - 16)))); }
+
+/* Of words [a b] [c d], whose bytes are each of two values, those of the first values, or of the second ones. */
+INLINE V even_bytes(V x) { return AND(x, OP(set1_epi16)(0xFF)); }
+INLINE V odd_bytes(V x) { return OP(srli_epi16)(x, 8); }
 
 /* ---- across, by groups of values ---- */
 
-/* Half as many values as a vector has bytes, of each of two rows. */
-INLINE void sum_up(const uint8_t *const row[2], const Table *table, int64_t block, int64_t pairs, V sums[2])
+/* A block of values: half as many as a vector has bytes, of each of two rows. */
+INLINE void sum_up(const uint8_t *const row[2], const Table *table, int64_t block, int64_t pairs, bool close, V sums[2])
 {
     const Head *head = table->head;
     const int64_t values = (int64_t)head->outputs * head->channels, blocks = (values + BYTES - 1) / BYTES * 2;
-    const int32_t *places = table->places + 2 * WINDOWS * block;
-    const V first_picks = load(table->picks + 2 * BYTES * block), next_picks = load(table->picks + 2 * BYTES * block + BYTES);
-    V high[2], first_low[2], next_low[2];
+    const int32_t *places = table->places + (close ? 1 : 2) * WINDOWS * block;
+    const uint8_t *picks = table->picks + (close ? 1 : 2) * BYTES * block;
+    const V first_picks = load(picks), next_picks = close ? first_picks : load(picks + BYTES);
+    V high[2], low[2][2];
     for (int i = 0; i < 2; i++)
-        high[i] = first_low[i] = next_low[i] = zero();
+        high[i] = low[i][0] = low[i][1] = zero();
     for (int64_t pair = 0; pair < pairs; pair++) {
         const int64_t at = BYTES * (pair * blocks + block);
-        const V highs = load(table->highs + at), lows = load(table->lows + at), next_lows = load(table->lows + at + BYTES / 2);
+        const V highs = load(table->highs + at), lows[2] = {load(table->lows + at), load(table->lows + at + BYTES / 2)};
         for (int i = 0; i < 2; i++) {
             const uint8_t *pixels = row[i] + 2 * head->channels * pair;
-            const V first = pick(pixels, places, first_picks), next = pick(pixels, places + WINDOWS, next_picks);
-            high[i] = add_high(high[i], OP(packus_epi16)(first, next), highs);
-            first_low[i] = add_dot(first_low[i], first, lows);
-            next_low[i] = add_dot(next_low[i], next, next_lows);
+            V bytes, words[2];
+            if (close) {
+                bytes = pick(pixels, places, first_picks);
+                const V swapped = OP(shuffle_epi8)(bytes, swap_middles());
+                words[0] = even_bytes(swapped);
+                words[1] = odd_bytes(swapped);
+            } else {
+                words[0] = pick_wide(pixels, places, first_picks);
+                words[1] = pick_wide(pixels, places + WINDOWS, next_picks);
+                bytes = OP(packus_epi16)(words[0], words[1]);
+            }
+            high[i] = add_high(high[i], bytes, highs);
+            low[i][0] = add_dot(low[i][0], words[0], lows[0]);
+            low[i][1] = add_dot(low[i][1], words[1], lows[1]);
         }
     }
-    for (int i = 0; i < 2; i++)
-        sums[i] = rounded(high[i], first_low[i], next_low[i]);
+    for (int i = 0; i < 2; i++) {
+        const V carried = close ? high_words(low[i][0], low[i][1])
+                                : OP(packs_epi32)(OP(srai_epi32)(low[i][0], 16), OP(srai_epi32)(low[i][1], 16));
+        sums[i] = rounded(OP(add_epi16)(high[i], carried));
+    }
 }
 
-INLINE void groups_of(const uint8_t *const row[2], const Table *table, int64_t pairs, uint8_t *const to[2])
+INLINE void groups_of(const uint8_t *const row[2], const Table *table, int64_t pairs, bool close, uint8_t *const to[2])
 {
     const int64_t values = (int64_t)table->head->outputs * table->head->channels;
     for (int64_t at = 0, block = 0; at < values; at += BYTES, block += 2) {
         V first[2], next[2];
-        sum_up(row, table, block, pairs, first);
-        sum_up(row, table, block + 1, pairs, next);
-        for (int i = 0; i < 2; i++)
-            store(to[i] + at, in_order(OP(packus_epi16)(first[i], next[i])));
+        sum_up(row, table, block, pairs, close, first);
+        sum_up(row, table, block + 1, pairs, close, next);
+        for (int i = 0; i < 2; i++) {
+            const V packed = OP(packus_epi16)(first[i], next[i]);
+            store(to[i] + at, close ? in_order(packed) : in_order_of_words(packed));
+        }
     }
+}
+
+/* The compiler unrolls the first ones. */
+INLINE void across_groups(const uint8_t *const row[2], const Table *table, bool close, uint8_t *const to[2])
+{
+    const int64_t pairs = table->head->steps;
+    if (pairs == 1)
+        groups_of(row, table, 1, close, to);
+    else if (pairs == 2)
+        groups_of(row, table, 2, close, to);
+    else
+        groups_of(row, table, pairs, close, to);
 }
 
 /* ---- across, one pixel after the other ---- */
@@ -175,16 +231,12 @@ INLINE void ones_of(const uint8_t *const row[2], const Table *table, int32_t cha
 
 TARGET static void across(const Table *table, const uint8_t *const row[2], uint8_t *const to[2])
 {
-    const int64_t steps = table->head->steps;
     const int32_t channels = table->head->channels;
-    if (table->head->reading == GROUPS) { /* the compiler unrolls the first ones */
-        if (steps == 1)
-            groups_of(row, table, 1, to);
-        else if (steps == 2)
-            groups_of(row, table, 2, to);
-        else
-            groups_of(row, table, steps, to);
-    } else if (channels == 1)
+    if (table->head->reading == CLOSE)
+        across_groups(row, table, true, to);
+    else if (table->head->reading == WIDE)
+        across_groups(row, table, false, to);
+    else if (channels == 1)
         ones_of(row, table, 1, to);
     else if (channels == 2)
         ones_of(row, table, 2, to);
@@ -201,19 +253,23 @@ INLINE void blend(const uint8_t *const *rows, const int32_t *lows, const int16_t
 {
     for (int64_t at = 0; at < bytes; at += BYTES) {
         const int64_t here = at <= bytes - BYTES ? at : bytes - BYTES; /* the last ones, perhaps once more */
-        V high[2], low[4];
-        high[0] = high[1] = low[0] = low[1] = low[2] = low[3] = zero();
+        V high[2], low[2][2];
+        high[0] = high[1] = low[0][0] = low[0][1] = low[1][0] = low[1][1] = zero();
         for (int64_t pair = 0; pair < pairs; pair++) {
             const V x = load(rows[2 * pair] + here), y = load(rows[2 * pair + 1] + here);
             const V by_high = OP(set1_epi16)(highs[pair]), by_low = OP(set1_epi32)(lows[pair]);
-            const V both[2] = {OP(unpacklo_epi8)(x, y), OP(unpackhi_epi8)(x, y)};
+            const V bytes[2] = {OP(unpacklo_epi8)(x, y), OP(unpackhi_epi8)(x, y)};
+            const V words[2] = {OP(unpacklo_epi16)(x, y), OP(unpackhi_epi16)(x, y)};
             for (int i = 0; i < 2; i++) {
-                high[i] = add_high(high[i], both[i], by_high);
-                low[2 * i] = add_dot(low[2 * i], OP(unpacklo_epi8)(both[i], zero()), by_low);
-                low[2 * i + 1] = add_dot(low[2 * i + 1], OP(unpackhi_epi8)(both[i], zero()), by_low);
+                high[i] = add_high(high[i], bytes[i], by_high);
+                low[i][0] = add_dot(low[i][0], even_bytes(words[i]), by_low);
+                low[i][1] = add_dot(low[i][1], odd_bytes(words[i]), by_low);
             }
         }
-        store(to + here, OP(packus_epi16)(rounded(high[0], low[0], low[1]), rounded(high[1], low[2], low[3])));
+        V sums[2];
+        for (int i = 0; i < 2; i++)
+            sums[i] = rounded(OP(add_epi16)(high[i], high_words(low[i][0], low[i][1])));
+        store(to + here, OP(packus_epi16)(sums[0], sums[1]));
     }
 }
 

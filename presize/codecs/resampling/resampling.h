@@ -24,9 +24,10 @@ typedef enum { BOX, BILINEAR, HAMMING, BICUBIC, LANCZOS, FILTERS } Filter;
 
 typedef enum { ANY, AVX2, AVX512, LEVELS } Level;
 
-/* How a row is read by the kernels with vectors: GROUPS of values, several of which are in a vector, or one pixel of the
-   result after the other, ONES, where the pixels of a group lie too far apart. */
-typedef enum { PLAIN, GROUPS, ONES } Reading;
+/* How kernels with vectors read a row: by windows, each of which has the pixels of a group of values of the result, half as
+   many values as it has bytes, CLOSE, or a quarter as many, WIDE; or one pixel of the result after the other, ONES, where
+   the pixels of a group lie too far apart. */
+typedef enum { PLAIN, CLOSE, WIDE, ONES } Reading;
 
 typedef struct {
     int32_t inputs, outputs; /* pixels */
@@ -43,7 +44,7 @@ typedef struct {
     int32_t inputs, outputs, channels, level;
     int32_t taps;    /* inputs that each output is blended of; first + taps <= inputs */
     int32_t reading; /* Reading */
-    int32_t steps;   /* GROUPS: pairs of taps; ONES: loads of 16 bytes */
+    int32_t steps;   /* CLOSE, WIDE: pairs of taps; ONES: loads of 16 bytes */
     int32_t reach;   /* bytes of a row that may be read */
 } Head;
 

@@ -165,18 +165,21 @@ static int64_t blocks_of(const Head *head)
     return (values + vector - 1) / vector * 2; /* of half as many values as a vector has bytes */
 }
 
+static int32_t values_of_window(const Head *head) { return window_bytes(head->level) / (head->reading == CLOSE ? 2 : 4); }
+
 static Sizes sizes_of(const Head *head)
 {
-    const int64_t vector = vector_bytes(head->level), window = window_bytes(head->level);
-    if (head->reading == GROUPS) {
-        const int64_t bytes = blocks_of(head) * vector;
-        return (Sizes){2 * bytes / window, bytes * head->steps, bytes * head->steps, 2 * bytes};
+    const int64_t bytes = blocks_of(head) * vector_bytes(head->level), ones = (int64_t)head->outputs * head->steps * 16;
+    switch (head->reading) {
+    case CLOSE:
+    case WIDE:
+        return (Sizes){bytes / 2 / values_of_window(head), bytes * head->steps, bytes * head->steps,
+                       head->reading == CLOSE ? bytes : 2 * bytes};
+    case ONES:
+        return (Sizes){head->outputs, ones, ones, 16};
+    default:
+        return (Sizes){0};
     }
-    if (head->reading == ONES) {
-        const int64_t count = (int64_t)head->outputs * head->steps * 16;
-        return (Sizes){head->outputs, count, count, 16};
-    }
-    return (Sizes){0};
 }
 
 static int64_t bytes_of(const Head *head)
@@ -228,11 +231,11 @@ static Value value_of(const Head *head, int64_t at)
     return (Value){at / head->channels, (int32_t)(at % head->channels)};
 }
 
-/* Where the window of a group begins: a quarter as many values as it has bytes. */
+/* Where the window of a group begins. */
 static int32_t place_of(const Table *table, int64_t group)
 {
     const Head *head = table->head;
-    const int32_t values = window_bytes(head->level) / 4;
+    const int32_t values = values_of_window(head);
     int32_t place = INT32_MAX;
     for (int32_t i = 0; i < values; i++) {
         const int32_t first = head->channels * table->firsts[value_of(head, group * values + i).pixel];
@@ -245,7 +248,7 @@ static int32_t place_of(const Table *table, int64_t group)
 static int32_t pick_of(const Table *table, int64_t group, int32_t i, int32_t place)
 {
     const Head *head = table->head;
-    const Value value = value_of(head, group * (window_bytes(head->level) / 4) + i);
+    const Value value = value_of(head, group * values_of_window(head) + i);
     return head->channels * table->firsts[value.pixel] + value.channel - place;
 }
 
@@ -253,11 +256,11 @@ static int32_t pick_of(const Table *table, int64_t group, int32_t i, int32_t pla
 static bool is_near(const Table *table)
 {
     const Head *head = table->head;
-    const int32_t window = window_bytes(head->level), values = window / 4;
-    for (int64_t group = 0; group < (int64_t)head->outputs * head->channels / values + 1; group++) {
+    const int64_t groups = sizes_of(head).places;
+    for (int64_t group = 0; group < groups; group++) {
         const int32_t place = place_of(table, group);
-        for (int32_t i = 0; i < values; i++)
-            if (pick_of(table, group, i, place) + head->channels >= window)
+        for (int32_t i = 0; i < values_of_window(head); i++)
+            if (pick_of(table, group, i, place) + head->channels >= window_bytes(head->level))
                 return false;
     }
     return true;
@@ -266,19 +269,26 @@ static bool is_near(const Table *table)
 static void fill_places(const Table *table, int32_t *places, uint8_t *picks, int32_t *reach)
 {
     const Head *head = table->head;
-    const int32_t window = window_bytes(head->level), values = window / 4;
-    for (int64_t group = 0, groups = sizes_of(head).places; group < groups; group++, picks += window) {
+    const int64_t groups = sizes_of(head).places;
+    for (int64_t group = 0; group < groups; group++) {
         places[group] = place_of(table, group);
-        for (int32_t i = 0; i < values; i++) {
+        for (int32_t i = 0; i < values_of_window(head); i++) {
             const int32_t pick = pick_of(table, group, i, places[group]);
-            const uint8_t words[4] = {(uint8_t)pick, NOTHING, (uint8_t)(pick + head->channels), NOTHING};
-            memcpy(picks + 4 * i, words, 4);
+            *picks++ = (uint8_t)pick;
+            if (head->reading == WIDE)
+                *picks++ = NOTHING;
+            *picks++ = (uint8_t)(pick + head->channels);
+            if (head->reading == WIDE)
+                *picks++ = NOTHING;
         }
-        const int32_t end = places[group] + 2 * head->channels * (head->steps - 1) + window;
+        const int32_t end = places[group] + 2 * head->channels * (head->steps - 1) + window_bytes(head->level);
         *reach = end > *reach ? end : *reach;
     }
 }
 
+/* A block has half as many values as a vector has bytes, and their low weights are two vectors. CLOSE, those are of values
+   with even numbers and of others, and high weights are in the order of the values. WIDE, they are of the values in order,
+   and high weights are in the order of words of both that are packed, lane by lane of 16 bytes. */
 static void fill_groups(const Table *table, int32_t *places, int16_t *lows, int8_t *highs, uint8_t *picks, int32_t *reach)
 {
     const Head *head = table->head;
@@ -287,11 +297,13 @@ static void fill_groups(const Table *table, int32_t *places, int16_t *lows, int8
     for (int64_t step = 0; step < head->steps; step++)
         for (int64_t block = 0; block < blocks; block++, lows += vector, highs += vector)
             for (int64_t i = 0; i < 2 * half; i++) {
-                const int64_t pixel = value_of(head, block * 2 * half + i).pixel, lane = i % half / 4;
+                const int64_t pixel = value_of(head, block * 2 * half + i).pixel;
+                const int64_t at = head->reading == CLOSE ? i % 2 * half + i / 2 : i;
+                const int64_t high_at = head->reading == CLOSE ? i : i % half / 4 * 8 + i / half * 4 + i % 4;
                 for (int64_t tap = 0; tap < 2; tap++) {
                     const int32_t weight = weight_of(table, pixel, 2 * step + tap);
-                    lows[2 * i + tap] = low(weight);
-                    highs[16 * lane + 8 * (i / half) + 2 * (i % 4) + tap] = high(weight);
+                    lows[2 * at + tap] = low(weight);
+                    highs[2 * high_at + tap] = high(weight);
                 }
             }
 }
@@ -341,8 +353,10 @@ void *make_table(const Axis *axis, int64_t *bytes, bool *is_for_us)
     }
     free_weights(&found);
     if (memory && axis->channels && axis->level != ANY) {
-        head.reading = is_near(&table) ? GROUPS : ONES;
-        const int32_t taps = head.reading == GROUPS ? 2 : taps_of_load(head.channels); /* of a step */
+        for (memory->reading = CLOSE; memory->reading < ONES && !is_near(&table); memory->reading++)
+            ;
+        head.reading = memory->reading;
+        const int32_t taps = head.reading == ONES ? taps_of_load(head.channels) : 2; /* of a step */
         head.steps = (head.taps + taps - 1) / taps;
         void *whole = realloc(memory, (size_t)bytes_of(&head));
         if (!whole)
@@ -350,7 +364,7 @@ void *make_table(const Axis *axis, int64_t *bytes, bool *is_for_us)
         if ((memory = whole)) {
             *memory = head;
             find_parts(memory, &table);
-            (head.reading == GROUPS ? fill_groups : fill_ones)(&table, (int32_t *)table.places, (int16_t *)table.lows,
+            (head.reading == ONES ? fill_ones : fill_groups)(&table, (int32_t *)table.places, (int16_t *)table.lows,
                                                                (int8_t *)table.highs, (uint8_t *)table.picks,
                                                                &memory->reach);
         }
