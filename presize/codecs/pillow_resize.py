@@ -38,6 +38,7 @@ Box = tuple[float, float, float, float]
 """(left, top, right, bottom) in pixels; fractions are parts of a pixel."""
 Order = Literal["horizontal first", "vertical when it shrinks more", "another"]
 
+_UINT8 = np.dtype(np.uint8)
 _MOST_SIDE = (1 << 24) - 1
 _KEPT_TABLES = 1024
 """More than random crops of photographs have at 256 px."""
@@ -105,43 +106,47 @@ def resize_by(
 ) -> Pixels | None:
     """As resize(), by `module` (_pillow_resize.c), with instructions up to a level: 0 for plain C, 1 for AVX2, 2 for
     AVX-512."""
-    if pixels.dtype != np.uint8 or pixels.ndim not in (2, 3) or filter not in _NUMBERS:
+    shape, strides, (height, width) = pixels.shape, pixels.strides, size
+    if pixels.dtype != _UINT8 or not 2 <= len(shape) <= 3 or filter not in _NUMBERS:
         return None
-    image = pixels if pixels.ndim == 3 else pixels[:, :, np.newaxis]
-    (rows, columns, channels), (height, width) = image.shape, size
-    if not (1 <= rows <= _MOST_SIDE and 1 <= columns <= _MOST_SIDE and 1 <= channels <= 4):
+    rows, columns, channels = shape if len(shape) == 3 else (*shape, 1)
+    if not (0 < rows <= _MOST_SIDE and 0 < columns <= _MOST_SIDE and 0 < channels <= 4):
         return None
-    if not (1 <= height <= _MOST_SIDE and 1 <= width <= _MOST_SIDE):
+    if not (0 < height <= _MOST_SIDE and 0 < width <= _MOST_SIDE):
         return None
-    if (channels > 1 and image.strides[2] != 1) or (columns > 1 and abs(image.strides[1]) != channels):
+    mirrored = columns > 1 and strides[1] == -channels
+    if (channels > 1 and strides[2] != 1) or (columns > 1 and not mirrored and strides[1] != channels):
         return None
-    if mirrored := columns > 1 and image.strides[1] < 0:
-        image = image[:, ::-1]
-    left, top, right, bottom = (0.0, 0.0, columns, rows) if box is None else box
+    if mirrored:
+        pixels = pixels[:, ::-1]
+    left, top, right, bottom = 0.0, 0.0, float(columns), float(rows)
     if box is not None:
+        left, top, right, bottom = box
         if not (-1 < left < columns and -1 < top < rows and 0 < right < columns + 1 and 0 < bottom < rows + 1):
             return None
         left, top, right, bottom = np.array(box, np.float32).tolist()
     across = down = None
-    if vertical := height != rows or top != 0 or bottom != height:
+    if height != rows or top != 0 or bottom != height:
         down = _table(rows, top, bottom, height, filter, 0, False, False, 0)
-    if horizontal := width != columns or left != 0 or right != width:
+        if down is None:
+            return None
+    if width != columns or left != 0 or right != width:
         across = _table(columns, left, right, width, filter, channels, mirrored, flip, level)
-    if (vertical and down is None) or (horizontal and across is None):
-        return None
-    shape = (height, width, *pixels.shape[2:])
-    result = np.empty(shape, np.uint8) if out is None else out
-    if result.shape != shape or result.dtype != np.uint8 or not result.flags.c_contiguous:
-        raise ValueError(f"out: expected uint8 {shape}, C-contiguous, got {result.dtype} {result.shape}")
-    into = result.reshape(height, width, channels)
+        if across is None:
+            return None
+    result = (height, width, *shape[2:])
+    if out is None:
+        out = np.empty(result, np.uint8)
+    elif out.shape != result or out.dtype != _UINT8 or not out.flags.c_contiguous:
+        raise ValueError(f"out: expected uint8 {result}, C-contiguous, got {out.dtype} {out.shape}")
     if across is None and down is None:
-        into[:] = image[:, ::-1] if mirrored != flip else image
-        return result
-    vertical_first = vertical_first and rows - height > 0 and rows - height > 2 * (columns - width)
-    module.resize(image, into, across, down, vertical_first, level)
+        out[:] = pixels
+    else:
+        vertical_first = vertical_first and rows - height > 0 and rows - height > 2 * (columns - width)
+        module.resize(pixels, out, across, down, vertical_first, level)
     if across is None and mirrored != flip:  # else the table mirrors
-        into[:] = into[:, ::-1].copy()
-    return result
+        out[:] = out[:, ::-1].copy()
+    return out
 
 
 _NUMBERS = {name: number for number, name in enumerate(get_args(Filter))}
