@@ -17,6 +17,7 @@ from __future__ import annotations
 import functools
 import math
 import zlib
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Literal, get_args
 
@@ -127,11 +128,11 @@ def resize_by(
         left, top, right, bottom = np.array(box, np.float32).tolist()
     across = down = None
     if height != rows or top != 0 or bottom != height:
-        down = _table(rows, top, bottom, height, filter, 0, False, False, 0)
+        down = _table(module, rows, top, bottom, height, filter, 0, False, False, 0)
         if down is None:
             return None
     if width != columns or left != 0 or right != width:
-        across = _table(columns, left, right, width, filter, channels, mirrored, flip, level)
+        across = _table(module, columns, left, right, width, filter, channels, mirrored, flip, level)
         if across is None:
             return None
     result = (height, width, *shape[2:])
@@ -155,6 +156,7 @@ _SUPPORT = {"box": 0.5, "bilinear": 1, "hamming": 1, "bicubic": 2, "lanczos": 3}
 
 
 def _table(
+    module: ModuleType,
     inputs: int,
     begin: float,
     end: float,
@@ -166,14 +168,15 @@ def _table(
     level: int,
 ) -> bytes | None:
     """The weights of an axis; those of usual sizes are kept."""
+    axis = (inputs, begin, end, outputs, _NUMBERS[filter], channels, mirrored, flipped, level)
     taps = 2 * _SUPPORT[filter] * max(outputs, end - begin) + outputs  # of all outputs, at most
-    make = _kept_table if max(channels, 1) * taps < _KEPT_WEIGHTS else _pillow_resize.table
-    return make(inputs, begin, end, outputs, _NUMBERS[filter], channels, mirrored, flipped, level)
+    is_small = (channels or 1) * taps < _KEPT_WEIGHTS
+    return _kept_table(module.table, *axis) if is_small else module.table(*axis)  # type: ignore[no-any-return]
 
 
 @functools.lru_cache(_KEPT_TABLES)
-def _kept_table(*axis: Any) -> bytes | None:
-    return _pillow_resize.table(*axis)
+def _kept_table(table: Callable[..., bytes | None], *axis: Any) -> bytes | None:
+    return table(*axis)
 
 
 # ---- what is tried ----

@@ -6,11 +6,15 @@ import ctypes
 import functools
 import math
 import mmap
+import random
+import shutil
 import subprocess
 import sys
+import sysconfig
 import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args
 
@@ -22,12 +26,13 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import pillow_model
-from effort import examples
+from effort import EFFORT, examples
 from presize.codecs import pillow_resize
 from presize.codecs.compiled import VARIABLE, Compiled
 from presize.codecs.pillow_resize import Box, Filter, installed_order, resize, resize_by
 from presize.errors import PresizeWarning
 
+ROOT = Path(__file__).parents[2]
 Pixels = npt.NDArray[np.uint8]
 MODULE: Any = pillow_resize.compiled.trusted()
 LEVELS = range(0 if MODULE is None else MODULE.level() + 1)
@@ -190,6 +195,33 @@ def test_threads_resize_at_the_same_time() -> None:
         np.testing.assert_array_equal(result, pillow_model.resize(pixels, (33, 80), "bicubic"))
 
 
+@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+def test_it_compiles_without_a_warning(compiler: str, tmp_path: Path) -> None:
+    if not shutil.which(compiler):
+        pytest.skip(f"needs {compiler}")
+    codecs = ROOT / "presize" / "codecs"
+    sources = [codecs / "_pillow_resize.c", *sorted((codecs / "resampling").glob("*.c"))]
+    flags = ["-O1", "-fPIC", "-Wall", "-Wextra", "-Werror", f"-I{sysconfig.get_paths()['include']}", "-c"]
+    ran = subprocess.run([compiler, *flags, *sources], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("gcc"), reason="needs gcc")
+def test_no_random_image_makes_the_sanitizers_complain() -> None:
+    seed = random.randrange(2**32)
+    script = [
+        sys.executable,
+        ROOT / "tools" / "fuzz_pillow_resize.py",
+        "--seconds",
+        str(5 * EFFORT),
+        "--seed",
+        str(seed),
+    ]
+    ran = subprocess.run(script, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0 and "none wrongly" in ran.stdout, f"seed {seed}: {(ran.stdout + ran.stderr)[-5000:]}"
+
+
 @compiled
 @pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
 def test_an_image_that_keeps_its_size_is_copied(view: Callable[[Pixels], Pixels]) -> None:
@@ -349,7 +381,8 @@ def untried(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     monkeypatch.delenv(VARIABLE, raising=False)
 
     def untry(function: Callable[..., None] | None = None) -> None:
-        found = SimpleNamespace(level=MODULE.level, use_avx2=lambda _: None, resize=function or MODULE.resize)
+        same = {"level": MODULE.level, "table": MODULE.table, "use_avx2": lambda _: None}
+        found = SimpleNamespace(**same, resize=function or MODULE.resize)
         monkeypatch.setattr(pillow_resize, "compiled", Compiled(found, pillow_resize.check))  # type: ignore[arg-type]
 
     return untry
