@@ -75,17 +75,24 @@ def resize(
     Returns:
         uint8 (height, width) or (height, width, channels), C-contiguous. None for pixels, sizes or boxes that are not
         among those above, some of which Pillow takes and others of which it refuses, and without the compiled code.
+        None also for an image over a hundred times as high as wide that gets lower, unless `vertical_first`: Pillow
+        12.3 resizes it vertically first, versions up to 12.0 do not.
 
     Raises:
         MemoryError: there is not enough.
         ValueError: `out` has another shape or memory layout.
     """
     module = compiled.trusted()
-    if module is None:
+    if module is None or (not vertical_first and _is_tall(pixels.shape, size[0])):
         return None
     return resize_by(
         module, pixels, size, filter, box, vertical_first=vertical_first, flip=flip, out=out, level=module.level()
     )
+
+
+def _is_tall(shape: tuple[int, ...], height: int) -> bool:
+    """Whether versions of Pillow that are horizontal first disagree about the image."""
+    return len(shape) > 1 and shape[0] > 100 * shape[1] and height < shape[0]
 
 
 def is_available() -> bool:
@@ -171,7 +178,7 @@ def _table(
     axis = (inputs, begin, end, outputs, _NUMBERS[filter], channels, mirrored, flipped, level)
     taps = 2 * _SUPPORT[filter] * max(outputs, end - begin) + outputs  # of all outputs, at most
     is_small = (channels or 1) * taps < _KEPT_WEIGHTS
-    return _kept_table(module.table, *axis) if is_small else module.table(*axis)  # type: ignore[no-any-return]
+    return _kept_table(module.table, *axis) if is_small else module.table(*axis)
 
 
 @functools.lru_cache(_KEPT_TABLES)
