@@ -76,7 +76,7 @@ def resize(
         uint8 (height, width) or (height, width, channels), C-contiguous. None for pixels, sizes or boxes that are not
         among those above, some of which Pillow takes and others of which it refuses, and without the compiled code.
         None also for an image over a hundred times as high as wide that gets lower, unless `vertical_first`: Pillow
-        12.3 resizes it vertically first, versions up to 12.0 do not.
+        12.2 and 12.3 resize it vertically first, earlier versions do not.
 
     Raises:
         MemoryError: there is not enough.
