@@ -234,11 +234,11 @@ INLINE void ones_of(const uint8_t *const row[2], const Table *table, int32_t cha
             const __m256i by_low = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)lows));
             const __m256i by_next = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(lows + 8)));
             high = _mm256_add_epi16(high, _mm256_maddubs_epi16(bytes, by_high));
-            low = _mm256_add_epi32(low, _mm256_madd_epi16(_mm256_unpacklo_epi8(bytes, none), by_low));
-            next_low = _mm256_add_epi32(next_low, _mm256_madd_epi16(_mm256_unpackhi_epi8(bytes, none), by_next));
+            low = _mm256_add_epi32(low, _mm256_madd_epi16(_mm256_and_si256(bytes, _mm256_set1_epi16(0xFF)), by_low));
+            next_low = _mm256_add_epi32(next_low, _mm256_madd_epi16(_mm256_srli_epi16(bytes, 8), by_next));
         }
-        low = _mm256_add_epi32(low, _mm256_unpacklo_epi16(none, high));
-        next_low = _mm256_add_epi32(next_low, _mm256_unpackhi_epi16(none, high));
+        low = _mm256_add_epi32(low, _mm256_slli_epi32(high, 16)); /* both of a channel's */
+        next_low = _mm256_add_epi32(next_low, _mm256_and_si256(high, _mm256_set1_epi32(-(1 << 16))));
         __m256i sum = _mm256_add_epi32(low, next_low);
         if (channels < 3)
             sum = _mm256_add_epi32(sum, _mm256_shuffle_epi32(sum, 0x4E));

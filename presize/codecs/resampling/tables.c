@@ -324,26 +324,27 @@ static void fill_groups(const Table *table, int32_t *places, int16_t *lows, int8
         }
 }
 
-/* Of the 16 bytes that are loaded for a pixel, eight pairs of taps. */
+/* The taps in the 16 bytes that ONES loads: three channels take the place of four. */
 static int32_t taps_of_load(int32_t channels) { return channels == 3 ? 4 : 16 / channels; }
 
+/* Four neighbouring taps of a channel lie side by side: those of each channel, then the next four. Low weights are those
+   of taps with even numbers, then of others. */
 static void fill_ones(const Table *table, int32_t *places, int16_t *lows, int8_t *highs, uint8_t *picks, int32_t *reach)
 {
     const Head *head = table->head;
     const int32_t channels = head->channels, lane = channels == 3 ? 4 : channels, taps = taps_of_load(channels);
-    for (int32_t pair = 0; pair < 8; pair++)
-        for (int32_t i = 0; i < 2; i++) {
-            const int32_t channel = pair % lane, tap = pair / lane * 2 + i;
-            picks[2 * pair + i] = channel < channels ? (uint8_t)(tap * channels + channel) : NOTHING;
-        }
+    for (int32_t i = 0; i < 16; i++) {
+        const int32_t channel = i / 4 % lane, tap = i / 4 / lane * 4 + i % 4;
+        picks[i] = channel < channels ? (uint8_t)(tap * channels + channel) : NOTHING;
+    }
     for (int64_t output = 0; output < head->outputs; output++) {
         places[output] = channels * table->firsts[output];
         const int32_t end = places[output] + channels * taps * (head->steps - 1) + 16;
         *reach = end > *reach ? end : *reach;
         for (int64_t step = 0; step < head->steps; step++, lows += 16, highs += 16)
             for (int32_t i = 0; i < 16; i++) {
-                const int32_t weight = weight_of(table, output, step * taps + i / 2 / lane * 2 + i % 2);
-                lows[i] = low(weight);
+                const int32_t weight = weight_of(table, output, step * taps + i / 4 / lane * 4 + i % 4);
+                lows[i % 2 * 8 + i / 2] = low(weight);
                 highs[i] = high(weight);
             }
     }
