@@ -57,10 +57,10 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
             generator, in a worker that of the worker. A list or tuple of crops gives several views of each image,
             drawn independently: a tuple in place of the image, with `transform` called for each view.
         flip: the probability of mirroring an image, from 0 to 1, drawn likewise.
-        fuse: take over what `transform`, one of torchvision's, begins with: crop, flip, normalization. Images are then
-            cropped before they are decoded; what is not taken over is called as before (presize.datasets.fuse). `fused`
-            tells which is which. A transform that is assigned later is taken over, too, and one that is changed in
-            place is looked at again.
+        fuse: take over what `transform`, one of torchvision's or timm's, begins with: crop, flip, normalization. Images
+            are then cropped before they are decoded; what is not taken over is called as before
+            (presize.datasets.fuse). `fused` tells which is which. A transform that is assigned later is taken over,
+            too, and one that is changed in place is looked at again.
         readahead: whether the kernel reads more of a shard than the missing page. None suits random order, see
             presize.store.dataset.Dataset; True suits ShardShuffled.
         preload: "page-cache" reads all shards into the page cache; the kernel may evict them later. "memory" also locks
@@ -129,7 +129,7 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         self._given = SampleImages(self.data, decode, self.companions, tv_tensors)  # without what a transform gives
         if crop is not None or flip:
             self._given.cropped(crop, flip, None)
-        self._last_reading = self._read_with(transform, takes_over=fuse)
+        self._last_reading = self._read_with(transform)
         preloaded = [] if preload is None else [self.data, *self._given.companions]
         self._held = [held for data in preloaded for held in data.preload(preload)]
         self._open()
@@ -141,8 +141,8 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         if not is_fixed(self, LMDBDataset, name, value, _FIXED):
             super().__setattr__(name, value)
 
-    def _read_with(self, transform: Callable[[Any], Any] | None, *, takes_over: bool) -> TransformedImages:
-        reading = self._given.read_with(transform, takes_over)
+    def _read_with(self, transform: Callable[[Any], Any] | None) -> TransformedImages:
+        reading = self._given.read_with(transform, takes_over=self.fuse and transform is not None)
         check_pil(reading.images.decode, self.data.manifest)
         if reading.fused is not None and reading.fused.crop is None:
             warnings.warn(f"fuse: nothing was taken over: {reading.fused.reason}", PresizeWarning, stacklevel=3)
@@ -154,9 +154,9 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         reading = self._last_reading
         transform = self.transform if _has_own_transform(self) else reading.transform
         if transform is not reading.transform:
-            reading = self._last_reading = self._read_with(transform, takes_over=self.fuse and transform is not None)
+            reading = self._last_reading = self._read_with(transform)
         elif reading.fused is not None and not reading.fused.is_current():
-            reading = self._last_reading = self._read_with(transform, takes_over=True)
+            reading = self._last_reading = self._read_with(transform)
         return reading
 
     @property
@@ -167,7 +167,7 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
     @transform.setter
     def transform(self, transform: Callable[[Any], Any] | None) -> None:
         if "_is_finished" in vars(self):  # else a subclass sets it before __init__ does
-            self._last_reading = self._read_with(transform, takes_over=self.fuse and transform is not None)
+            self._last_reading = self._read_with(transform)
 
     @property
     def fused(self) -> Fused | None:
@@ -244,7 +244,7 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         if data is not self.data:
             vars(view)["root"] = str(data.root)
             view._given = self._given.of(data)
-            view._last_reading = view._read_with(self.transform, takes_over=self.fused is not None)
+            view._last_reading = view._read_with(self.transform)
             view._open()
         return view
 

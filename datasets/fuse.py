@@ -1,7 +1,7 @@
-"""fuse: what a torchvision transform begins with, crop, flip and normalization, for presize to do in its place.
+"""fuse: takes over the crop, flip and normalization that a transform of torchvision or timm begins with.
 
-Recognised by class and attributes, so that torchvision is neither imported nor required. What would not come out as
-torchvision does it stays as it is.
+Transforms are recognised by class and attributes; neither library is imported or required. A transform stays as it is
+where presize's result would differ.
 """
 
 from __future__ import annotations
@@ -9,12 +9,23 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 
-from presize.datasets.crops import CenterCrop, Crop, RandomCrop, RandomResizedCrop, Resize, as_size
+from presize.datasets.crops import (
+    RANDOM_FILTERS,
+    CenterCrop,
+    Crop,
+    Filter,
+    Interpolation,
+    RandomCrop,
+    RandomResizedCrop,
+    Resize,
+    as_size,
+)
 from presize.datasets.reading.outputs import Decode
 from presize.datasets.reading.transfer import Normalize
 from presize.errors import OptionError
@@ -88,15 +99,17 @@ class Fused:
 def fuse(transform: Transform | None, *, decode: Decode = "pil", data: Dataset | None = None) -> Fused:
     """Split `transform` into what presize can do as torchvision does it, and the rest.
 
-    Boxes and flips are drawn from torchvision's distributions, pixels are within one grey level of torchvision's, and
-    normalized values of equal pixels within 1e-6. Taken over are, from the beginning on, a RandomResizedCrop,
-    Resize((height, width)), CenterCrop or RandomCrop, also after a Resize(N) that changes nothing because all images
-    are stored at N; and a RandomHorizontalFlip, conversions to a tensor and to float32, and a Normalize.
+    Boxes and flips are drawn from their distributions, pixels are within one grey level of theirs, and normalized
+    values of equal pixels within 1e-6. Taken over are, from the beginning on, a RandomResizedCrop (timm's, too, with
+    interpolation="random"), Resize((height, width)), CenterCrop or RandomCrop, also after a Resize(N); and a
+    RandomHorizontalFlip, conversions to a tensor and to float32, and a Normalize; and torchvision's
+    ``weights.transforms()``. All filters are taken over but nearest.
 
     Tensors are in channels-last memory, and plain, where torchvision's ToImage makes a tv_tensors.Image of a sample.
 
     Args:
-        transform: torchvision's Compose, of either version, or one of its transforms.
+        transform: torchvision's Compose, of either version, one of its or timm's transforms, or an object that does
+            nothing but call the one Compose that it holds, as the presets of torchvision's references do.
         decode: what the transform gets: "pil", or "tensor" for uint8 (channels, height, width).
         data: the stored images. Without them, three channels are assumed, sizes are not checked, and no Resize(N) is
             taken over.
@@ -134,6 +147,7 @@ class _Taking:
 
     Attributes:
         form: what an image is by then: "pil", or a tensor of "uint8" or "float".
+        resized: N and the filter of a Resize(N) before the crop.
         to_image: the ToImage that was taken over last: what follows gets a tv_tensors.Image. Empty if there is none.
     """
 
@@ -143,6 +157,7 @@ class _Taking:
         self.form: Literal["pil", "uint8", "float"] = "pil" if decode == "pil" else "uint8"
         self.to_image: list[Any] = []
         self.crop: Crop | None = None
+        self.resized: tuple[int, Any] | None = None
         self.flip = 0.0
         self.normalize: Normalize | None = None
         self._seen: set[str] = set()
@@ -150,13 +165,15 @@ class _Taking:
     def take(self, step: Any) -> str:
         """Take over one more transform, or say why not."""
         name = type(step).__name__
-        if not _is_torchvisions(type(step)):
-            bases = [base.__name__ for base in type(step).__mro__ if _is_torchvisions(base)]
-            known = [base for base in bases if base in _KNOWN or base == "Compose"]
-            return f"{name} is a subclass of {known[0]}" if known else f"{name} is not one of torchvision's transforms"
-        if name not in _KNOWN:
-            return f"presize does not take over {name}"
-        take, attributes = _KNOWN[name]
+        known = _known(type(step))
+        if known is None:
+            bases = [base.__name__ for base in type(step).__mro__[1:] if _known(base) or _is_compose(base)]
+            if bases:
+                return f"{name} is a subclass of {bases[0]}"
+            if _library(type(step)):
+                return f"presize does not take over {name}"
+            return f"{name} is not one of torchvision's transforms"
+        take, attributes = known
         if unknown := _unknown(step, attributes):
             return f"{name} has {', '.join(unknown)}, which presize does not know"
         if self.data is not None and self.data.manifest.color == "keep":
@@ -169,50 +186,85 @@ class _Taking:
             return f"{name}: {error}"
 
     def resized_crop(self, step: Any) -> str:
-        scale, ratio = tuple(step.scale), tuple(step.ratio)
-        return (
-            _one_side(step)
-            or self._not_resampled(step)
-            or self._cut(RandomResizedCrop(_size(step), scale, ratio, exact=True))
-        )
+        filter, reason = self._filter(step)
+        if reason := reason or _one_side(step) or self._after_resize():
+            return reason
+        how: dict[str, Any] = {"exact": True, "interpolation": filter}
+        return self._cut(RandomResizedCrop(_size(step), tuple(step.scale), tuple(step.ratio), **how))
 
     def resize(self, step: Any) -> str:
         if step.max_size is not None:
             return f"Resize has max_size={step.max_size}"
-        if not isinstance(step.size, int) and len(step.size) == 2:
-            return self._not_resampled(step) or self._cut(Resize(_size(step)))
-        shorter = step.size if isinstance(step.size, int) else step.size[0]
+        return self._resize(step, step.size)
+
+    def _resize(self, step: Any, size: Any) -> str:
+        filter, reason = self._filter(step)
+        if reason:
+            return reason
+        if not isinstance(size, int) and len(size) == 2:
+            return self._after_resize() or self._cut(Resize(Size(*size), interpolation=filter))
+        shorter = size if isinstance(size, int) else size[0]
         if self.crop is not None:
             return f"Resize({shorter}) comes after the crop"
-        if self.data is None:
-            return f"whether Resize({shorter}) changes anything depends on the stored images: pass data="
-        others = int((np.minimum(*_sides(self.data)) != shorter).sum())
-        if not others:
-            return ""  # it would return each image as it is
-        return (
-            f"Resize({shorter}) would resize {plural(others, 'stored image')} of {len(self.data)}; build with "
-            f"--size {shorter} --upscale"
-        )
-
-    def _not_resampled(self, step: Any) -> str:
-        """Why presize cannot resize as this does; empty if it can."""
-        name = type(step).__name__
-        how = getattr(step.interpolation, "value", step.interpolation)
-        if how not in ("bilinear", _PIL_BILINEAR):
-            return f"{name} has interpolation={how}, and presize's is bilinear"
-        if self.form == "float":
-            return f"{name} comes after the conversion to float"
-        if self.form == "uint8" and step.antialias is not True:  # of PIL images, it always antialiases
-            return f"{name} has antialias={step.antialias}, and presize always antialiases"
+        if self.resized is not None:
+            return "it is a second Resize"
+        self.resized = shorter, filter
         return ""
 
+    def _after_resize(self) -> str:
+        """Why a crop cannot be resized after Resize(N); empty if there was none, or it changes nothing."""
+        if self.resized is None or self._is_stored_at(self.resized[0]):
+            return ""
+        return f"it comes after Resize({self.resized[0]}), which may resize images"
+
+    def _is_stored_at(self, shorter: int) -> bool:
+        return self.data is not None and not (np.minimum(*_sides(self.data)) != shorter).any()
+
+    def _filter(self, step: Any) -> tuple[Any, str]:
+        """How a transform resizes, and why presize cannot do so; that is empty if it can."""
+        name = type(step).__name__
+        hows = step.interpolation if isinstance(step.interpolation, (tuple, list)) else (step.interpolation,)
+        filters = tuple(_FILTERS.get(getattr(how, "value", how)) for how in hows)
+        filter: Interpolation | None = "random" if filters == RANDOM_FILTERS else filters[0]
+        if filter is None or (len(filters) > 1 and filter != "random"):
+            how = " ".join(str(getattr(how, "value", how)) for how in hows)
+            return None, f"{name} has interpolation={how}, which presize does not do"
+        if self.form == "float":
+            return None, f"{name} comes after the conversion to float"
+        if self.form == "uint8":  # of PIL images, it always antialiases
+            if getattr(step, "antialias", None) is not True:
+                return None, f"{name} has antialias={getattr(step, 'antialias', None)}, and presize always antialiases"
+            if filter != "bilinear":  # torch's bicubic differs by more than one grey level
+                return None, f"{name} has interpolation={filter}, and gets tensors"
+        return filter, ""
+
     def center_crop(self, step: Any) -> str:
-        return self._too_small(_size(step)) or self._cut(CenterCrop(_size(step)))
+        return self._center_crop(_size(step))
+
+    def _center_crop(self, size: Size) -> str:
+        if self.resized is None or self._is_stored_at(self.resized[0]):
+            return self._too_small(size) or self._cut(CenterCrop(size))
+        shorter, filter = self.resized
+        if filter == "random" or max(size) > shorter:
+            return f"CenterCrop({size.height}, {size.width}) is larger than Resize({shorter}) makes images"
+        return self._cut(CenterCrop(size, resize=shorter, interpolation=filter))
 
     def random_crop(self, step: Any) -> str:
         if step.padding is not None or step.pad_if_needed:
             return f"RandomCrop has padding={step.padding}, pad_if_needed={step.pad_if_needed}"
-        return _one_side(step) or self._too_small(_size(step)) or self._cut(RandomCrop(_size(step)))
+        size = _size(step)
+        return _one_side(step) or self._after_resize() or self._too_small(size) or self._cut(RandomCrop(size))
+
+    def classification(self, step: Any) -> str:
+        """torchvision's preset for evaluation."""
+        if self.crop is not None or self._seen:
+            return "ImageClassification comes after other transforms"
+        reason = self._resize(step, step.resize_size) or self._center_crop(_size(SimpleNamespace(size=step.crop_size)))
+        if reason:
+            self.resized = None
+            return reason
+        self._to_float()
+        return self.take_normalize(step)
 
     def _too_small(self, size: Size) -> str:
         if self.data is None:
@@ -250,6 +302,13 @@ class _Taking:
         if torch.get_default_dtype() != torch.float32:
             return f"ToTensor makes {torch.get_default_dtype()}, torch's default dtype, and presize float32"
         return self._to_float()
+
+    def maybe_to_tensor(self, step: Any) -> str:
+        """timm's: tensors are left as they are."""
+        return self.to_tensor(step) if self.form == "pil" else ""
+
+    def maybe_pil_to_tensor(self, step: Any) -> str:
+        return self.pil_to_tensor(step) if self.form == "pil" else ""
 
     def pil_to_tensor(self, step: Any) -> str:
         if self.form != "pil":
@@ -292,11 +351,21 @@ class _Taking:
         return ""
 
 
-_PIL_BILINEAR = 2
+_FILTERS: dict[Any, Filter] = {
+    **{name: name for name in ("bilinear", "bicubic", "lanczos", "hamming", "box")},
+    **{1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"},
+}  # type: ignore[dict-item]
+"""By torchvision's names, and by Pillow's numbers."""
 
-_KNOWN: dict[str, tuple[Callable[[_Taking, Any], str], set[str]]] = {
+_Take = tuple[Callable[[_Taking, Any], str], set[str]]
+
+_TORCHVISIONS: dict[str, _Take] = {
     "CenterCrop": (_Taking.center_crop, {"size"}),
     "ConvertImageDtype": (_Taking.convert, {"dtype"}),
+    "ImageClassification": (
+        _Taking.classification,
+        {"crop_size", "resize_size", "mean", "std", "interpolation", "antialias"},
+    ),
     "Normalize": (_Taking.take_normalize, {"mean", "std", "inplace"}),
     "PILToTensor": (_Taking.pil_to_tensor, set()),
     "RandomCrop": (_Taking.random_crop, {"size", "padding", "pad_if_needed", "fill", "padding_mode"}),
@@ -310,11 +379,29 @@ _KNOWN: dict[str, tuple[Callable[[_Taking, Any], str], set[str]]] = {
 }
 """The classes of torchvision.transforms, of both versions, that can be taken over, with all attributes they have."""
 
+_TIMMS: dict[str, _Take] = {
+    "MaybePILToTensor": (_Taking.maybe_pil_to_tensor, set()),
+    "MaybeToTensor": (_Taking.maybe_to_tensor, set()),
+    "RandomResizedCropAndInterpolation": (_Taking.resized_crop, {"size", "scale", "ratio", "interpolation"}),
+}
+"""Those of timm.data.transforms."""
+
 _EVERY_MODULE_HAS = frozenset(vars(torch.nn.Module()))
 
 
-def _is_torchvisions(kind: type) -> bool:
-    return kind.__module__.startswith("torchvision.transforms.")
+def _library(kind: type) -> dict[str, _Take]:
+    """The transforms that are known of the library that a class is from; empty for others."""
+    if kind.__module__.startswith("torchvision.transforms."):
+        return _TORCHVISIONS
+    return _TIMMS if kind.__module__ == "timm.data.transforms" else {}
+
+
+def _known(kind: type) -> _Take | None:
+    return _library(kind).get(kind.__name__)
+
+
+def _is_compose(kind: type) -> bool:
+    return kind.__name__ == "Compose" and _library(kind) is _TORCHVISIONS
 
 
 def _unknown(step: Any, attributes: set[str]) -> list[str]:
@@ -325,7 +412,7 @@ def _unknown(step: Any, attributes: set[str]) -> list[str]:
 
 
 def _taken(step: Any) -> _Seen:
-    own = _KNOWN[type(step).__name__][1] if type(step).__name__ in _KNOWN else set()  # none of a composition
+    _, own = _known(type(step)) or (None, set())  # none of a composition
     known = own | {"_forward_hooks", "_forward_pre_hooks"}
     names = tuple(name for name in vars(step) if name in known)
     return _Seen(step, names, _values(step, names))
@@ -346,15 +433,38 @@ def _values(step: Any, names: Sequence[str]) -> tuple[Any, ...]:
 
 def _is_composition(transform: Any) -> bool:
     kind = type(transform)
-    is_compose = kind is torch.nn.Sequential or (_is_torchvisions(kind) and kind.__name__ == "Compose")
-    return is_compose and not _unknown(transform, {"transforms"})
+    if kind is torch.nn.Sequential or _is_compose(kind):
+        return not _unknown(transform, {"transforms"})
+    return _held(transform) is not None
 
 
 def _parts(composition: Any) -> Sequence[Any]:
     if isinstance(composition, torch.nn.Sequential):
         return tuple(composition)
+    if not _is_compose(type(composition)):
+        return (_held(composition),)
     parts: Sequence[Any] = composition.transforms
     return parts
+
+
+def _calls_one(self: Any, image: Any) -> Any:
+    return self.held(image)
+
+
+def _held(transform: Any) -> Any:
+    """The Compose that an object does nothing but call, as the presets of torchvision's references do; else None."""
+    kind = type(transform)
+    if kind.__call__ is torch.nn.Module.__call__:
+        if any(name.endswith("_hooks") and hooks for name, hooks in vars(transform).items()):
+            return None
+        call = kind.forward
+    else:
+        call = kind.__call__
+    code, model = getattr(call, "__code__", None), _calls_one.__code__
+    if code is None or (code.co_code, code.co_flags, len(code.co_names)) != (model.co_code, model.co_flags, 1):
+        return None
+    held = {**vars(transform), **vars(transform).get("_modules", {})}.get(code.co_names[0])
+    return held if _is_compose(type(held)) or type(held) is torch.nn.Sequential else None
 
 
 def _compositions(transform: Any) -> list[_Seen]:
@@ -374,6 +484,8 @@ def _flat(transform: Any) -> list[Any]:
 
 
 def _composed(transform: Any, steps: Sequence[Any]) -> Transform:
+    if not _is_compose(type(transform)) and _is_composition(transform) and type(transform) is not torch.nn.Sequential:
+        transform = _held(transform)
     rest: Transform = type(transform)(*steps) if isinstance(transform, torch.nn.Sequential) else type(transform)(steps)
     return rest
 

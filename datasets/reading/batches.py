@@ -11,12 +11,13 @@ import torch
 
 from presize.codecs.jpeg import decoder as jpeg_decoder
 from presize.codecs.stored_value import DAMAGE
-from presize.datasets.crops import DECODE_SCALES, Crop, CropGeometry, Crops, as_size, check_crops
+from presize.datasets.crops import DECODE_SCALES, RANDOM_FILTERS, Crop, CropGeometry, Crops, as_size, check_crops
 from presize.datasets.reading.batch import ImageFormat
 from presize.datasets.reading.draws import uniform
 from presize.datasets.reading.regions import (
     Box,
     Region,
+    Sampling,
     View,
     allows,
     cut_region,
@@ -25,6 +26,7 @@ from presize.datasets.reading.regions import (
     read_views,
     uncut_region,
 )
+from presize.datasets.reading.resample import Part
 from presize.errors import DatasetError, OptionError
 from presize.store.dataset import Dataset
 
@@ -76,11 +78,13 @@ class _Drawn(NamedTuple):
         shapes: (height, width) of the images, in pixels.
         boxes: of each view, (n, views, 4).
         flips: of each view, n lists.
+        samplings: of each view, a list of n.
     """
 
     shapes: Sequence[tuple[int, int]]
     boxes: Ints
     flips: Sequence[Sequence[bool]]
+    samplings: Sequence[Sequence[Sampling]]
 
 
 class BatchReader:
@@ -186,7 +190,7 @@ class BatchReader:
             DatasetError: an image is damaged or too small for a crop, without `skip`. In any case for a record that
                 is missing, or not as long as the index says: the dataset is damaged as a whole.
         """
-        heights, widths, boxes, flips = self._draw(samples, seed, epoch, keys)
+        heights, widths, boxes, flips, samplings = self._draw(samples, seed, epoch, keys)
         ends = boxes[:, :, :2] + boxes[:, :, 2:]
         sides = np.stack((heights, widths), axis=1)[:, np.newaxis]
         outside: npt.NDArray[np.bool_] = np.any((boxes[:, :, :2] < 0) | (ends > sides), axis=2)
@@ -200,7 +204,7 @@ class BatchReader:
         if skipped and not skip:
             raise DatasetError(skipped[0].reason)
         shapes = list(zip(heights.tolist(), widths.tolist(), strict=True))
-        drawn = _Drawn(shapes, boxes, flips.tolist())
+        drawn = _Drawn(shapes, boxes, flips.tolist(), samplings)
         skipped += self._fill(out, samples, np.flatnonzero(~left_out), drawn, skip)
         for number, companion in enumerate(self.companions, len(self._views)):
             kept = np.setdiff1d(np.arange(len(samples)), [position for position, _ in skipped])
@@ -214,19 +218,26 @@ class BatchReader:
 
     def shown(self, samples: Ints, seed: int, epoch: int, keys: Ints) -> list[CropGeometry]:
         """What read() shows of each of `samples`, in the first view; arguments as for read()."""
-        _, _, boxes, flips = self._draw(samples, seed, epoch, keys)
+        _, _, boxes, flips, samplings = self._draw(samples, seed, epoch, keys)
         height, width, _ = self.shape
+        shown = [
+            tuple(box) if sampling.part is None else sampling.part[:4]
+            for box, sampling in zip(boxes[:, 0].tolist(), samplings[0], strict=True)
+        ]
         return [
-            CropGeometry((top, left, box_height, box_width), (height, width), flip)
-            for (top, left, box_height, box_width), flip in zip(boxes[:, 0].tolist(), flips[:, 0].tolist(), strict=True)
+            CropGeometry(part, (height, width), flip) for part, flip in zip(shown, flips[:, 0].tolist(), strict=True)
         ]
 
-    def _draw(self, samples: Ints, seed: int, epoch: int, keys: Ints) -> tuple[Ints, Ints, Ints, npt.NDArray[np.bool_]]:
-        """Heights and widths of the images, (n,), and of each view the boxes, (n, views, 4), and flips, (n, views)."""
+    def _draw(
+        self, samples: Ints, seed: int, epoch: int, keys: Ints
+    ) -> tuple[Ints, Ints, Ints, npt.NDArray[np.bool_], list[list[Sampling]]]:
+        """Heights and widths of the images, (n,), and of each view the boxes, (n, views, 4), flips, (n, views), and
+        samplings."""
         heights = np.maximum(self.data.numbers("height")[samples].astype(np.int64), 1)  # an index may be damaged
         widths = np.maximum(self.data.numbers("width")[samples].astype(np.int64), 1)
         boxes = np.empty((len(samples), len(self._views), 4), np.int64)
         flips = np.empty(boxes.shape[:2], np.bool_)
+        samplings = []
         for view, crop in enumerate(self._views):
             random = uniform(seed, epoch, keys, 1 + (0 if crop is None else crop.draws), view)
             flips[:, view] = random[:, 0] < self.flip
@@ -234,7 +245,8 @@ class BatchReader:
                 boxes[:, view] = np.stack((np.zeros_like(heights), np.zeros_like(heights), heights, widths), axis=1)
             else:
                 boxes[:, view] = crop.boxes(heights, widths, random[:, 1:])
-        return heights, widths, boxes, flips
+            samplings.append(_samplings(crop, heights, widths, random))
+        return heights, widths, boxes, flips, samplings
 
     def _fill(self, out: Sequence[Pixels], samples: Ints, wanted: Ints, drawn: _Drawn, skip: bool) -> list[Skipped]:
         skipped: list[Skipped] = []
@@ -254,14 +266,17 @@ class BatchReader:
         for at, regions in self._regions(numbers, parts, leave_out):
             position = positions[at]
             shape, flips = drawn.shapes[position], drawn.flips[position]
+            samplings = [view[position] for view in drawn.samplings]
             try:
                 for (_, views, scale), region in zip(parts[at], regions, strict=True):
                     if len(views) == 1:
                         view = views[0]
-                        fill(out[view][position], region, shape, flip=flips[view], exact=exact[view])
+                        how = {"flip": flips[view], "exact": exact[view], "sampling": samplings[view]}
+                        fill(out[view][position], region, shape, **how)
                     else:
                         boxes = drawn.boxes[position].tolist()
-                        fill_views([View(out[i][position], boxes[i], flips[i]) for i in views], region, shape, scale)
+                        parts_of = [View(out[i][position], boxes[i], flips[i], samplings[i]) for i in views]
+                        fill_views(parts_of, region, shape, scale)
             except DAMAGE as error:
                 leave_out(at, self.data.damage(numbers[at], error))
         return skipped
@@ -325,6 +340,23 @@ class BatchReader:
     def _too_large(self, sample: int) -> str:
         height, width = self.data.numbers("height")[sample], self.data.numbers("width")[sample]
         return str(self.data.damage(sample, f"{width} x {height} pixels, more than max_pixels={self.data.max_pixels}"))
+
+
+def _samplings(crop: Crop | None, heights: Ints, widths: Ints, random: npt.NDArray[np.float64]) -> list[Sampling]:
+    """How `crop` samples each image."""
+    interpolation = getattr(crop, "interpolation", "bilinear")
+    if getattr(crop, "resize", None) is not None:
+        parts = crop.parts(heights, widths)  # type: ignore[union-attr]
+        sides = np.stack((heights, widths), axis=1)
+        rows, columns = (sides - np.rint(sides * as_size(crop.size) / parts[:, 2:])).T  # type: ignore[union-attr]
+        vertical_first = ((rows > 0) & (rows > 2 * columns)).tolist()
+        return [
+            Sampling(interpolation, Part(*part, first))
+            for part, first in zip(parts.tolist(), vertical_first, strict=True)
+        ]
+    if interpolation != "random":
+        return [Sampling(interpolation)] * len(heights)
+    return [Sampling(RANDOM_FILTERS[second]) for second in (random[:, -1] >= 0.5).tolist()]
 
 
 def _around(boxes: Ints, members: npt.NDArray[np.bool_]) -> tuple[Ints, npt.NDArray[np.bool_]]:

@@ -21,8 +21,8 @@ from presize.codecs.jpeg.tiles import cut_jpeg
 from presize.codecs.resize import Box as ResizeBox
 from presize.codecs.resize import Target, resize
 from presize.codecs.stored_value import check_shape, decode_value
-from presize.datasets.crops import DECODE_SCALES
-from presize.datasets.reading.resample import resample
+from presize.datasets.crops import DECODE_SCALES, Filter
+from presize.datasets.reading.resample import Part, resample
 from presize.options import MAX_PIXELS, Color, Format, Size
 
 Pixels = npt.NDArray[Any]
@@ -31,6 +31,18 @@ Ints = npt.NDArray[np.int64]
 
 Box = tuple[int, int, int, int]
 """(top, left, height, width) in pixels."""
+
+
+class Sampling(NamedTuple):
+    """How a box becomes the pixels of a row.
+
+    Attributes:
+        filter: of resizing.
+        part: what of the image is resized to the row; the box is what that takes. None is the box.
+    """
+
+    filter: Filter = "bilinear"
+    part: Part | None = None
 
 
 class Region(NamedTuple):
@@ -66,7 +78,15 @@ def cut_region(value: bytes | memoryview, box: Box) -> Region:
     return Region("jpeg", *part, False, box)
 
 
-def read_region(out: Pixels, region: Region, shape: tuple[int, int], *, flip: bool, exact: bool) -> None:
+def read_region(
+    out: Pixels,
+    region: Region,
+    shape: tuple[int, int],
+    *,
+    flip: bool,
+    exact: bool,
+    sampling: Sampling = Sampling(),  # noqa: B008  # frozen
+) -> None:
     """Decode the box of `region` and bring it to the size of `out`. Thread-safe.
 
     Args:
@@ -76,6 +96,7 @@ def read_region(out: Pixels, region: Region, shape: tuple[int, int], *, flip: bo
         shape: (height, width) of that image, in pixels.
         flip: mirror left to right.
         exact: always decode at full size.
+        sampling: how the box becomes the row.
 
     Raises:
         ValueError, ImageError: the value is damaged (presize.codecs.stored_value.DAMAGE).
@@ -83,15 +104,28 @@ def read_region(out: Pixels, region: Region, shape: tuple[int, int], *, flip: bo
     scale = 1
     if not exact and region.format == "jpeg":
         scale = _scale(region.box, out.shape[0], out.shape[1])
-    resample(_decoded(region, shape, out, scale), out, flip)
+    resample(_decoded(region, shape, out, scale), out, flip, sampling.filter, _within(region.box, sampling.part))
 
 
-def read_values(out: Pixels, region: Region, shape: tuple[int, int], *, flip: bool, exact: bool) -> None:  # noqa: ARG001
+def _within(box: Box, part: Part | None) -> Part | None:
+    """The part that is shown, in pixels of `box`."""
+    return None if part is None else part._replace(top=part.top - box[0], left=part.left - box[1])
+
+
+def read_values(
+    out: Pixels,
+    region: Region,
+    shape: tuple[int, int],
+    *,
+    flip: bool,
+    exact: bool,  # noqa: ARG001
+    sampling: Sampling = Sampling(),  # noqa: B008  # frozen
+) -> None:
     """As read_region, of a companion whose pixels are numbers: each of those in the result is one of the image.
 
     Args:
         out: filled; uint8 or uint16 (height, width, 1), C-contiguous.
-        region, shape, flip: as in read_region.
+        region, shape, flip, sampling: as in read_region; the filter is always nearest.
         exact: without meaning.
 
     Raises:
@@ -105,7 +139,13 @@ def read_values(out: Pixels, region: Region, shape: tuple[int, int], *, flip: bo
     if values.itemsize > out.itemsize:
         raise ValueError(f"it has {values.itemsize * 8} bits, and the manifest says {out.itemsize * 8}")
     height, width, _ = out.shape
-    part = resize(values, Target(ResizeBox(*region.box), Size(height, width)), "nearest", "pillow")
+    if sampling.part is None:
+        part = resize(values, Target(ResizeBox(*region.box), Size(height, width)), "nearest", "pillow")
+    else:
+        top, left, shown_height, shown_width, _ = sampling.part
+        rows = top + (np.arange(height) + 0.5) * (shown_height / height)
+        columns = left + (np.arange(width) + 0.5) * (shown_width / width)
+        part = values[rows.astype(np.int64)][:, columns.astype(np.int64)]
     out[:, :, 0] = part[:, ::-1] if flip else part
 
 
@@ -116,11 +156,13 @@ class View(NamedTuple):
         out: where it goes, as in read_region.
         box: in the image.
         flip: mirror left to right.
+        sampling: how the box becomes `out`.
     """
 
     out: Pixels
     box: Box
     flip: bool
+    sampling: Sampling = Sampling()
 
 
 def read_views(views: Sequence[View], region: Region, shape: tuple[int, int], scale: int) -> None:
@@ -128,9 +170,10 @@ def read_views(views: Sequence[View], region: Region, shape: tuple[int, int], sc
     is decoded once."""
     top, left, _, _ = region.box
     pixels = _decoded(region, shape, views[0].out, scale)
-    for out, (y, x, height, width), flip in views:
+    for out, box, flip, sampling in views:
+        y, x, height, width = box
         part = ((y - top) // scale, (x - left) // scale, height // scale, width // scale)
-        resample(_part(pixels, part), out, flip)
+        resample(_part(pixels, part), out, flip, sampling.filter, _within(box, sampling.part))
 
 
 def _decoded(region: Region, shape: tuple[int, int], out: Pixels, scale: int) -> Pixels:

@@ -21,8 +21,11 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 import torch
+from PIL import Image
 
+from presize.codecs import pillow_resize
 from presize.codecs.compiled import Compiled, SwitchedOff
+from presize.datasets import crops
 
 Filter = Literal["linear", "antialiased"]
 
@@ -156,22 +159,87 @@ except ImportError:
 Pixels = npt.NDArray[Any]
 
 
-def resample(pixels: Pixels, out: Pixels, flip: bool) -> None:
+class Part(NamedTuple):
+    """What of an image to resize, where the whole image was to be resized first and cropped then.
+
+    Attributes:
+        top, left, height, width: in fractions of pixels.
+        vertical_first: whether Pillow 13 would resize the columns of that image first.
+    """
+
+    top: float
+    left: float
+    height: float
+    width: float
+    vertical_first: bool = False
+
+
+def resample(
+    pixels: Pixels, out: Pixels, flip: bool, filter: crops.Filter = "bilinear", part: Part | None = None
+) -> None:
     """Bring `pixels` to the size of `out`.
 
     Args:
         pixels: uint8 or uint16, (height, width, channels), or (height, width) for one channel. May be a view.
         out: filled; of the same type, (height, width, channels), C-contiguous.
         flip: mirror left to right.
+        filter: other filters than "bilinear", and parts, are Pillow's.
+        part: what of `pixels`; None takes all of it.
     """
-    if pixels.shape[:2] == out.shape[:2]:
+    if part is not None and part[2:4] == out.shape[:2] and part.top % 1 == part.left % 1 == 0:  # it was not resized
+        top, left = int(part.top), int(part.left)
+        pixels, part = pixels[top : top + out.shape[0], left : left + out.shape[1]], None
+    if part is None and pixels.shape[:2] == out.shape[:2]:
         np.copyto(out, pixels.reshape(out.shape))
+    elif filter != "bilinear" or part is not None:
+        _resample_as_pillow(pixels.reshape(*pixels.shape[:2], -1), out, filter, part)
     elif _resampled(pixels, out, flip):
         return
     else:
         resample_by_libraries(pixels, out)
     if flip:
         cv2.flip(out, 1, dst=out)
+
+
+def _resample_as_pillow(pixels: Pixels, out: Pixels, filter: crops.Filter, part: Part | None) -> None:
+    """Fill `out` with what the installed Pillow makes of `pixels`."""
+    height, width = out.shape[:2]
+    if part is None:
+        out[:] = _pillow_resized(pixels, (height, width), filter)
+        return
+    # The order of passes is that of the whole image, so that each is a call.
+    rows, columns = pixels.shape[:2]
+    top, left, bottom, right = (
+        part.top,
+        part.left,
+        min(part.top + part.height, rows),
+        min(part.left + part.width, columns),
+    )
+    if part.vertical_first and pillow_resize.installed_order() == "vertical when it shrinks more":
+        pixels = _pillow_resized(pixels, (height, columns), filter, (0, top, columns, bottom))
+        out[:] = _pillow_resized(pixels, (height, width), filter, (left, 0, right, height))
+    else:
+        pixels = _pillow_resized(pixels, (rows, width), filter, (left, 0, right, rows))
+        out[:] = _pillow_resized(pixels, (height, width), filter, (0, top, width, bottom))
+
+
+def _pillow_resized(
+    pixels: Pixels, size: tuple[int, int], filter: crops.Filter, box: pillow_resize.Box | None = None
+) -> Pixels:
+    """Return (height, width, channels), each channel as the installed Pillow resizes it; 16 bits as floats."""
+    order = pillow_resize.installed_order()
+    if order != "another" and pixels.dtype == np.uint8:
+        is_new = order == "vertical when it shrinks more"
+        resized = pillow_resize.resize(pixels, size, filter, box, vertical_first=is_new)
+        if resized is not None:
+            return resized
+    is_deep = pixels.dtype != np.uint8
+    channels = []
+    for channel in np.moveaxis(pixels, 2, 0):
+        image = Image.fromarray(channel.astype(np.float32) if is_deep else np.ascontiguousarray(channel))
+        channels.append(np.asarray(image.resize(size[::-1], Image.Resampling[filter.upper()], box)))
+    resized = np.stack(channels, axis=2)
+    return resized.round().clip(0, np.iinfo(pixels.dtype).max).astype(pixels.dtype) if is_deep else resized
 
 
 def _filter(pixels: Pixels, out: Pixels) -> Filter:

@@ -200,12 +200,10 @@ class _NormalizedRows:
     def __init__(self, table: npt.NDArray[Any]) -> None:
         self._table = table
 
-    def fill(
-        self, out: npt.NDArray[np.uint8], region: Region, shape: tuple[int, int], *, flip: bool, exact: bool
-    ) -> None:
+    def fill(self, out: npt.NDArray[np.uint8], region: Region, shape: tuple[int, int], **how: Any) -> None:
         """Called as read_region is."""
         (pixels,) = self._pixels([out])
-        read_region(pixels, region, shape, flip=flip, exact=exact)
+        read_region(pixels, region, shape, **how)
         self._normalize(pixels, out)
 
     def fill_views(self, views: Sequence[View], region: Region, shape: tuple[int, int], scale: int) -> None:
