@@ -45,7 +45,7 @@ class Crop(Protocol):
         exact: whether images must always be decoded at full size, as for evaluation.
 
     It may have an attribute `interpolation` ("bilinear" where it has none; "random" takes the last of `draws`), and a
-    method `parts`, as CenterCrop's.
+    method `windows`, as CenterCrop's.
     """
 
     @property
@@ -205,24 +205,25 @@ class CenterCrop:
             check_range("resize", self.resize, max(as_size(self.size)), MAX_SIDE)
 
     def boxes(self, heights: Ints, widths: Ints, random: Floats) -> Ints:  # noqa: ARG002
-        parts, sides = self.parts(heights, widths), np.stack((heights, widths), axis=1)
+        size, sides = np.array(as_size(self.size)), np.stack((heights, widths), axis=1)
+        resized, starts = np.split(self.windows(heights, widths), 2, axis=1)
         if self.resize is None:
-            return parts.astype(np.int64)
+            return np.concatenate((starts, np.broadcast_to(size, starts.shape)), axis=1)
+        steps = sides / resized
         # One pixel more than the filter reaches, so that rounding does not matter.
-        reach = SUPPORTS[self.interpolation] * np.maximum(parts[:, 2:] / as_size(self.size), 1) + 1
-        begins = np.maximum(np.floor(parts[:, :2] - reach), 0).astype(np.int64)
-        ends = np.minimum(np.ceil(parts[:, :2] + parts[:, 2:] + reach), sides).astype(np.int64)
+        reach = SUPPORTS[self.interpolation] * np.maximum(steps, 1) + 1
+        begins = np.maximum(np.floor(starts * steps - reach), 0).astype(np.int64)
+        ends = np.minimum(np.ceil((starts + size) * steps + reach), sides).astype(np.int64)
         return np.concatenate((begins, ends - begins), axis=1)
 
-    def parts(self, heights: Ints, widths: Ints) -> Floats:
-        """Return what is shown of images: (top, left, height, width) in pixels, fractions with `resize`, (n, 4)."""
-        sides, size = np.stack((heights, widths), axis=1), np.array(as_size(self.size))
-        resized = sides
+    def windows(self, heights: Ints, widths: Ints) -> Ints:
+        """Return (height, width, top, left) of each image: its size after `resize`, and where the crop begins in it, in
+        pixels, (n, 4)."""
+        sides = np.stack((heights, widths), axis=1)
         if self.resize is not None:
             shorter = sides.min(axis=1, keepdims=True)
-            resized = np.where(sides == shorter, self.resize, self.resize * sides // shorter)
-        starts = np.rint((resized - size) / 2)
-        return np.concatenate((starts, np.broadcast_to(size, starts.shape)), axis=1) * np.tile(sides / resized, 2)
+            sides = np.where(sides == shorter, self.resize, self.resize * sides // shorter)
+        return np.concatenate((sides, np.rint((sides - np.array(as_size(self.size))) / 2).astype(np.int64)), axis=1)
 
 
 @dataclass(frozen=True)

@@ -354,7 +354,7 @@ class _Taking:
 _FILTERS: dict[Any, Filter] = {
     **{name: name for name in ("bilinear", "bicubic", "lanczos", "hamming", "box")},
     **{1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"},
-}  # type: ignore[dict-item]
+}
 """By torchvision's names, and by Pillow's numbers."""
 
 _Take = tuple[Callable[[_Taking, Any], str], set[str]]

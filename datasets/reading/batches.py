@@ -26,7 +26,7 @@ from presize.datasets.reading.regions import (
     read_views,
     uncut_region,
 )
-from presize.datasets.reading.resample import Part
+from presize.datasets.reading.resample import resizes_parts
 from presize.errors import DatasetError, OptionError
 from presize.store.dataset import Dataset
 
@@ -133,6 +133,7 @@ class BatchReader:
         self.deep = data.manifest.depth == 16 and not self.is_exact
         """True if images have 16 bits per channel."""
         dtype = torch.uint16 if data.manifest.depth == 16 else torch.uint8
+        self._dtype = np.uint16 if self.deep else np.uint8
         self.rows = rows or RowFormat(dtype, read_values if self.is_exact else read_region)
         if companions and self.has_views:
             raise OptionError(
@@ -218,15 +219,15 @@ class BatchReader:
 
     def shown(self, samples: Ints, seed: int, epoch: int, keys: Ints) -> list[CropGeometry]:
         """What read() shows of each of `samples`, in the first view; arguments as for read()."""
-        _, _, boxes, flips, samplings = self._draw(samples, seed, epoch, keys)
+        heights, widths, boxes, flips, samplings = self._draw(samples, seed, epoch, keys)
         height, width, _ = self.shape
-        shown = [
-            tuple(box) if sampling.part is None else sampling.part[:4]
-            for box, sampling in zip(boxes[:, 0].tolist(), samplings[0], strict=True)
-        ]
-        return [
-            CropGeometry(part, (height, width), flip) for part, flip in zip(shown, flips[:, 0].tolist(), strict=True)
-        ]
+        shown = boxes[:, 0].tolist()
+        for i, (_, window) in enumerate(samplings[0]):
+            if window is not None:  # its box is larger, by what the filter reaches
+                y_step, x_step = int(heights[i]) / window[0], int(widths[i]) / window[1]
+                shown[i] = window[2] * y_step, window[3] * x_step, height * y_step, width * x_step
+        flipped = flips[:, 0].tolist()
+        return [CropGeometry(tuple(box), (height, width), flip) for box, flip in zip(shown, flipped, strict=True)]
 
     def _draw(
         self, samples: Ints, seed: int, epoch: int, keys: Ints
@@ -246,6 +247,8 @@ class BatchReader:
             else:
                 boxes[:, view] = crop.boxes(heights, widths, random[:, 1:])
             samplings.append(_samplings(crop, heights, widths, random))
+            if getattr(crop, "resize", None) is not None and not resizes_parts(self._dtype):
+                boxes[:, view] = np.stack((np.zeros_like(heights), np.zeros_like(heights), heights, widths), axis=1)
         return heights, widths, boxes, flips, samplings
 
     def _fill(self, out: Sequence[Pixels], samples: Ints, wanted: Ints, drawn: _Drawn, skip: bool) -> list[Skipped]:
@@ -344,16 +347,10 @@ class BatchReader:
 
 def _samplings(crop: Crop | None, heights: Ints, widths: Ints, random: npt.NDArray[np.float64]) -> list[Sampling]:
     """How `crop` samples each image."""
-    interpolation = getattr(crop, "interpolation", "bilinear")
+    interpolation: Any = getattr(crop, "interpolation", "bilinear")
     if getattr(crop, "resize", None) is not None:
-        parts = crop.parts(heights, widths)  # type: ignore[union-attr]
-        sides = np.stack((heights, widths), axis=1)
-        rows, columns = (sides - np.rint(sides * as_size(crop.size) / parts[:, 2:])).T  # type: ignore[union-attr]
-        vertical_first = ((rows > 0) & (rows > 2 * columns)).tolist()
-        return [
-            Sampling(interpolation, Part(*part, first))
-            for part, first in zip(parts.tolist(), vertical_first, strict=True)
-        ]
+        windows = crop.windows(heights, widths).tolist()  # type: ignore[union-attr]
+        return [Sampling(interpolation, tuple(window)) for window in windows]
     if interpolation != "random":
         return [Sampling(interpolation)] * len(heights)
     return [Sampling(RANDOM_FILTERS[second]) for second in (random[:, -1] >= 0.5).tolist()]

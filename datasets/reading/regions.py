@@ -18,11 +18,12 @@ import numpy.typing as npt
 from presize.codecs.jpeg import decoder as jpeg_decoder
 from presize.codecs.jpeg.segments import coded_size
 from presize.codecs.jpeg.tiles import cut_jpeg
+from presize.codecs.pillow_resize import Whole
 from presize.codecs.resize import Box as ResizeBox
 from presize.codecs.resize import Target, resize
 from presize.codecs.stored_value import check_shape, decode_value
 from presize.datasets.crops import DECODE_SCALES, Filter
-from presize.datasets.reading.resample import Part, resample
+from presize.datasets.reading.resample import resample
 from presize.options import MAX_PIXELS, Color, Format, Size
 
 Pixels = npt.NDArray[Any]
@@ -38,11 +39,12 @@ class Sampling(NamedTuple):
 
     Attributes:
         filter: of resizing.
-        part: what of the image is resized to the row; the box is what that takes. None is the box.
+        window: (height, width, top, left), in pixels: the size to which the whole image is resized, and where the row
+            begins in that; the box is what it takes. None resizes the box to the row.
     """
 
     filter: Filter = "bilinear"
-    part: Part | None = None
+    window: tuple[int, int, int, int] | None = None
 
 
 class Region(NamedTuple):
@@ -104,12 +106,15 @@ def read_region(
     scale = 1
     if not exact and region.format == "jpeg":
         scale = _scale(region.box, out.shape[0], out.shape[1])
-    resample(_decoded(region, shape, out, scale), out, flip, sampling.filter, _within(region.box, sampling.part))
+    resample(_decoded(region, shape, out, scale), out, flip, sampling.filter, _whole(region.box, shape, sampling))
 
 
-def _within(box: Box, part: Part | None) -> Part | None:
-    """The part that is shown, in pixels of `box`."""
-    return None if part is None else part._replace(top=part.top - box[0], left=part.left - box[1])
+def _whole(box: Box, shape: tuple[int, int], sampling: Sampling) -> Whole | None:
+    """The image of which the pixels in `box` are a part."""
+    if sampling.window is None:
+        return None
+    height, width, top, left = sampling.window
+    return Whole(shape, box[:2], (height, width), (top, left))
 
 
 def read_values(
@@ -139,13 +144,12 @@ def read_values(
     if values.itemsize > out.itemsize:
         raise ValueError(f"it has {values.itemsize * 8} bits, and the manifest says {out.itemsize * 8}")
     height, width, _ = out.shape
-    if sampling.part is None:
+    if sampling.window is None:
         part = resize(values, Target(ResizeBox(*region.box), Size(height, width)), "nearest", "pillow")
     else:
-        top, left, shown_height, shown_width, _ = sampling.part
-        rows = top + (np.arange(height) + 0.5) * (shown_height / height)
-        columns = left + (np.arange(width) + 0.5) * (shown_width / width)
-        part = values[rows.astype(np.int64)][:, columns.astype(np.int64)]
+        all_rows, all_columns, top, left = sampling.window
+        target = Target(ResizeBox(0, 0, *shape), Size(all_rows, all_columns))
+        part = resize(values, target, "nearest", "pillow")[top : top + height, left : left + width]
     out[:, :, 0] = part[:, ::-1] if flip else part
 
 
@@ -173,7 +177,7 @@ def read_views(views: Sequence[View], region: Region, shape: tuple[int, int], sc
     for out, box, flip, sampling in views:
         y, x, height, width = box
         part = ((y - top) // scale, (x - left) // scale, height // scale, width // scale)
-        resample(_part(pixels, part), out, flip, sampling.filter, _within(box, sampling.part))
+        resample(_part(pixels, part), out, flip, sampling.filter, _whole(box, shape, sampling))
 
 
 def _decoded(region: Region, shape: tuple[int, int], out: Pixels, scale: int) -> Pixels:

@@ -25,6 +25,7 @@ from PIL import Image
 
 from presize.codecs import pillow_resize
 from presize.codecs.compiled import Compiled, SwitchedOff
+from presize.codecs.pillow_resize import Whole
 from presize.datasets import crops
 
 Filter = Literal["linear", "antialiased"]
@@ -159,23 +160,8 @@ except ImportError:
 Pixels = npt.NDArray[Any]
 
 
-class Part(NamedTuple):
-    """What of an image to resize, where the whole image was to be resized first and cropped then.
-
-    Attributes:
-        top, left, height, width: in fractions of pixels.
-        vertical_first: whether Pillow 13 would resize the columns of that image first.
-    """
-
-    top: float
-    left: float
-    height: float
-    width: float
-    vertical_first: bool = False
-
-
 def resample(
-    pixels: Pixels, out: Pixels, flip: bool, filter: crops.Filter = "bilinear", part: Part | None = None
+    pixels: Pixels, out: Pixels, flip: bool, filter: crops.Filter = "bilinear", whole: Whole | None = None
 ) -> None:
     """Bring `pixels` to the size of `out`.
 
@@ -183,16 +169,17 @@ def resample(
         pixels: uint8 or uint16, (height, width, channels), or (height, width) for one channel. May be a view.
         out: filled; of the same type, (height, width, channels), C-contiguous.
         flip: mirror left to right.
-        filter: other filters than "bilinear", and parts, are Pillow's.
-        part: what of `pixels`; None takes all of it.
+        filter: other filters than "bilinear" are the installed Pillow's.
+        whole: the image of which `pixels` and `out` are parts; it is always resized by Pillow's filters. `pixels` are
+            all of it, unless resizes_parts(their dtype).
     """
-    if part is not None and part[2:4] == out.shape[:2] and part.top % 1 == part.left % 1 == 0:  # it was not resized
-        top, left = int(part.top), int(part.left)
-        pixels, part = pixels[top : top + out.shape[0], left : left + out.shape[1]], None
-    if part is None and pixels.shape[:2] == out.shape[:2]:
+    if whole is not None and whole.shape == whole.size:
+        top, left = whole.corner[0] - whole.start[0], whole.corner[1] - whole.start[1]
+        pixels, whole = pixels[top : top + out.shape[0], left : left + out.shape[1]], None
+    if whole is None and pixels.shape[:2] == out.shape[:2]:
         np.copyto(out, pixels.reshape(out.shape))
-    elif filter != "bilinear" or part is not None:
-        _resample_as_pillow(pixels.reshape(*pixels.shape[:2], -1), out, filter, part)
+    elif filter != "bilinear" or whole is not None:
+        _resample_as_pillow(pixels.reshape(*pixels.shape[:2], -1), out, filter, whole)
     elif _resampled(pixels, out, flip):
         return
     else:
@@ -201,45 +188,28 @@ def resample(
         cv2.flip(out, 1, dst=out)
 
 
-def _resample_as_pillow(pixels: Pixels, out: Pixels, filter: crops.Filter, part: Part | None) -> None:
-    """Fill `out` with what the installed Pillow makes of `pixels`."""
+def resizes_parts(dtype: npt.DTypeLike) -> bool:
+    """Return whether a part of a resized image can be made from a part of the image: Pillow resizes whole ones."""
+    return dtype == np.uint8 and pillow_resize.installed_order() != "another" and pillow_resize.is_available()
+
+
+def _resample_as_pillow(pixels: Pixels, out: Pixels, filter: crops.Filter, whole: Whole | None) -> None:
+    """Fill `out` with what the installed Pillow makes of each channel; 16 bits are resized as floats."""
     height, width = out.shape[:2]
-    if part is None:
-        out[:] = _pillow_resized(pixels, (height, width), filter)
-        return
-    # The order of passes is that of the whole image, so that each is a call.
-    rows, columns = pixels.shape[:2]
-    top, left, bottom, right = (
-        part.top,
-        part.left,
-        min(part.top + part.height, rows),
-        min(part.left + part.width, columns),
-    )
-    if part.vertical_first and pillow_resize.installed_order() == "vertical when it shrinks more":
-        pixels = _pillow_resized(pixels, (height, columns), filter, (0, top, columns, bottom))
-        out[:] = _pillow_resized(pixels, (height, width), filter, (left, 0, right, height))
-    else:
-        pixels = _pillow_resized(pixels, (rows, width), filter, (left, 0, right, rows))
-        out[:] = _pillow_resized(pixels, (height, width), filter, (0, top, width, bottom))
-
-
-def _pillow_resized(
-    pixels: Pixels, size: tuple[int, int], filter: crops.Filter, box: pillow_resize.Box | None = None
-) -> Pixels:
-    """Return (height, width, channels), each channel as the installed Pillow resizes it; 16 bits as floats."""
-    order = pillow_resize.installed_order()
-    if order != "another" and pixels.dtype == np.uint8:
-        is_new = order == "vertical when it shrinks more"
-        resized = pillow_resize.resize(pixels, size, filter, box, vertical_first=is_new)
-        if resized is not None:
-            return resized
-    is_deep = pixels.dtype != np.uint8
-    channels = []
-    for channel in np.moveaxis(pixels, 2, 0):
-        image = Image.fromarray(channel.astype(np.float32) if is_deep else np.ascontiguousarray(channel))
-        channels.append(np.asarray(image.resize(size[::-1], Image.Resampling[filter.upper()], box)))
-    resized = np.stack(channels, axis=2)
-    return resized.round().clip(0, np.iinfo(pixels.dtype).max).astype(pixels.dtype) if is_deep else resized
+    is_deep = out.dtype != np.uint8
+    if resizes_parts(out.dtype):
+        is_new = pillow_resize.installed_order() == "vertical when it shrinks more"
+        how: dict[str, Any] = {"vertical_first": is_new, "out": out, "whole": whole}
+        if pillow_resize.resize(pixels, (height, width), filter, **how) is not None:
+            return
+    rows, columns = (height, width) if whole is None else whole.size
+    top, left = (0, 0) if whole is None else whole.corner
+    for channel in range(out.shape[2]):
+        source = pixels[:, :, channel]
+        image = Image.fromarray(source.astype(np.float32) if is_deep else np.ascontiguousarray(source))
+        resized = np.asarray(image.resize((columns, rows), Image.Resampling[filter.upper()]))
+        part = resized[top : top + height, left : left + width]
+        out[:, :, channel] = part.round().clip(0, np.iinfo(out.dtype).max) if is_deep else part
 
 
 def _filter(pixels: Pixels, out: Pixels) -> Filter:

@@ -18,8 +18,9 @@ static PyObject *table(PyObject *self, PyObject *arguments)
     (void)self;
     Axis axis;
     int filter, mirrored, flipped, level;
-    if (!PyArg_ParseTuple(arguments, "iffiiippi", &axis.inputs, &axis.begin, &axis.end, &axis.outputs, &filter,
-                          &axis.channels, &mirrored, &flipped, &level))
+    if (!PyArg_ParseTuple(arguments, "iiiiiiffiippi", &axis.inputs, &axis.outputs, &axis.whole_inputs,
+                          &axis.whole_outputs, &axis.skipped_inputs, &axis.skipped_outputs, &axis.begin, &axis.end,
+                          &filter, &axis.channels, &mirrored, &flipped, &level))
         return NULL;
     if (filter < 0 || filter >= FILTERS || axis.channels < 0 || axis.channels > MOST_CHANNELS || level < 0 ||
         level >= LEVELS) {

@@ -4,9 +4,13 @@ import numpy.typing as npt
 
 def table(
     inputs: int,
+    outputs: int,
+    whole_inputs: int,
+    whole_outputs: int,
+    skipped_inputs: int,
+    skipped_outputs: int,
     begin: float,
     end: float,
-    outputs: int,
     filter: int,
     channels: int,
     mirrored: bool,

@@ -19,7 +19,7 @@ import math
 import os
 import zlib
 from types import ModuleType
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -46,6 +46,22 @@ _KEPT_WEIGHTS = 8000
 """Of a table that is kept: it then has some 45 kB at most, and 10 kB for a crop of that kind."""
 
 
+class Whole(NamedTuple):
+    """The image whose part is resized, to a part of the result. All in pixels.
+
+    Attributes:
+        shape: its (height, width).
+        start: (top, left) of the part that `pixels` are; they hold all that the filter needs.
+        size: (height, width) to which it would be resized.
+        corner: (top, left) of the part of that which is made.
+    """
+
+    shape: tuple[int, int]
+    start: tuple[int, int]
+    size: tuple[int, int]
+    corner: tuple[int, int]
+
+
 def resize(
     pixels: Pixels,
     size: tuple[int, int],
@@ -55,6 +71,7 @@ def resize(
     vertical_first: bool = False,
     flip: bool = False,
     out: Pixels | None = None,
+    whole: Whole | None = None,
 ) -> Pixels | None:
     """Return what Pillow's resize makes of an image. Thread-safe; releases the GIL.
 
@@ -70,6 +87,7 @@ def resize(
             first, always.
         flip: mirror the result left to right.
         out: filled and returned; uint8, C-contiguous, of the shape of the result; must not overlap `pixels`.
+        whole: the image, if `pixels` and the result are parts of it; `box` and the order of passes are then its own.
 
     Returns:
         uint8 (height, width) or (height, width, channels), C-contiguous. None for pixels, sizes or boxes that are not
@@ -82,9 +100,8 @@ def resize(
     module = compiled.trusted()
     if module is None:
         return None
-    return resize_by(
-        module, pixels, size, filter, box, vertical_first=vertical_first, flip=flip, out=out, level=_best_level()
-    )
+    how: dict[str, Any] = {"vertical_first": vertical_first, "flip": flip, "out": out, "whole": whole}
+    return resize_by(module, pixels, size, filter, box, **how, level=_best_level())
 
 
 def is_available() -> bool:
@@ -102,6 +119,7 @@ def resize_by(
     vertical_first: bool = False,
     flip: bool = False,
     out: Pixels | None = None,
+    whole: Whole | None = None,
     level: int,
 ) -> Pixels | None:
     """As resize(), by `module` (_pillow_resize.c), with instructions up to a level: 0 for plain C, 1 for AVX2, 2 for
@@ -116,29 +134,46 @@ def resize_by(
         return None
     if (channels > 1 and image.strides[2] != 1) or (columns > 1 and abs(image.strides[1]) != channels):
         return None
-    if mirrored := columns > 1 and image.strides[1] < 0:
-        image = image[:, ::-1]
-    left, top, right, bottom = (0.0, 0.0, columns, rows) if box is None else box
+    shape, start, whole_size, corner = whole or Whole((rows, columns), (0, 0), size, (0, 0))
+    left, top, right, bottom = (0.0, 0.0, shape[1], shape[0]) if box is None else box
     if box is not None:
-        if not (-1 < left < columns and -1 < top < rows and 0 < right < columns + 1 and 0 < bottom < rows + 1):
+        if not (
+            -1 < left < shape[1] and -1 < top < shape[0] and 0 < right < shape[1] + 1 and 0 < bottom < shape[0] + 1
+        ):
             return None
         left, top, right, bottom = np.array(box, np.float32).tolist()
+    vertical = whole_size[0] != shape[0] or top != 0 or bottom != whole_size[0]
+    horizontal = whole_size[1] != shape[1] or left != 0 or right != whole_size[1]
+    if whole is not None:
+        y, x = corner[0] - start[0], corner[1] - start[1]
+        if not vertical:
+            image = image[y : y + height] if y >= 0 else image[:0]
+        if not horizontal:
+            image = image[:, x : x + width] if x >= 0 else image[:, :0]
+        rows, columns = image.shape[:2]
+        if (rows != height and not vertical) or (columns != width and not horizontal):
+            return None
+    if mirrored := columns > 1 and image.strides[1] < 0:
+        image = image[:, ::-1]
     across = down = None
-    if vertical := height != rows or top != 0 or bottom != height:
-        down = _table(rows, top, bottom, height, filter, 0, False, False, 0)
-    if horizontal := width != columns or left != 0 or right != width:
-        across = _table(columns, left, right, width, filter, channels, mirrored, flip, level)
+    if vertical:
+        axis = rows, height, shape[0], whole_size[0], start[0], corner[0], top, bottom
+        down = _table(axis, filter, 0, False, False, 0)
+    if horizontal:
+        axis = columns, width, shape[1], whole_size[1], start[1], corner[1], left, right
+        across = _table(axis, filter, channels, mirrored, flip, level)
     if (vertical and down is None) or (horizontal and across is None):
         return None
-    shape = (height, width, *pixels.shape[2:])
-    result = np.empty(shape, np.uint8) if out is None else out
-    if result.shape != shape or result.dtype != np.uint8 or not result.flags.c_contiguous:
-        raise ValueError(f"out: expected uint8 {shape}, C-contiguous, got {result.dtype} {result.shape}")
+    less = shape[0] - whole_size[0], shape[1] - whole_size[1]
+    expected = (height, width, *pixels.shape[2:])
+    result = np.empty(expected, np.uint8) if out is None else out
+    if result.shape != expected or result.dtype != np.uint8 or not result.flags.c_contiguous:
+        raise ValueError(f"out: expected uint8 {expected}, C-contiguous, got {result.dtype} {result.shape}")
     into = result.reshape(height, width, channels)
     if across is None and down is None:
         into[:] = image[:, ::-1] if mirrored != flip else image
         return result
-    vertical_first = vertical_first and rows - height > 0 and rows - height > 2 * (columns - width)
+    vertical_first = vertical_first and less[0] > 0 and less[0] > 2 * less[1]
     module.resize(image, into, across, down, vertical_first, level)
     if across is None and mirrored != flip:  # else the table mirrors
         into[:] = into[:, ::-1].copy()
@@ -150,21 +185,16 @@ _SUPPORT = {"box": 0.5, "bilinear": 1, "hamming": 1, "bicubic": 2, "lanczos": 3}
 """Pixels that a pixel is blended of, to either side."""
 
 
-def _table(
-    inputs: int,
-    begin: float,
-    end: float,
-    outputs: int,
-    filter: Filter,
-    channels: int,
-    mirrored: bool,
-    flipped: bool,
-    level: int,
-) -> bytes | None:
+_Axis = tuple[int, int, int, int, int, int, float, float]
+"""Inputs and outputs, those of the whole, how many of them are before the parts, and begin and end of the box."""
+
+
+def _table(axis: _Axis, filter: Filter, channels: int, mirrored: bool, flipped: bool, level: int) -> bytes | None:
     """The weights of an axis; those of usual sizes are kept."""
-    taps = 2 * _SUPPORT[filter] * max(outputs, end - begin) + outputs  # of all outputs, at most
+    _, outputs, _, whole_outputs, _, _, begin, end = axis
+    taps = 2 * _SUPPORT[filter] * max(1, (end - begin) / whole_outputs) * outputs + outputs  # of all outputs, at most
     make = _kept_table if max(channels, 1) * taps < _KEPT_WEIGHTS else _pillow_resize.table
-    return make(inputs, begin, end, outputs, _NUMBERS[filter], channels, mirrored, flipped, level)
+    return make(*axis, _NUMBERS[filter], channels, mirrored, flipped, level)
 
 
 @functools.lru_cache(_KEPT_TABLES)

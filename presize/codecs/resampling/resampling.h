@@ -30,7 +30,9 @@ typedef enum { PLAIN, GROUPS, ONES } Reading;
 
 typedef struct {
     int32_t inputs, outputs; /* pixels */
-    float begin, end;        /* the part of the inputs that becomes the outputs */
+    int32_t whole_inputs, whole_outputs; /* of the whole axis, of which the inputs and outputs may be a part */
+    int32_t skipped_inputs, skipped_outputs; /* before that part */
+    float begin, end; /* what of the whole inputs becomes the whole outputs */
     Filter filter;
     int32_t channels; /* of a pixel; 0 for the vertical axis */
     bool mirrored;    /* the inputs lie in memory from right to left */
