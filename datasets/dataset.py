@@ -26,6 +26,7 @@ from presize.datasets.reading.outputs import Decode, check_decode, check_pil
 from presize.datasets.reading.transfer import Normalize
 from presize.datasets.sample_images import SampleImages, TransformedImages
 from presize.datasets.sampler import visits
+from presize.datasets.traced import EachView
 from presize.errors import DatasetError, OptionError, PresizeWarning
 from presize.options import MAX_PIXELS, check_choice, check_type
 from presize.remote.cache import open_dataset
@@ -311,7 +312,7 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
 
     def _transformed(self, rest: Callable[[Any], Any], image: Any) -> Any:
         """Each view transformed, or the image beside its companions."""
-        if not isinstance(image, Views):
+        if not isinstance(image, Views) or isinstance(rest, EachView):
             return rest(image)
         return Views((rest(image[0]), *image[1:])) if self.companions else Views(map(rest, image))
 

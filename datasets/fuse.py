@@ -28,6 +28,7 @@ from presize.datasets.crops import (
 )
 from presize.datasets.reading.outputs import Decode
 from presize.datasets.reading.transfer import Normalize
+from presize.datasets.traced import EachView, Traced, traced
 from presize.errors import OptionError
 from presize.formatting import plural
 from presize.options import Size
@@ -61,7 +62,8 @@ class Fused:
     """A transform in two parts: what presize does, and what is called afterwards.
 
     Attributes:
-        crop: which part of each image to decode, and to what size to bring it. None if nothing was taken over.
+        crop: which part of each image to decode, and to what size to bring it; a tuple of crops for a transform that
+            makes several views. None if nothing was taken over.
         flip: the probability of mirroring an image.
         normalize: (mean, std) of each channel, in units of 0 to 1; None leaves uint8.
         rest: what is called with each image afterwards; None if nothing is left.
@@ -71,7 +73,7 @@ class Fused:
         reason: why the first of `stays` was not taken over; empty if all were.
     """
 
-    crop: Crop | None
+    crop: Crop | tuple[Crop, ...] | None
     flip: float
     normalize: Normalize | None
     rest: Transform | None
@@ -109,10 +111,10 @@ def fuse(transform: Transform | None, *, decode: Decode = "pil", data: Dataset |
 
     Args:
         transform: torchvision's Compose, of either version, one of its or timm's transforms, or an object that does
-            nothing but call the one Compose that it holds, as the presets of torchvision's references do.
+            nothing but call those that it holds: one, as the presets of torchvision's references, or several, of whose
+            results it returns a list or tuple, as MoCo's TwoCropsTransform and DINO's DataAugmentationDINO.
         decode: what the transform gets: "pil", or "tensor" for uint8 (channels, height, width).
-        data: the stored images. Without them, three channels are assumed, sizes are not checked, and no Resize(N) is
-            taken over.
+        data: the stored images. Without them, three channels are assumed, and sizes are not checked.
 
     Raises:
         OptionError: there is no transform, or `decode` is neither of these.
@@ -121,10 +123,18 @@ def fuse(transform: Transform | None, *, decode: Decode = "pil", data: Dataset |
         raise OptionError("fuse: needs a transform to take over; without one use crop= and flip=")
     if decode not in ("pil", "tensor"):
         raise OptionError(f"fuse: torchvision's transforms get decode='pil' or 'tensor', got {decode!r}")
+    found = traced(transform)
+    if found is not None and found.kind is not None:
+        return _fused_views(transform, found, decode, data)
+    return _fused(transform, decode, data)
+
+
+def _fused(transform: Transform, decode: Decode, data: Dataset | None, most: int | None = None) -> Fused:
+    """What can be taken over of one view's transform: `most` steps of it."""
     steps = _flat(transform)
     taking = _Taking(decode, data)
     count, reason = 0, ""
-    while count < len(steps) and not (reason := taking.take(steps[count])):
+    while count < len(steps) and count != most and not (reason := taking.take(steps[count])):
         count += 1
     names = tuple(map(repr, steps))
     if taking.crop is None:
@@ -140,6 +150,40 @@ def fuse(transform: Transform | None, *, decode: Decode = "pil", data: Dataset |
         reason,
         tuple(_compositions(transform)) + tuple(map(_taken, steps[:count])),
     )
+
+
+def _fused_views(transform: Transform, found: Traced, decode: Decode, data: Dataset | None) -> Fused:
+    """What can be taken over of the transforms of several views: the same of each, or the crops alone."""
+    views = [_fused(part, decode, data) for part in found.parts]
+    whole = all(view.crop is not None and view.rest is None for view in views)
+    if not whole or len({(view.flip, view.normalize, view.decode) for view in views}) > 1:
+        crops_end = [_count_until_crop(part) for part in found.parts]
+        flips = {_fused(part, decode, data, most + 1).flip for part, most in zip(found.parts, crops_end, strict=True)}
+        more = len(flips) == 1 and 0.0 not in flips
+        views = [_fused(part, decode, data, most + more) for part, most in zip(found.parts, crops_end, strict=True)]
+    names = tuple(name for view in views for name in (*view.taken, *view.stays))
+    reason = next((view.reason for view in views if view.reason), "")
+    if not all(view.crop is not None and view.decode == views[0].decode for view in views):
+        return Fused(None, 0.0, None, transform, decode, (), names, reason or "its views are of different kinds")
+    rests = tuple(view.rest for view in views)
+    return Fused(
+        tuple(view.crop for view in views),  # type: ignore[misc]  # as seen above
+        views[0].flip,
+        views[0].normalize,
+        None if rests == (None,) * len(rests) else EachView(rests, found.kind or list),
+        views[0].decode,
+        tuple(name for view in views for name in view.taken),
+        tuple(name for view in views for name in view.stays),
+        reason or "its views differ in what follows their crops",
+        (_Seen(transform, None, found.parts), *(seen for view in views for seen in view._seen)),
+    )
+
+
+def _count_until_crop(transform: Transform) -> int:
+    """How many steps a transform has up to its crop, with that."""
+    crops = ("RandomResizedCrop", "RandomResizedCropAndInterpolation", "CenterCrop", "RandomCrop")
+    steps = _flat(transform)
+    return next((at + 1 for at, step in enumerate(steps) if type(step).__name__ in crops), len(steps))
 
 
 class _Taking:
@@ -435,36 +479,19 @@ def _is_composition(transform: Any) -> bool:
     kind = type(transform)
     if kind is torch.nn.Sequential or _is_compose(kind):
         return not _unknown(transform, {"transforms"})
-    return _held(transform) is not None
+    found = None if _library(kind) else traced(transform)
+    return found is not None and found.kind is None
 
 
 def _parts(composition: Any) -> Sequence[Any]:
-    if isinstance(composition, torch.nn.Sequential):
+    kind = type(composition)
+    if kind is torch.nn.Sequential:
         return tuple(composition)
-    if not _is_compose(type(composition)):
-        return (_held(composition),)
+    if not _is_compose(kind):
+        found = traced(composition)
+        return () if found is None else found.parts
     parts: Sequence[Any] = composition.transforms
     return parts
-
-
-def _calls_one(self: Any, image: Any) -> Any:
-    return self.held(image)
-
-
-def _held(transform: Any) -> Any:
-    """The Compose that an object does nothing but call, as the presets of torchvision's references do; else None."""
-    kind = type(transform)
-    if kind.__call__ is torch.nn.Module.__call__:
-        if any(name.endswith("_hooks") and hooks for name, hooks in vars(transform).items()):
-            return None
-        call = kind.forward
-    else:
-        call = kind.__call__
-    code, model = getattr(call, "__code__", None), _calls_one.__code__
-    if code is None or (code.co_code, code.co_flags, len(code.co_names)) != (model.co_code, model.co_flags, 1):
-        return None
-    held = {**vars(transform), **vars(transform).get("_modules", {})}.get(code.co_names[0])
-    return held if _is_compose(type(held)) or type(held) is torch.nn.Sequential else None
 
 
 def _compositions(transform: Any) -> list[_Seen]:
@@ -484,8 +511,8 @@ def _flat(transform: Any) -> list[Any]:
 
 
 def _composed(transform: Any, steps: Sequence[Any]) -> Transform:
-    if not _is_compose(type(transform)) and _is_composition(transform) and type(transform) is not torch.nn.Sequential:
-        transform = _held(transform)
+    while not _is_compose(type(transform)) and type(transform) is not torch.nn.Sequential:
+        (transform,) = _parts(transform)
     rest: Transform = type(transform)(*steps) if isinstance(transform, torch.nn.Sequential) else type(transform)(steps)
     return rest
 

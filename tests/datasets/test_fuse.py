@@ -192,7 +192,7 @@ NOTHING: list[tuple[str, Any, str]] = [
     ("padding if needed", v2.RandomCrop(9, pad_if_needed=True), "pad_if_needed=True"),
     ("max_size", v2.Resize(90, max_size=100), "max_size=100"),
     ("a share above 1", v1.RandomResizedCrop(9, scale=(0.5, 1.5)), "RandomResizedCrop: scale: expected two shares"),
-    ("a class of one's own", OwnCompose([v2.CenterCrop(9)]), "OwnCompose is a subclass of Compose"),
+    ("a class of one's own", OwnCompose([v2.CenterCrop(9), FLOAT]), "OwnCompose is a subclass of Compose"),
     ("a function", double, "function is not one of torchvision's transforms"),
     ("a class that does more than call", Does(v1.Compose([v1.CenterCrop(9)])), "Does is not one of torchvision's"),
     ("another library", timm.CenterCropOrPad(9), "presize does not take over CenterCropOrPad"),
@@ -365,6 +365,101 @@ def test_normalization_that_does_not_fit_the_channels_stays(tmp_path: Path) -> N
 
 
 CENTER = v1.CenterCrop(64)
+
+
+class TwoCrops:
+    """As MoCo's TwoCropsTransform."""
+
+    def __init__(self, base_transform: Any) -> None:
+        self.base_transform = base_transform
+
+    def __call__(self, x: Any) -> Any:
+        q = self.base_transform(x)
+        k = self.base_transform(x)
+        return [q, k]
+
+
+class Generator(TwoCrops):
+    """As SimCLR's ContrastiveLearningViewGenerator."""
+
+    n_views = 3
+
+    def __init__(self, base_transform: Any) -> None:
+        self.base_transform, self.n_views = base_transform, 2
+
+    def __call__(self, x: Any) -> Any:
+        return [self.base_transform(x) for i in range(self.n_views)]
+
+
+class MultiCrop:
+    """As DINO's DataAugmentationDINO."""
+
+    def __init__(self, large: Any, small: Any) -> None:
+        self.large, self.small, self.local_crops_number = large, small, 3
+
+    def __call__(self, image: Any) -> Any:
+        crops = []
+        crops.append(self.large(image))
+        for _ in range(self.local_crops_number):
+            crops.append(self.small(image))
+        return crops
+
+
+class Chooses(TwoCrops):
+    def __call__(self, x: Any) -> Any:
+        return [self.base_transform(x), self.base_transform(x) if torch.rand(()) < 2 else x]
+
+
+class Chains(TwoCrops):
+    def __call__(self, x: Any) -> Any:
+        return [self.base_transform(x), self.base_transform(self.base_transform(x))]
+
+
+def jittered(size: int, *, flip: Any = None) -> Any:
+    flips = [v1.RandomHorizontalFlip()] if flip is None else flip
+    return v1.Compose([v1.RandomResizedCrop(size, interpolation=BICUBIC), *flips, v1.ColorJitter(0.4), v1.ToTensor()])
+
+
+@pytest.mark.parametrize(
+    ("transform", "sizes"),
+    [
+        (TwoCrops(jittered(32)), [32, 32]),
+        (Generator(v1.Compose(training(v1, 32))), [32, 32]),
+        (MultiCrop(jittered(48), jittered(16)), [48, 16, 16, 16]),
+        (MultiCrop(jittered(48), jittered(16, flip=[])), [48, 16, 16, 16]),
+    ],
+    ids=["MoCo", "SimCLR", "DINO", "flips that differ"],
+)
+def test_the_crops_of_several_views_are_taken_over(transform: Any, sizes: list[int], stored: Path) -> None:
+    dataset = LMDBDataset(stored, transform=transform, fuse=True)
+    assert [crop.size for crop in dataset.crop] == [(size, size) for size in sizes]  # type: ignore[union-attr]
+    batches, _ = next(iter(DataLoader(dataset, 4)))
+    assert [tuple(batch.shape) for batch in batches] == [(4, 3, size, size) for size in sizes]
+    assert not torch.equal(batches[-1], batches[-2])
+    plain = LMDBDataset(stored, transform=transform)[0][0]
+    assert len(plain) == len(sizes) and len(dataset[0][0]) == len(sizes)
+
+
+def test_views_have_the_pixels_of_their_boxes(stored: Path) -> None:
+    each = v1.Compose([v1.CenterCrop(64), v1.RandomHorizontalFlip(1.0), v1.PILToTensor()])
+    at = v1.Compose([v1.Resize(70), v1.CenterCrop(48), v1.RandomHorizontalFlip(1.0), v1.RandomInvert(1.0)])
+    transform = MultiCrop(each, at)
+    fused, plain = LMDBDataset(stored, transform=transform, fuse=True), LMDBDataset(stored, transform=transform)
+    for ours, theirs in zip(fused[3][0], plain[3][0], strict=True):
+        assert np.array_equal(np.asarray(ours), np.asarray(theirs))
+
+
+def test_a_number_of_views_that_is_changed_in_place_is_followed(stored: Path) -> None:
+    transform = MultiCrop(jittered(48), jittered(16))
+    dataset = LMDBDataset(stored, transform=transform, fuse=True)
+    transform.local_crops_number = 5
+    assert len(dataset[0][0]) == 6
+
+
+@pytest.mark.parametrize("kind", [Chooses, Chains])
+def test_an_object_that_does_more_than_call_its_transforms_stays(kind: Any) -> None:
+    fused = fuse(kind(jittered(32)))
+    assert fused.crop is None and "is not one of torchvision's" in fused.reason
 
 
 class Recorder:
