@@ -26,7 +26,7 @@ from PIL import Image
 from presize.codecs import pillow_resize
 from presize.codecs.compiled import Compiled, SwitchedOff
 from presize.codecs.pillow_resize import Whole
-from presize.datasets import crops
+from presize.datasets.crops import Filter as PillowFilter
 
 Filter = Literal["linear", "antialiased"]
 
@@ -161,7 +161,7 @@ Pixels = npt.NDArray[Any]
 
 
 def resample(
-    pixels: Pixels, out: Pixels, flip: bool, filter: crops.Filter = "bilinear", whole: Whole | None = None
+    pixels: Pixels, out: Pixels, flip: bool, filter: PillowFilter = "bilinear", whole: Whole | None = None
 ) -> None:
     """Bring `pixels` to the size of `out`.
 
@@ -193,7 +193,7 @@ def resizes_parts(dtype: npt.DTypeLike) -> bool:
     return dtype == np.uint8 and pillow_resize.installed_order() != "another" and pillow_resize.is_available()
 
 
-def _resample_as_pillow(pixels: Pixels, out: Pixels, filter: crops.Filter, whole: Whole | None) -> None:
+def _resample_as_pillow(pixels: Pixels, out: Pixels, filter: PillowFilter, whole: Whole | None) -> None:
     """Fill `out` with what the installed Pillow makes of each channel; 16 bits are resized as floats."""
     height, width = out.shape[:2]
     is_deep = out.dtype != np.uint8
