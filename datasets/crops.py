@@ -9,16 +9,26 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from presize.codecs.pillow_resize import Filter
 from presize.errors import OptionError
-from presize.options import MAX_SIDE, Size, check_range
+from presize.options import MAX_SIDE, Size, check_choice, check_range
 
 DECODE_SCALES = (8, 4, 2)
 """JPEG decoders are faster at 1/8, 1/4 and 1/2 of the size than in full; at other fractions they are slower."""
+
+Interpolation = Literal[Filter, "random"]
+"""A filter, or "random" for one of RANDOM_FILTERS, drawn for each image."""
+
+RANDOM_FILTERS: tuple[Filter, Filter] = "bilinear", "bicubic"
+"""What timm's interpolation="random" chooses from."""
+
+SUPPORTS: dict[Filter, float] = {"bilinear": 1.0, "bicubic": 2.0, "lanczos": 3.0, "hamming": 1.0, "box": 0.5}
+"""How many pixels to each side a filter reaches, where it does not shrink."""
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -31,6 +41,9 @@ class Crop(Protocol):
         size: (height, width) of the result in pixels, or N for a square.
         draws: random numbers that it needs for an image.
         exact: whether images must always be decoded at full size, as for evaluation.
+
+    It may have an attribute `interpolation` ("bilinear" where it has none; "random" takes the last of `draws`), and a
+    method `windows`, as CenterCrop's.
     """
 
     @property
@@ -58,12 +71,12 @@ class CropGeometry(NamedTuple):
     """What a sample shows of its stored image.
 
     Attributes:
-        box: (top, left, height, width) in pixels of that image.
+        box: (top, left, height, width) in pixels of that image, which are fractions if it was resized before the crop.
         size: (height, width) that the box was brought to, in pixels.
         flip: whether it was then mirrored left to right.
     """
 
-    box: tuple[int, int, int, int]
+    box: tuple[float, float, float, float]
     size: tuple[int, int]
     flip: bool = False
 
@@ -86,16 +99,24 @@ class RandomResizedCrop:
         ratio: the range of width / height, drawn uniformly on a logarithmic scale.
         exact: always decode at full size, for torchvision's boxes and pixels: slower where boxes are much larger than
             `size`.
+        interpolation: the filter of resizing, all antialiased: "bilinear", "bicubic", "lanczos", "hamming" or "box"; or
+            "random", as timm has it: bilinear or bicubic, drawn for each image.
     """
 
     size: int | Size
     scale: tuple[float, float] = (0.08, 1.0)
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
     exact: bool = field(default=False, kw_only=True)
-    draws: int = field(default=22, init=False, repr=False)
+    interpolation: Interpolation = field(default="bilinear", kw_only=True)
+
+    @property
+    def draws(self) -> int:
+        """Random numbers for an image."""
+        return 22 + (self.interpolation == "random")
 
     def __post_init__(self) -> None:
         check_size(self.size)
+        check_choice("interpolation", self.interpolation, Interpolation)
         if not _is_pair(self.scale) or not 0 < self.scale[0] <= self.scale[1] <= 1:
             raise OptionError(f"scale: expected two shares, 0 < low <= high <= 1, got {self.scale!r}")
         if not _is_pair(self.ratio) or not 0 < self.ratio[0] <= self.ratio[1] < math.inf:
@@ -159,33 +180,67 @@ class RandomCrop:
 
 @dataclass(frozen=True)
 class CenterCrop:
-    """The middle of the image at `size`, not resized, for evaluation. Odd margins are rounded as in torchvision. Stored
-    images must be at least that large."""
+    """The middle of the image at `size`, for evaluation. Odd margins are rounded as in torchvision.
+
+    Attributes:
+        size: N for a square, or Size(height, width), each from 1 to 16383 pixels.
+        resize: bring the shorter side of the image to so many pixels first, as torchvision's Resize does: from the
+            longer side of `size` to 16383. None takes pixels as they are stored; images must then be at least as large
+            as `size`.
+        interpolation: the filter of resizing, as in RandomResizedCrop, but for "random".
+    """
 
     size: int | Size
+    resize: int | None = field(default=None, kw_only=True)
+    interpolation: Filter = field(default="bilinear", kw_only=True)
     draws: int = field(default=0, init=False, repr=False)
     exact: bool = field(default=True, init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_size(self.size)
+        check_choice("interpolation", self.interpolation, Filter)
+        if self.resize is not None:
+            check_range("resize", self.resize, max(as_size(self.size)), MAX_SIDE)
 
     def boxes(self, heights: Ints, widths: Ints, random: Floats) -> Ints:  # noqa: ARG002
-        height, width = as_size(self.size)
-        tops, lefts = np.rint((heights - height) / 2), np.rint((widths - width) / 2)
-        boxes = np.stack((tops, lefts, np.full_like(tops, height), np.full_like(lefts, width)), axis=1)
-        return boxes.astype(np.int64)
+        size, sides = np.array(as_size(self.size)), np.stack((heights, widths), axis=1)
+        resized, starts = np.split(self.windows(heights, widths), 2, axis=1)
+        if self.resize is None:
+            return np.concatenate((starts, np.broadcast_to(size, starts.shape)), axis=1)
+        steps = sides / resized
+        # One pixel more than the filter reaches, so that rounding does not matter.
+        reach = SUPPORTS[self.interpolation] * np.maximum(steps, 1) + 1
+        begins = np.maximum(np.floor(starts * steps - reach), 0).astype(np.int64)
+        ends = np.minimum(np.ceil((starts + size) * steps + reach), sides).astype(np.int64)
+        return np.concatenate((begins, ends - begins), axis=1)
+
+    def windows(self, heights: Ints, widths: Ints) -> Ints:
+        """Return (height, width, top, left) of each image: its size after `resize`, and where the crop begins in it, in
+        pixels, (n, 4)."""
+        sides = np.stack((heights, widths), axis=1)
+        if self.resize is not None:
+            shorter = sides.min(axis=1, keepdims=True)
+            sides = np.where(sides == shorter, self.resize, self.resize * sides // shorter)
+        return np.concatenate((sides, np.rint((sides - np.array(as_size(self.size))) / 2).astype(np.int64)), axis=1)
 
 
 @dataclass(frozen=True)
 class Resize:
-    """The whole image resized to `size`, whatever its aspect ratio, from a full decode, antialiased."""
+    """The whole image resized to `size`, whatever its aspect ratio, from a full decode, antialiased.
+
+    Attributes:
+        size: N for a square, or Size(height, width), each from 1 to 16383 pixels.
+        interpolation: the filter, as in CenterCrop.
+    """
 
     size: int | Size
+    interpolation: Filter = field(default="bilinear", kw_only=True)
     draws: int = field(default=0, init=False, repr=False)
     exact: bool = field(default=True, init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_size(self.size)
+        check_choice("interpolation", self.interpolation, Filter)
 
     def boxes(self, heights: Ints, widths: Ints, random: Floats) -> Ints:  # noqa: ARG002
         zeros = np.zeros_like(heights)

@@ -26,6 +26,7 @@ from presize.datasets.reading.transfer import Normalize
 from presize.datasets.sample_images import SampleImages, TransformedImages
 from presize.datasets.sampler import visits
 from presize.datasets.targets import Target, Targets, Vocabulary, chosen_target, find_split, find_splits
+from presize.datasets.traced import EachView
 from presize.errors import DatasetError, OptionError, PresizeWarning
 from presize.options import MAX_PIXELS, check_choice, check_type
 from presize.remote.cache import open_dataset
@@ -70,10 +71,10 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
             generator, in a worker that of the worker. A list or tuple of crops gives several views of each image,
             drawn independently: a tuple in place of the image, with `transform` called for each view.
         flip: the probability of mirroring an image, from 0 to 1, drawn likewise.
-        fuse: take over what `transform`, one of torchvision's, begins with: crop, flip, normalization. Images are then
-            cropped before they are decoded; what is not taken over is called as before (presize.datasets.fuse). `fused`
-            tells which is which. A transform that is assigned later is taken over, too, and one that is changed in
-            place is looked at again.
+        fuse: take over what `transform`, one of torchvision's or timm's, begins with: crop, flip, normalization. Images
+            are then cropped before they are decoded; what is not taken over is called as before
+            (presize.datasets.fuse). `fused` tells which is which. A transform that is assigned later is taken over,
+            too, and one that is changed in place is looked at again.
         readahead: whether the kernel reads more of a shard than the missing page. None suits random order, see
             presize.store.dataset.Dataset; True suits ShardShuffled.
         preload: "page-cache" reads all shards into the page cache; the kernel may evict them later. "memory" also locks
@@ -142,7 +143,7 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         self._given = SampleImages(self.data, decode, self.companions, tv_tensors)  # without what a transform gives
         if crop is not None or flip:
             self._given.cropped(crop, flip, None)
-        self._last_reading = self._read_with(transform, takes_over=fuse)
+        self._last_reading = self._read_with(transform)
         preloaded = [] if preload is None else [self.data, *self._given.companions]
         self._held = [held for data in preloaded for held in data.preload(preload)]
         self._open()
@@ -150,8 +151,8 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         if _has_own_transform(self):
             self.transform = transform
 
-    def _read_with(self, transform: Callable[[Any], Any] | None, *, takes_over: bool) -> TransformedImages:
-        reading = self._given.read_with(transform, takes_over)
+    def _read_with(self, transform: Callable[[Any], Any] | None) -> TransformedImages:
+        reading = self._given.read_with(transform, takes_over=self.fuse and transform is not None)
         check_pil(reading.images.decode, self.data.manifest)
         if reading.fused is not None and reading.fused.crop is None:
             warnings.warn(f"fuse: nothing was taken over: {reading.fused.reason}", PresizeWarning, stacklevel=3)
@@ -163,9 +164,9 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         reading = self._last_reading
         transform = self.transform if _has_own_transform(self) else reading.transform
         if transform is not reading.transform:
-            reading = self._last_reading = self._read_with(transform, takes_over=self.fuse and transform is not None)
+            reading = self._last_reading = self._read_with(transform)
         elif reading.fused is not None and not reading.fused.is_current():
-            reading = self._last_reading = self._read_with(transform, takes_over=True)
+            reading = self._last_reading = self._read_with(transform)
         return reading
 
     @property
@@ -176,7 +177,7 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
     @transform.setter
     def transform(self, transform: Callable[[Any], Any] | None) -> None:
         if "_is_finished" in vars(self):  # else a subclass sets it before __init__ does
-            self._last_reading = self._read_with(transform, takes_over=self.fuse and transform is not None)
+            self._last_reading = self._read_with(transform)
 
     @property
     def fused(self) -> Fused | None:
@@ -253,7 +254,7 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         if data is not self.data:
             vars(view)["root"] = str(data.root)
             view._given = self._given.of(data)
-            view._last_reading = view._read_with(self.transform, takes_over=self.fused is not None)
+            view._last_reading = view._read_with(self.transform)
             view._open()
         return view
 
@@ -320,7 +321,7 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
 
     def _transformed(self, rest: Callable[[Any], Any], image: Any) -> Any:
         """Each view transformed, or the image beside its companions."""
-        if not isinstance(image, Views):
+        if not isinstance(image, Views) or isinstance(rest, EachView):
             return rest(image)
         return Views((rest(image[0]), *image[1:])) if self.companions else Views(map(rest, image))
 

@@ -1,7 +1,7 @@
-"""fuse: what a torchvision transform begins with, crop, flip and normalization, for presize to do in its place.
+"""fuse: takes over the crop, flip and normalization that a transform of torchvision or timm begins with.
 
-Recognised by class and attributes, so that torchvision is neither imported nor required. What would not come out as
-torchvision does it stays as it is.
+Transforms are recognised by class and attributes; neither library is imported or required. A transform stays as it is
+where presize's result would differ.
 """
 
 from __future__ import annotations
@@ -9,14 +9,26 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 
-from presize.datasets.crops import CenterCrop, Crop, RandomCrop, RandomResizedCrop, Resize, as_size
+from presize.codecs.pillow_resize import Filter
+from presize.datasets.crops import (
+    RANDOM_FILTERS,
+    CenterCrop,
+    Crop,
+    Interpolation,
+    RandomCrop,
+    RandomResizedCrop,
+    Resize,
+    as_size,
+)
 from presize.datasets.reading.outputs import Decode
 from presize.datasets.reading.transfer import Normalize
+from presize.datasets.traced import EachView, Traced, traced
 from presize.errors import OptionError
 from presize.formatting import plural
 from presize.options import Size
@@ -50,7 +62,8 @@ class Fused:
     """A transform in two parts: what presize does, and what is called afterwards.
 
     Attributes:
-        crop: which part of each image to decode, and to what size to bring it. None if nothing was taken over.
+        crop: which part of each image to decode, and to what size to bring it; a tuple of crops for a transform that
+            makes several views. None if nothing was taken over.
         flip: the probability of mirroring an image.
         normalize: (mean, std) of each channel, in units of 0 to 1; None leaves uint8.
         rest: what is called with each image afterwards; None if nothing is left.
@@ -60,7 +73,7 @@ class Fused:
         reason: why the first of `stays` was not taken over; empty if all were.
     """
 
-    crop: Crop | None
+    crop: Crop | tuple[Crop, ...] | None
     flip: float
     normalize: Normalize | None
     rest: Transform | None
@@ -88,18 +101,21 @@ class Fused:
 def fuse(transform: Transform | None, *, decode: Decode = "pil", data: Dataset | None = None) -> Fused:
     """Split `transform` into what presize can do as torchvision does it, and the rest.
 
-    Boxes and flips are drawn from torchvision's distributions, pixels are those that torchvision gives of PIL images,
-    and normalized values of equal pixels are within 1e-6. Taken over are, from the beginning on, a RandomResizedCrop,
-    Resize((height, width)), CenterCrop or RandomCrop, also after a Resize(N) that changes nothing because all images
-    are stored at N; and a RandomHorizontalFlip, conversions to a tensor and to float32, and a Normalize.
+    Boxes and flips are drawn from their distributions, pixels are theirs of PIL images, and normalized values of equal
+    pixels are within 1e-6. Taken over are, from the beginning on, a RandomResizedCrop (timm's, too, with
+    interpolation="random"), Resize((height, width)), CenterCrop or RandomCrop, also after a Resize(N); and a
+    RandomHorizontalFlip, conversions to a tensor and to float32, and a Normalize; and torchvision's
+    ``weights.transforms()``. All filters are taken over but nearest; of uint8 tensors bilinear alone, within one grey
+    level.
 
     Tensors are in channels-last memory, and plain, where torchvision's ToImage makes a tv_tensors.Image of a sample.
 
     Args:
-        transform: torchvision's Compose, of either version, or one of its transforms.
+        transform: torchvision's Compose, of either version, one of its or timm's transforms, or an object that does
+            nothing but call those that it holds: one, as the presets of torchvision's references, or several, of whose
+            results it returns a list or tuple, as MoCo's TwoCropsTransform and DINO's DataAugmentationDINO.
         decode: what the transform gets: "pil", or "tensor" for uint8 (channels, height, width).
-        data: the stored images. Without them, three channels are assumed, sizes are not checked, and no Resize(N) is
-            taken over.
+        data: the stored images. Without them, three channels are assumed, and sizes are not checked.
 
     Raises:
         OptionError: there is no transform, or `decode` is neither of these.
@@ -108,10 +124,18 @@ def fuse(transform: Transform | None, *, decode: Decode = "pil", data: Dataset |
         raise OptionError("fuse: needs a transform to take over; without one use crop= and flip=")
     if decode not in ("pil", "tensor"):
         raise OptionError(f"fuse: torchvision's transforms get decode='pil' or 'tensor', got {decode!r}")
+    found = traced(transform)
+    if found is not None and found.kind is not None:
+        return _fused_views(transform, found, decode, data)
+    return _fused(transform, decode, data)
+
+
+def _fused(transform: Transform, decode: Decode, data: Dataset | None, most: int | None = None) -> Fused:
+    """What can be taken over of one view's transform: `most` steps of it."""
     steps = _flat(transform)
     taking = _Taking(decode, data)
     count, reason = 0, ""
-    while count < len(steps) and not (reason := taking.take(steps[count])):
+    while count < len(steps) and count != most and not (reason := taking.take(steps[count])):
         count += 1
     names = tuple(map(repr, steps))
     if taking.crop is None:
@@ -129,11 +153,46 @@ def fuse(transform: Transform | None, *, decode: Decode = "pil", data: Dataset |
     )
 
 
+def _fused_views(transform: Transform, found: Traced, decode: Decode, data: Dataset | None) -> Fused:
+    """What can be taken over of the transforms of several views: the same of each, or the crops alone."""
+    views = [_fused(part, decode, data) for part in found.parts]
+    whole = all(view.crop is not None and view.rest is None for view in views)
+    if not whole or len({(view.flip, view.normalize, view.decode) for view in views}) > 1:
+        crops_end = [_count_until_crop(part) for part in found.parts]
+        flips = {_fused(part, decode, data, most + 1).flip for part, most in zip(found.parts, crops_end, strict=True)}
+        more = len(flips) == 1 and 0.0 not in flips
+        views = [_fused(part, decode, data, most + more) for part, most in zip(found.parts, crops_end, strict=True)]
+    names = tuple(name for view in views for name in (*view.taken, *view.stays))
+    reason = next((view.reason for view in views if view.reason), "")
+    if not all(view.crop is not None and view.decode == views[0].decode for view in views):
+        return Fused(None, 0.0, None, transform, decode, (), names, reason or "its views are of different kinds")
+    rests = tuple(view.rest for view in views)
+    return Fused(
+        tuple(view.crop for view in views),  # type: ignore[misc]  # as seen above
+        views[0].flip,
+        views[0].normalize,
+        None if rests == (None,) * len(rests) else EachView(rests, found.kind or list),
+        views[0].decode,
+        tuple(name for view in views for name in view.taken),
+        tuple(name for view in views for name in view.stays),
+        reason or "its views differ in what follows their crops",
+        (_Seen(transform, None, found.parts), *(seen for view in views for seen in view._seen)),
+    )
+
+
+def _count_until_crop(transform: Transform) -> int:
+    """How many steps a transform has up to its crop, with that."""
+    crops = ("RandomResizedCrop", "RandomResizedCropAndInterpolation", "CenterCrop", "RandomCrop")
+    steps = _flat(transform)
+    return next((at + 1 for at, step in enumerate(steps) if type(step).__name__ in crops), len(steps))
+
+
 class _Taking:
     """What has been taken over so far.
 
     Attributes:
         form: what an image is by then: "pil", or a tensor of "uint8" or "float".
+        resized: N and the filter of a Resize(N) before the crop.
         to_image: the ToImage that was taken over last: what follows gets a tv_tensors.Image. Empty if there is none.
     """
 
@@ -143,6 +202,7 @@ class _Taking:
         self.form: Literal["pil", "uint8", "float"] = "pil" if decode == "pil" else "uint8"
         self.to_image: list[Any] = []
         self.crop: Crop | None = None
+        self.resized: tuple[int, Any] | None = None
         self.flip = 0.0
         self.normalize: Normalize | None = None
         self._seen: set[str] = set()
@@ -150,13 +210,15 @@ class _Taking:
     def take(self, step: Any) -> str:
         """Take over one more transform, or say why not."""
         name = type(step).__name__
-        if not _is_torchvisions(type(step)):
-            bases = [base.__name__ for base in type(step).__mro__ if _is_torchvisions(base)]
-            known = [base for base in bases if base in _KNOWN or base == "Compose"]
-            return f"{name} is a subclass of {known[0]}" if known else f"{name} is not one of torchvision's transforms"
-        if name not in _KNOWN:
-            return f"presize does not take over {name}"
-        take, attributes = _KNOWN[name]
+        known = _known(type(step))
+        if known is None:
+            bases = [base.__name__ for base in type(step).__mro__[1:] if _known(base) or _is_compose(base)]
+            if bases:
+                return f"{name} is a subclass of {bases[0]}"
+            if _library(type(step)):
+                return f"presize does not take over {name}"
+            return f"{name} is not one of torchvision's transforms"
+        take, attributes = known
         if unknown := _unknown(step, attributes):
             return f"{name} has {', '.join(unknown)}, which presize does not know"
         if self.data is not None and self.data.manifest.color == "keep":
@@ -169,50 +231,85 @@ class _Taking:
             return f"{name}: {error}"
 
     def resized_crop(self, step: Any) -> str:
-        scale, ratio = tuple(step.scale), tuple(step.ratio)
-        return (
-            _one_side(step)
-            or self._not_resampled(step)
-            or self._cut(RandomResizedCrop(_size(step), scale, ratio, exact=True))
-        )
+        filter, reason = self._filter(step)
+        if reason := reason or _one_side(step) or self._after_resize():
+            return reason
+        how: dict[str, Any] = {"exact": True, "interpolation": filter}
+        return self._cut(RandomResizedCrop(_size(step), tuple(step.scale), tuple(step.ratio), **how))
 
     def resize(self, step: Any) -> str:
         if step.max_size is not None:
             return f"Resize has max_size={step.max_size}"
-        if not isinstance(step.size, int) and len(step.size) == 2:
-            return self._not_resampled(step) or self._cut(Resize(_size(step)))
-        shorter = step.size if isinstance(step.size, int) else step.size[0]
+        return self._resize(step, step.size)
+
+    def _resize(self, step: Any, size: Any) -> str:
+        filter, reason = self._filter(step)
+        if reason:
+            return reason
+        if not isinstance(size, int) and len(size) == 2:
+            return self._after_resize() or self._cut(Resize(Size(*size), interpolation=filter))
+        shorter = size if isinstance(size, int) else size[0]
         if self.crop is not None:
             return f"Resize({shorter}) comes after the crop"
-        if self.data is None:
-            return f"whether Resize({shorter}) changes anything depends on the stored images: pass data="
-        others = int((np.minimum(*_sides(self.data)) != shorter).sum())
-        if not others:
-            return ""  # it would return each image as it is
-        return (
-            f"Resize({shorter}) would resize {plural(others, 'stored image')} of {len(self.data)}; build with "
-            f"--size {shorter} --upscale"
-        )
-
-    def _not_resampled(self, step: Any) -> str:
-        """Why presize cannot resize as this does; empty if it can."""
-        name = type(step).__name__
-        how = getattr(step.interpolation, "value", step.interpolation)
-        if how not in ("bilinear", _PIL_BILINEAR):
-            return f"{name} has interpolation={how}, and presize's is bilinear"
-        if self.form == "float":
-            return f"{name} comes after the conversion to float"
-        if self.form == "uint8" and step.antialias is not True:  # of PIL images, it always antialiases
-            return f"{name} has antialias={step.antialias}, and presize always antialiases"
+        if self.resized is not None:
+            return "it is a second Resize"
+        self.resized = shorter, filter
         return ""
 
+    def _after_resize(self) -> str:
+        """Why a crop cannot be resized after Resize(N); empty if there was none, or it changes nothing."""
+        if self.resized is None or self._is_stored_at(self.resized[0]):
+            return ""
+        return f"it comes after Resize({self.resized[0]}), which may resize images"
+
+    def _is_stored_at(self, shorter: int) -> bool:
+        return self.data is not None and not (np.minimum(*_sides(self.data)) != shorter).any()
+
+    def _filter(self, step: Any) -> tuple[Any, str]:
+        """How a transform resizes, and why presize cannot do so; that is empty if it can."""
+        name = type(step).__name__
+        hows = step.interpolation if isinstance(step.interpolation, (tuple, list)) else (step.interpolation,)
+        filters = tuple(_FILTERS.get(getattr(how, "value", how)) for how in hows)
+        filter: Interpolation | None = "random" if filters == RANDOM_FILTERS else filters[0]
+        if filter is None or (len(filters) > 1 and filter != "random"):
+            how = " ".join(str(getattr(how, "value", how)) for how in hows)
+            return None, f"{name} has interpolation={how}, which presize does not do"
+        if self.form == "float":
+            return None, f"{name} comes after the conversion to float"
+        if self.form == "uint8":  # of PIL images, it always antialiases
+            if getattr(step, "antialias", None) is not True:
+                return None, f"{name} has antialias={getattr(step, 'antialias', None)}, and presize always antialiases"
+            if filter != "bilinear":  # torch's bicubic differs by more than one grey level
+                return None, f"{name} has interpolation={filter}, and gets tensors"
+        return filter, ""
+
     def center_crop(self, step: Any) -> str:
-        return self._too_small(_size(step)) or self._cut(CenterCrop(_size(step)))
+        return self._center_crop(_size(step))
+
+    def _center_crop(self, size: Size) -> str:
+        if self.resized is None or self._is_stored_at(self.resized[0]):
+            return self._too_small(size) or self._cut(CenterCrop(size))
+        shorter, filter = self.resized
+        if filter == "random" or max(size) > shorter:
+            return f"CenterCrop({size.height}, {size.width}) is larger than Resize({shorter}) makes images"
+        return self._cut(CenterCrop(size, resize=shorter, interpolation=filter))
 
     def random_crop(self, step: Any) -> str:
         if step.padding is not None or step.pad_if_needed:
             return f"RandomCrop has padding={step.padding}, pad_if_needed={step.pad_if_needed}"
-        return _one_side(step) or self._too_small(_size(step)) or self._cut(RandomCrop(_size(step)))
+        size = _size(step)
+        return _one_side(step) or self._after_resize() or self._too_small(size) or self._cut(RandomCrop(size))
+
+    def classification(self, step: Any) -> str:
+        """torchvision's preset for evaluation."""
+        if self.crop is not None or self._seen:
+            return "ImageClassification comes after other transforms"
+        reason = self._resize(step, step.resize_size) or self._center_crop(_size(SimpleNamespace(size=step.crop_size)))
+        if reason:
+            self.resized = None
+            return reason
+        self._to_float()
+        return self.take_normalize(step)
 
     def _too_small(self, size: Size) -> str:
         if self.data is None:
@@ -250,6 +347,13 @@ class _Taking:
         if torch.get_default_dtype() != torch.float32:
             return f"ToTensor makes {torch.get_default_dtype()}, torch's default dtype, and presize float32"
         return self._to_float()
+
+    def maybe_to_tensor(self, step: Any) -> str:
+        """timm's: tensors are left as they are."""
+        return self.to_tensor(step) if self.form == "pil" else ""
+
+    def maybe_pil_to_tensor(self, step: Any) -> str:
+        return self.pil_to_tensor(step) if self.form == "pil" else ""
 
     def pil_to_tensor(self, step: Any) -> str:
         if self.form != "pil":
@@ -292,11 +396,21 @@ class _Taking:
         return ""
 
 
-_PIL_BILINEAR = 2
+_FILTERS: dict[Any, Filter] = {
+    **{name: name for name in ("bilinear", "bicubic", "lanczos", "hamming", "box")},
+    **{1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"},
+}
+"""By torchvision's names, and by Pillow's numbers."""
 
-_KNOWN: dict[str, tuple[Callable[[_Taking, Any], str], set[str]]] = {
+_Take = tuple[Callable[[_Taking, Any], str], set[str]]
+
+_TORCHVISIONS: dict[str, _Take] = {
     "CenterCrop": (_Taking.center_crop, {"size"}),
     "ConvertImageDtype": (_Taking.convert, {"dtype"}),
+    "ImageClassification": (
+        _Taking.classification,
+        {"crop_size", "resize_size", "mean", "std", "interpolation", "antialias"},
+    ),
     "Normalize": (_Taking.take_normalize, {"mean", "std", "inplace"}),
     "PILToTensor": (_Taking.pil_to_tensor, set()),
     "RandomCrop": (_Taking.random_crop, {"size", "padding", "pad_if_needed", "fill", "padding_mode"}),
@@ -310,11 +424,29 @@ _KNOWN: dict[str, tuple[Callable[[_Taking, Any], str], set[str]]] = {
 }
 """The classes of torchvision.transforms, of both versions, that can be taken over, with all attributes they have."""
 
+_TIMMS: dict[str, _Take] = {
+    "MaybePILToTensor": (_Taking.maybe_pil_to_tensor, set()),
+    "MaybeToTensor": (_Taking.maybe_to_tensor, set()),
+    "RandomResizedCropAndInterpolation": (_Taking.resized_crop, {"size", "scale", "ratio", "interpolation"}),
+}
+"""Those of timm.data.transforms."""
+
 _EVERY_MODULE_HAS = frozenset(vars(torch.nn.Module()))
 
 
-def _is_torchvisions(kind: type) -> bool:
-    return kind.__module__.startswith("torchvision.transforms.")
+def _library(kind: type) -> dict[str, _Take]:
+    """The transforms that are known of the library that a class is from; empty for others."""
+    if kind.__module__.startswith("torchvision.transforms."):
+        return _TORCHVISIONS
+    return _TIMMS if kind.__module__ == "timm.data.transforms" else {}
+
+
+def _known(kind: type) -> _Take | None:
+    return _library(kind).get(kind.__name__)
+
+
+def _is_compose(kind: type) -> bool:
+    return kind.__name__ == "Compose" and _library(kind) is _TORCHVISIONS
 
 
 def _unknown(step: Any, attributes: set[str]) -> list[str]:
@@ -325,7 +457,7 @@ def _unknown(step: Any, attributes: set[str]) -> list[str]:
 
 
 def _taken(step: Any) -> _Seen:
-    own = _KNOWN[type(step).__name__][1] if type(step).__name__ in _KNOWN else set()  # none of a composition
+    _, own = _known(type(step)) or (None, set())  # none of a composition
     known = own | {"_forward_hooks", "_forward_pre_hooks"}
     names = tuple(name for name in vars(step) if name in known)
     return _Seen(step, names, _values(step, names))
@@ -346,13 +478,19 @@ def _values(step: Any, names: Sequence[str]) -> tuple[Any, ...]:
 
 def _is_composition(transform: Any) -> bool:
     kind = type(transform)
-    is_compose = kind is torch.nn.Sequential or (_is_torchvisions(kind) and kind.__name__ == "Compose")
-    return is_compose and not _unknown(transform, {"transforms"})
+    if kind is torch.nn.Sequential or _is_compose(kind):
+        return not _unknown(transform, {"transforms"})
+    found = None if _library(kind) else traced(transform)
+    return found is not None and found.kind is None
 
 
 def _parts(composition: Any) -> Sequence[Any]:
-    if isinstance(composition, torch.nn.Sequential):
+    kind = type(composition)
+    if kind is torch.nn.Sequential:
         return tuple(composition)
+    if not _is_compose(kind):
+        found = traced(composition)
+        return () if found is None else found.parts
     parts: Sequence[Any] = composition.transforms
     return parts
 
@@ -374,6 +512,8 @@ def _flat(transform: Any) -> list[Any]:
 
 
 def _composed(transform: Any, steps: Sequence[Any]) -> Transform:
+    while not _is_compose(type(transform)) and type(transform) is not torch.nn.Sequential:
+        (transform,) = _parts(transform)
     rest: Transform = type(transform)(*steps) if isinstance(transform, torch.nn.Sequential) else type(transform)(steps)
     return rest
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -67,6 +68,10 @@ class SampleImages:
         if not takes_over:
             return TransformedImages(self, transform, transform)
         fused = fuse(transform, decode=self.decode, data=self.data)  # type: ignore[arg-type]
+        if isinstance(fused.crop, tuple) and self.companions:
+            reason = "companions come with one view of their image"
+            stays = fused.taken + fused.stays
+            fused = replace(fused, crop=None, rest=transform, decode=self.decode, taken=(), stays=stays, reason=reason)
         images = self.of(self.data, fused.decode)
         if fused.crop is not None:
             images.cropped(fused.crop, fused.flip, fused.normalize)

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from presize.builder.to_url import build_to_url
     from presize.codecs.jpeg.tiles import cut_jpeg
     from presize.codecs.source_facts import unpack_facts
+    from presize.codecs.stored_value import decode_jpeg
     from presize.machine_check import MachineReport, doctor
     from presize.measure.bench import bench
     from presize.measure.bench_options import BenchOptions
@@ -82,6 +83,7 @@ _HOMES = {
     "builder.to_url": "build_to_url",
     "codecs.jpeg.tiles": "cut_jpeg",
     "codecs.source_facts": "unpack_facts",
+    "codecs.stored_value": "decode_jpeg",
     "machine_check": "MachineReport doctor",
     "measure.bench": "bench",
     "measure.bench_options": "BenchOptions",
@@ -151,6 +153,7 @@ __all__ = [
     "build_part",
     "build_to_url",
     "cut_jpeg",
+    "decode_jpeg",
     "derive_dataset",
     "doctor",
     "export_dataset",

@@ -11,10 +11,20 @@ import torch
 
 from presize.codecs.jpeg import decoder as jpeg_decoder
 from presize.codecs.stored_value import DAMAGE
-from presize.datasets.crops import DECODE_SCALES, Crop, CropGeometry, Crops, as_size, check_crops
+from presize.datasets.crops import DECODE_SCALES, RANDOM_FILTERS, Crop, CropGeometry, Crops, as_size, check_crops
 from presize.datasets.reading.batch import ImageFormat
 from presize.datasets.reading.draws import uniform
-from presize.datasets.reading.regions import Box, Region, View, cut_region, read_region, read_values, uncut_region
+from presize.datasets.reading.regions import (
+    Box,
+    Region,
+    Sampling,
+    View,
+    cut_region,
+    read_region,
+    read_values,
+    uncut_region,
+)
+from presize.datasets.reading.resample import resizes_parts
 from presize.errors import DatasetError, OptionError
 from presize.store.dataset import Dataset
 
@@ -64,11 +74,13 @@ class _Drawn(NamedTuple):
         shapes: (height, width) of the images, in pixels, (n, 2).
         boxes: (n, views, 4).
         flips: (n, views).
+        samplings: for each view, n of them.
     """
 
     shapes: Ints
     boxes: Ints
     flips: npt.NDArray[np.bool_]
+    samplings: Sequence[Sequence[Sampling]]
 
 
 class BatchReader:
@@ -202,24 +214,32 @@ class BatchReader:
 
     def shown(self, samples: Ints, seed: int, epoch: int, keys: Ints) -> list[CropGeometry]:
         """What read() shows of each of `samples`, in the first view; arguments as for read()."""
-        _, boxes, flips = self._draw(samples, seed, epoch, keys)
-        size = self.shape[:2]
-        first = zip(boxes[:, 0].tolist(), flips[:, 0].tolist(), strict=True)
-        return [CropGeometry(tuple(box), size, flip) for box, flip in first]
+        shapes, boxes, flips, samplings = self._draw(samples, seed, epoch, keys)
+        height, width, _ = self.shape
+        shown = boxes[:, 0].tolist()
+        for i, (_, window) in enumerate(samplings[0]):
+            if window is not None:  # its box is larger, by what the filter reaches
+                y_step, x_step = (shapes[i] / window[:2]).tolist()
+                shown[i] = window[2] * y_step, window[3] * x_step, height * y_step, width * x_step
+        first = zip(shown, flips[:, 0].tolist(), strict=True)
+        return [CropGeometry(tuple(box), (height, width), flip) for box, flip in first]
 
     def _draw(self, samples: Ints, seed: int, epoch: int, keys: Ints) -> _Drawn:
         heights = np.maximum(self.data.numbers("height")[samples].astype(np.int64), 1)  # an index may be damaged
         widths = np.maximum(self.data.numbers("width")[samples].astype(np.int64), 1)
         boxes = np.empty((len(samples), len(self._views), 4), np.int64)
         flips = np.empty(boxes.shape[:2], np.bool_)
+        all_of_it = np.stack((np.zeros_like(heights), np.zeros_like(heights), heights, widths), axis=1)
+        samplings = []
         for view, crop in enumerate(self._views):
             random = uniform(seed, epoch, keys, 1 + (0 if crop is None else crop.draws), view)
             flips[:, view] = random[:, 0] < self.flip
-            if crop is None:
-                boxes[:, view] = np.stack((np.zeros_like(heights), np.zeros_like(heights), heights, widths), axis=1)
+            if crop is None or (_resizes_first(crop) and not resizes_parts(np.uint16 if self.deep else np.uint8)):
+                boxes[:, view] = all_of_it
             else:
                 boxes[:, view] = crop.boxes(heights, widths, random[:, 1:])
-        return _Drawn(np.stack((heights, widths), axis=1), boxes, flips)
+            samplings.append(_samplings(crop, heights, widths, random))
+        return _Drawn(np.stack((heights, widths), axis=1), boxes, flips, samplings)
 
     def _fill(self, out: Sequence[Pixels], samples: Ints, wanted: Ints, drawn: _Drawn, skip: bool) -> list[Skipped]:
         skipped: list[Skipped] = []
@@ -232,15 +252,16 @@ class BatchReader:
         numbers: Sequence[int] = samples[wanted].tolist()
         positions = wanted.tolist()
         parts = self._parts(drawn.boxes[wanted])
-        shapes, boxes, flips = (array.tolist() for array in drawn)
+        shapes, boxes, flips = (array.tolist() for array in drawn[:3])
         if self.rows.dtype == torch.uint16:
             out = [rows.view(np.uint16) for rows in out[: self.views]]
         for at, regions in self._regions(numbers, parts, leave_out):
             position = positions[at]
             shape, box, flip = tuple(shapes[position]), boxes[position], flips[position]
             try:
-                for (_, views, scale), region in zip(parts[at], regions, strict=True):
-                    self.rows.fill([View(out[i][position], box[i], flip[i]) for i in views], region, shape, scale)
+                for (_, parts_views, scale), region in zip(parts[at], regions, strict=True):
+                    views = [View(out[i][position], box[i], flip[i], drawn.samplings[i][position]) for i in parts_views]
+                    self.rows.fill(views, region, shape, scale)
             except DAMAGE as error:
                 leave_out(at, self.data.damage(numbers[at], error))
         return skipped
@@ -305,6 +326,22 @@ class BatchReader:
     def _too_large(self, sample: int) -> str:
         height, width = self.data.numbers("height")[sample], self.data.numbers("width")[sample]
         return str(self.data.damage(sample, f"{width} x {height} pixels, more than max_pixels={self.data.max_pixels}"))
+
+
+def _resizes_first(crop: Crop) -> bool:
+    """Return whether `crop` resizes whole images, and cuts them then."""
+    return getattr(crop, "resize", None) is not None
+
+
+def _samplings(crop: Crop | None, heights: Ints, widths: Ints, random: npt.NDArray[np.float64]) -> Sequence[Sampling]:
+    """How `crop` samples each image."""
+    interpolation: Any = getattr(crop, "interpolation", "bilinear")
+    if crop is not None and _resizes_first(crop):
+        windows = crop.windows(heights, widths).tolist()  # type: ignore[attr-defined]
+        return [Sampling(interpolation, tuple(window)) for window in windows]
+    if interpolation != "random":
+        return [Sampling(interpolation)] * len(heights)
+    return [Sampling(RANDOM_FILTERS[second]) for second in (random[:, -1] >= 0.5).tolist()]
 
 
 def _around(boxes: Ints, members: npt.NDArray[np.bool_]) -> tuple[Ints, npt.NDArray[np.bool_]]:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from presize.codecs.jpeg import decoder as jpeg_decoder
 from presize.codecs.jpeg.segments import coded_size
 from presize.codecs.jpeg.tiles import cut_jpeg
+from presize.codecs.pillow_resize import Filter, Whole
 from presize.codecs.resize import Box as ResizeBox
 from presize.codecs.resize import Target, resize
 from presize.codecs.stored_value import check_shape, decode_value
@@ -62,6 +63,19 @@ def cut_region(value: bytes | memoryview, box: Box) -> Region:
     return Region("jpeg", *part, False, box)
 
 
+class Sampling(NamedTuple):
+    """How a box becomes the pixels of a row.
+
+    Attributes:
+        filter: of resizing.
+        window: (height, width, top, left), in pixels: the size to which the whole image is resized, and where the row
+            begins in that; the box is what it takes. None resizes the box to the row.
+    """
+
+    filter: Filter = "bilinear"
+    window: tuple[int, int, int, int] | None = None
+
+
 class View(NamedTuple):
     """A part of an image, and where it goes.
 
@@ -70,11 +84,13 @@ class View(NamedTuple):
             width, 1) grey, C-contiguous. Stored grey becomes RGB where it has three channels.
         box: in the image.
         flip: mirror left to right.
+        sampling: how the box becomes `out`.
     """
 
     out: Pixels
     box: Box
     flip: bool = False
+    sampling: Sampling = Sampling()
 
 
 def read_region(views: Sequence[View], region: Region, shape: tuple[int, int], scale: int = 1) -> None:
@@ -91,23 +107,24 @@ def read_region(views: Sequence[View], region: Region, shape: tuple[int, int], s
     """
     top, left, _, _ = region.box
     pixels = _decoded(region, shape, views[0].out, scale)
-    for out, (y, x, height, width), flip in views:
+    for out, (y, x, height, width), flip, (filter, window) in views:
         part = ((y - top) // scale, (x - left) // scale, height // scale, width // scale)
-        resample(_part(pixels, part), out, flip)
+        whole = None if window is None else Whole(shape, (y, x), window[:2], window[2:])
+        resample(_part(pixels, part), out, flip, filter, whole)
 
 
 def read_values(views: Sequence[View], region: Region, shape: tuple[int, int], scale: int = 1) -> None:  # noqa: ARG001
     """As read_region, of a companion whose pixels are numbers: each of those in the result is one of the image.
 
     Args:
-        views: one; its `out` is uint8 or uint16 (height, width, 1).
+        views: one; its `out` is uint8 or uint16 (height, width, 1), and its filter is always nearest.
         region, shape: as in read_region.
         scale: without meaning.
 
     Raises:
         ValueError, ImageError: the value is damaged, or has several channels.
     """
-    ((out, box, flip),) = views
+    ((out, box, flip, (_, window)),) = views
     values = decode_value(memoryview(region.data), region.format, "exact", shape, _limit(shape))
     if values.ndim > 2:
         raise ValueError(
@@ -116,7 +133,11 @@ def read_values(views: Sequence[View], region: Region, shape: tuple[int, int], s
     if values.itemsize > out.itemsize:
         raise ValueError(f"it has {values.itemsize * 8} bits, and the manifest says {out.itemsize * 8}")
     height, width, _ = out.shape
-    part = resize(values, Target(ResizeBox(*box), Size(height, width)), "nearest", "pillow")
+    if window is None:
+        part = resize(values, Target(ResizeBox(*box), Size(height, width)), "nearest", "pillow")
+    else:
+        resized = resize(values, Target(ResizeBox(0, 0, *shape), Size(*window[:2])), "nearest", "pillow")
+        part = resized[window[2] : window[2] + height, window[3] : window[3] + width]
     out[:, :, 0] = part[:, ::-1] if flip else part
 
 

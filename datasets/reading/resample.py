@@ -1,4 +1,4 @@
-"""Pixels of a box -> a row of a batch: bilinear, antialiased where it shrinks. Pure, thread-safe.
+"""Pixels of a box -> a row of a batch: by one of Pillow's filters, antialiased where it shrinks. Pure, thread-safe.
 
 Of 8 bits, the result is that of the installed Pillow, which torchvision and most training scripts resize with:
 presize.codecs.pillow_resize makes the same bytes in a fraction of the time, where it is compiled. Of 16 bits, which
@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 from PIL import Image
 
-from presize.codecs.pillow_resize import installed_order, resize
+from presize.codecs.pillow_resize import Filter, Whole, installed_order, is_available, resize
 
 Pixels = npt.NDArray[Any]
 
@@ -23,42 +23,70 @@ _MODES = {1: "L", 3: "RGB", 4: "RGBX"}
 """By the number of channels. X, because Pillow would multiply colours by alpha."""
 
 
-def resample(pixels: Pixels, out: Pixels, flip: bool) -> None:
+def resample(pixels: Pixels, out: Pixels, flip: bool, filter: Filter = "bilinear", whole: Whole | None = None) -> None:
     """Bring `pixels` to the size of `out`.
 
     Args:
         pixels: uint8 or uint16, (height, width, channels), or (height, width) for one channel. May be a view.
         out: filled; of the same type, (height, width, channels), C-contiguous, 1, 3 or 4 channels.
         flip: mirror left to right.
+        filter: of resizing.
+        whole: the image of which `pixels` and `out` are parts; all of it, unless resizes_parts(the type of `pixels`).
     """
     pixels = pixels.reshape(*pixels.shape[:2], out.shape[2])
-    if pixels.shape == out.shape:
+    if whole is not None and whole.shape == whole.size:
+        pixels, whole = _cut(pixels, out, whole.corner[0] - whole.start[0], whole.corner[1] - whole.start[1]), None
+    if whole is None and pixels.shape == out.shape:
         np.copyto(out, pixels)
-    elif pixels.dtype != np.uint8:
-        _by_torch(pixels, out)
-    elif _by_compiled_code(pixels, out, flip):
+    elif _by_compiled_code(pixels, out, flip, filter, whole):
         return
+    elif whole is None:
+        _by_library(pixels, out, filter)
     else:
-        by_pillow(pixels, out)
+        resized = np.empty((*whole.size, out.shape[2]), out.dtype)
+        _by_library(pixels, resized, filter)
+        np.copyto(out, _cut(resized, out, *whole.corner))
     if flip:
         cv2.flip(out, 1, dst=out)
 
 
-def _by_compiled_code(pixels: Pixels, out: Pixels, flip: bool) -> bool:
+def resizes_parts(dtype: npt.DTypeLike) -> bool:
+    """Return whether a part of a resized image can be made from a part of the image: Pillow resizes whole ones."""
+    return dtype == np.uint8 and installed_order() != "another" and is_available()
+
+
+def _cut(pixels: Pixels, out: Pixels, top: int, left: int) -> Pixels:
+    return pixels[top : top + out.shape[0], left : left + out.shape[1]]
+
+
+def _by_compiled_code(pixels: Pixels, out: Pixels, flip: bool, filter: Filter, whole: Whole | None) -> bool:
     """Resize as the installed Pillow does; False where that is not known, or nothing is compiled."""
     order = installed_order()
-    if order == "another":
+    if order == "another" or pixels.dtype != np.uint8:
         return False
     vertical_first = order == "vertical when it shrinks more"
-    return resize(pixels, out.shape[:2], "bilinear", vertical_first=vertical_first, flip=flip, out=out) is not None
+    how: dict[str, Any] = {"vertical_first": vertical_first, "flip": flip, "out": out, "whole": whole}
+    return resize(pixels, out.shape[:2], filter, **how) is not None
 
 
-def by_pillow(pixels: Pixels, out: Pixels) -> None:
+def _by_library(pixels: Pixels, out: Pixels, filter: Filter) -> None:
+    if pixels.dtype == np.uint8:
+        by_pillow(pixels, out, filter)
+    elif filter == "bilinear":
+        _by_torch(pixels, out)
+    else:  # Pillow has none of 16 bits, but floats
+        for channel in range(out.shape[2]):
+            image = Image.fromarray(pixels[:, :, channel].astype(np.float32))
+            resized = np.asarray(image.resize(out.shape[1::-1], Image.Resampling[filter.upper()]))
+            out[:, :, channel] = resized.round().clip(0, np.iinfo(out.dtype).max)
+
+
+def by_pillow(pixels: Pixels, out: Pixels, filter: Filter = "bilinear") -> None:
     """Resize uint8 (height, width, channels) by the installed Pillow."""
     height, width, channels = out.shape
     source = (pixels.shape[1], pixels.shape[0])
     image = Image.frombuffer(_MODES[channels], source, np.ascontiguousarray(pixels), "raw", _MODES[channels], 0, 1)
-    np.copyto(out, np.asarray(image.resize((width, height), Image.Resampling.BILINEAR)).reshape(out.shape))
+    np.copyto(out, np.asarray(image.resize((width, height), Image.Resampling[filter.upper()])).reshape(out.shape))
 
 
 def _by_torch(pixels: Pixels, out: Pixels) -> None:

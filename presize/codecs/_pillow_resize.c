@@ -16,10 +16,11 @@
 static PyObject *table(PyObject *self, PyObject *arguments)
 {
     (void)self;
-    Axis axis;
+    Axis axis = {0};
     int filter, mirrored, flipped, level;
-    if (!PyArg_ParseTuple(arguments, "iffiiippi", &axis.inputs, &axis.begin, &axis.end, &axis.outputs, &filter,
-                          &axis.channels, &mirrored, &flipped, &level))
+    if (!PyArg_ParseTuple(arguments, "iffiiippi|iiii", &axis.inputs, &axis.begin, &axis.end, &axis.outputs, &filter,
+                          &axis.channels, &mirrored, &flipped, &level, &axis.whole_inputs, &axis.whole_outputs,
+                          &axis.skipped_inputs, &axis.skipped_outputs))
         return NULL;
     if (filter < 0 || filter >= FILTERS || axis.channels < 0 || axis.channels > MOST_CHANNELS || level < 0 ||
         level >= LEVELS) {

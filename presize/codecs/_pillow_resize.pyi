@@ -12,6 +12,10 @@ def table(
     mirrored: bool,
     flipped: bool,
     level: int,
+    whole_inputs: int = ...,
+    whole_outputs: int = ...,
+    skipped_inputs: int = ...,
+    skipped_outputs: int = ...,
     /,
 ) -> bytes | None: ...
 def resize(

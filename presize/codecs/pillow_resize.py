@@ -19,7 +19,7 @@ import math
 import zlib
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -47,6 +47,22 @@ _KEPT_WEIGHTS = 8000
 """Of a table that is kept: it then has some 45 kB at most, and 10 kB for a crop of that kind."""
 
 
+class Whole(NamedTuple):
+    """The image whose part is resized, to a part of the result. All in pixels.
+
+    Attributes:
+        shape: its (height, width).
+        start: (top, left) of the part that `pixels` are; they hold all that the filter needs.
+        size: (height, width) to which it would be resized.
+        corner: (top, left) of the part of that which is made.
+    """
+
+    shape: tuple[int, int]
+    start: tuple[int, int]
+    size: tuple[int, int]
+    corner: tuple[int, int]
+
+
 def resize(
     pixels: Pixels,
     size: tuple[int, int],
@@ -56,6 +72,7 @@ def resize(
     vertical_first: bool = False,
     flip: bool = False,
     out: Pixels | None = None,
+    whole: Whole | None = None,
 ) -> Pixels | None:
     """Return what Pillow's resize makes of an image. Thread-safe; releases the GIL.
 
@@ -71,6 +88,7 @@ def resize(
             first, always.
         flip: mirror the result left to right.
         out: filled and returned; uint8, C-contiguous, of the shape of the result; must not overlap `pixels`.
+        whole: the image, if `pixels` and the result are parts of it; it decides the order of passes. Not with `box`.
 
     Returns:
         uint8 (height, width) or (height, width, channels), C-contiguous. None for pixels, sizes or boxes that are not
@@ -83,11 +101,11 @@ def resize(
         ValueError: `out` has another shape or memory layout.
     """
     module = compiled.trusted()
-    if module is None or (not vertical_first and _is_tall(pixels.shape, size[0])):
+    tall = (pixels.shape, size[0]) if whole is None else (whole.shape, whole.size[0])
+    if module is None or (not vertical_first and _is_tall(*tall)):
         return None
-    return resize_by(
-        module, pixels, size, filter, box, vertical_first=vertical_first, flip=flip, out=out, level=module.level()
-    )
+    how: dict[str, Any] = {"vertical_first": vertical_first, "flip": flip, "out": out, "whole": whole}
+    return resize_by(module, pixels, size, filter, box, **how, level=module.level())
 
 
 def _is_tall(shape: tuple[int, ...], height: int) -> bool:
@@ -110,6 +128,7 @@ def resize_by(
     vertical_first: bool = False,
     flip: bool = False,
     out: Pixels | None = None,
+    whole: Whole | None = None,
     level: int,
 ) -> Pixels | None:
     """As resize(), by `module` (_pillow_resize.c), with instructions up to a level: 0 for plain C, 1 for AVX2, 2 for
@@ -127,6 +146,8 @@ def resize_by(
         return None
     if mirrored:
         pixels = pixels[:, ::-1]
+    if whole is not None:
+        return _resize_part(module, pixels, whole, filter, size, vertical_first, mirrored, flip, out, level)
     left, top, right, bottom = 0.0, 0.0, float(columns), float(rows)
     if box is not None:
         left, top, right, bottom = box
@@ -142,7 +163,61 @@ def resize_by(
         across = _table(module, columns, left, right, width, filter, channels, mirrored, flip, level)
         if across is None:
             return None
-    result = (height, width, *shape[2:])
+    vertical_first = vertical_first and rows - height > 0 and rows - height > 2 * (columns - width)
+    return _resized(module, pixels, size, across, down, vertical_first, mirrored != flip, out, level)
+
+
+def _resize_part(
+    module: ModuleType,
+    pixels: Pixels,
+    whole: Whole,
+    filter: Filter,
+    size: tuple[int, int],
+    vertical_first: bool,
+    mirrored: bool,
+    flip: bool,
+    out: Pixels | None,
+    level: int,
+) -> Pixels | None:
+    """As resize_by() of a part of an image."""
+    channels = pixels.shape[2] if pixels.ndim == 3 else 1
+    tables: list[bytes | None] = []
+    for axis in (0, 1):
+        inputs, outputs = pixels.shape[axis], size[axis]
+        shape, start, resized, corner = (sides[axis] for sides in whole)
+        if shape == resized:  # this axis is not resized, only cut
+            begin = corner - start
+            if not 0 <= begin <= inputs - outputs:
+                return None
+            # Mirrored pixels are turned round here, from right to left.
+            begin = inputs - outputs - begin if axis and mirrored else begin
+            pixels = pixels[begin : begin + outputs] if axis == 0 else pixels[:, begin : begin + outputs]
+            tables.append(None)
+            continue
+        turned = (channels, mirrored, flip, level) if axis else (0, False, False, 0)
+        table = _table(module, inputs, 0.0, float(shape), outputs, filter, *turned, shape, resized, start, corner)
+        if table is None:
+            return None
+        tables.append(table)
+    down, across = tables
+    rows, columns = (whole.shape[axis] - whole.size[axis] for axis in (0, 1))
+    vertical_first = vertical_first and rows > 0 and rows > 2 * columns
+    return _resized(module, pixels, size, across, down, vertical_first, mirrored != flip, out, level)
+
+
+def _resized(
+    module: ModuleType,
+    pixels: Pixels,
+    size: tuple[int, int],
+    across: bytes | None,
+    down: bytes | None,
+    vertical_first: bool,
+    turned: bool,
+    out: Pixels | None,
+    level: int,
+) -> Pixels:
+    """`pixels` resized by tables of weights, and mirrored if `turned`, for which a table of columns sees itself."""
+    result = (*size, *pixels.shape[2:])
     if out is None:
         out = np.empty(result, np.uint8)
     elif out.shape != result or out.dtype != _UINT8 or not out.flags.c_contiguous:
@@ -150,9 +225,8 @@ def resize_by(
     if across is None and down is None:
         out[:] = pixels
     else:
-        vertical_first = vertical_first and rows - height > 0 and rows - height > 2 * (columns - width)
         module.resize(pixels, out, across, down, vertical_first, level)
-    if across is None and mirrored != flip:  # else the table mirrors
+    if across is None and turned:
         out[:] = out[:, ::-1].copy()
     return out
 
@@ -173,9 +247,11 @@ def _table(
     mirrored: bool,
     flipped: bool,
     level: int,
+    *part: int,
 ) -> bytes | None:
-    """The weights of an axis; those of usual sizes are kept."""
-    axis = (inputs, begin, end, outputs, _NUMBERS[filter], channels, mirrored, flipped, level)
+    """The weights of an axis; those of usual sizes are kept. `part` is for parts: inputs and outputs of the whole, and
+    how many of them are skipped."""
+    axis = (inputs, begin, end, outputs, _NUMBERS[filter], channels, mirrored, flipped, level, *part)
     taps = 2 * _SUPPORT[filter] * max(outputs, end - begin) + outputs  # of all outputs, at most
     is_small = (channels or 1) * taps < _KEPT_WEIGHTS
     return _kept_table(module.table, *axis) if is_small else module.table(*axis)

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from presize.codecs.jpeg import decoder as jpeg_decoder
 from presize.codecs.jpeg.segments import coded_size
-from presize.errors import ImageError
+from presize.errors import ImageError, OptionError
 from presize.options import MAX_PIXELS, Color, Format, StoredColor
 
 Pixels = npt.NDArray[Any]
@@ -71,6 +71,52 @@ def decode_value(
         pixels = decode.decode(bytes(value), wanted, shape[0] * shape[1]).pixels
     check_shape((pixels.shape[0], pixels.shape[1]), shape)
     return pixels
+
+
+def decode_jpeg(
+    data: bytes | memoryview,
+    *,
+    gray: bool = False,
+    box: tuple[int, int, int, int] | None = None,
+    max_pixels: int = MAX_PIXELS,
+) -> Pixels:
+    """Decode a JPEG as presize's readers do: by its own decoder, or by libjpeg-turbo, with the same pixels.
+
+    presize's decoder takes intact baseline JPEGs of 8 bits, grey or YCbCr; of a JPEG in tiles it decodes only the tiles
+    under the box. libjpeg-turbo takes all others, and all where the decoder is not compiled or is switched off
+    (``presize doctor`` says so). EXIF orientation and colour profiles are ignored. Thread-safe; releases the GIL.
+
+    Args:
+        data: the JPEG.
+        gray: return the luma channel alone.
+        box: (top, left, height, width) in pixels, inside the image; None decodes all of it.
+        max_pixels: refuse an image of more pixels before any memory is allocated.
+
+    Returns:
+        A new uint8 array, (height, width, 3) RGB, or (height, width) with `gray`.
+
+    Raises:
+        ImageError: `data` is not a JPEG, is damaged, or has too many pixels.
+        OptionError: `box` is not inside the image.
+    """
+    try:
+        height, width, _ = coded_size(data)
+        check_pixels((height, width), max_pixels)
+        top, left, rows, columns = (0, 0, height, width) if box is None else box
+        if not (0 <= top < top + rows <= height and 0 <= left < left + columns <= width):
+            raise OptionError(f"box: expected (top, left, height, width) in {width} x {height} pixels, got {box}")
+        mode: jpeg_decoder.Mode = "GRAY" if gray else "RGB"
+        pixels = jpeg_decoder.decode(data, mode, (height, width), box)
+        if pixels is None:
+            whole = jpeg_decoder.decode_with_libjpeg(
+                data, mode, (height, width), 1, max_pixels=max_pixels, strict=False
+            )
+            pixels = np.ascontiguousarray(whole[top : top + rows, left : left + columns])
+    except OptionError:
+        raise
+    except ValueError as error:
+        raise ImageError(f"cannot be decoded as a JPEG: {error}") from None
+    return pixels[:, :, 0] if gray else pixels
 
 
 def _decode_jpeg(value: memoryview, color: Color, shape: tuple[int, int], max_pixels: int) -> Pixels:

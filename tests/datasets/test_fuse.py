@@ -20,12 +20,14 @@ from pictures import smooth_image
 from presize.builder.run import build_dataset
 from presize.datasets import CenterCrop, EpochSampler, LMDBDataset, Loader, RandomResizedCrop, Shuffled, fuse
 from presize.datasets.reading.draws import uniform
-from presize.errors import OptionError, PresizeWarning
+from presize.errors import OptionError
 from presize.options import BuildOptions, ImageOptions, Size
 from presize.store.dataset import Dataset
 from torchvisions import torchvision_or_skip
 
 v1, v2 = torchvision_or_skip()
+timm = pytest.importorskip("timm.data.transforms")
+from torchvision.transforms._presets import ImageClassification  # noqa: E402
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 GREY_LEVEL = 1 / 255 / min(STD) + 1e-6
@@ -87,6 +89,47 @@ class OwnFlip(v1.RandomHorizontalFlip):  # type: ignore[misc, name-defined]
     pass
 
 
+class Preset:
+    """As those of torchvision's references."""
+
+    def __init__(self, *steps: Any) -> None:
+        self.transforms = v1.Compose(list(steps))
+
+    def __call__(self, img: Any) -> Any:
+        return self.transforms(img)
+
+
+class Holder(torch.nn.Module):
+    def __init__(self, *steps: Any) -> None:
+        super().__init__()
+        self.steps = torch.nn.Sequential(*steps)
+
+    def forward(self, image: Any) -> Any:
+        return self.steps(image)
+
+
+class Does:
+    def __init__(self, transforms: Any) -> None:
+        self.transforms = transforms
+
+    def __call__(self, image: Any) -> Any:
+        return self.transforms(image.convert("L"))
+
+
+@pytest.mark.parametrize("kind", [Preset, Holder])
+def test_an_object_that_only_calls_its_compose_is_that_compose(kind: Any, at_96: Path) -> None:
+    preset = kind(v2.CenterCrop(64), v2.RandomHorizontalFlip(0), v2.GaussianBlur(3), v2.PILToTensor())
+    dataset = LMDBDataset(at_96, transform=preset, fuse=True)
+    assert names(dataset.fused.stays) == ["GaussianBlur", "PILToTensor"]  # type: ignore[union-attr]
+    assert dataset[0][0].shape == (3, 64, 64)
+    if kind is Preset:
+        preset.transforms = v1.Compose([v1.CenterCrop(32), v1.PILToTensor()])
+        assert dataset[0][0].shape == (3, 32, 32)
+    else:
+        preset.register_forward_hook(lambda *_: "hooked")
+        assert fuse(preset).crop is None
+
+
 class OwnCompose(v2.Compose):  # type: ignore[misc, name-defined]
     pass
 
@@ -138,17 +181,23 @@ def test_what_is_not_understood_stays_with_all_after_it(transforms: Any, stays: 
 NOTHING: list[tuple[str, Any, str]] = [
     ("no crop", v1.Compose([v1.ToTensor()]), "there is no crop in it"),
     ("a flip before the crop", v1.Compose([v1.RandomHorizontalFlip(), v1.RandomResizedCrop(9)]), "before the crop"),
-    ("bicubic", v1.RandomResizedCrop(9, interpolation=v1.InterpolationMode.BICUBIC), "interpolation=bicubic"),
-    ("nearest", v2.RandomResizedCrop(9, interpolation=0), "interpolation=0"),
+    ("nearest", v2.RandomResizedCrop(9, interpolation=v2.InterpolationMode.NEAREST), "interpolation=nearest"),
+    ("nearest by number", v2.RandomResizedCrop(9, interpolation=0), "interpolation=0"),
+    ("a crop resized twice", v1.Compose([v1.Resize(96), v1.RandomResizedCrop(9)]), "comes after Resize(96)"),
+    ("a crop after Resize", v1.Compose([v1.Resize(96), v1.RandomCrop(9)]), "comes after Resize(96)"),
+    ("Resize to less than the crop", v1.Compose([v1.Resize(64), v1.CenterCrop(96)]), "larger than Resize(64) makes"),
+    ("two Resizes", v1.Compose([v1.Resize(96), v1.Resize(64), v1.CenterCrop(9)]), "a second Resize"),
+    ("filters of tensors", v2.Compose([v2.ToImage(), v2.RandomResizedCrop(9, interpolation=1)]), "gets tensors"),
     ("aliased tensors", v2.Compose([v2.ToImage(), v2.RandomResizedCrop(9, antialias=False)]), "antialias=False"),
     ("floats resized", v2.Compose([v2.ToImage(), FLOAT, v2.RandomResizedCrop(9)]), "after the conversion to float"),
     ("padding", v1.RandomCrop(9, padding=4), "padding=4"),
     ("padding if needed", v2.RandomCrop(9, pad_if_needed=True), "pad_if_needed=True"),
     ("max_size", v2.Resize(90, max_size=100), "max_size=100"),
     ("a share above 1", v1.RandomResizedCrop(9, scale=(0.5, 1.5)), "RandomResizedCrop: scale: expected two shares"),
-    ("a class of one's own", OwnCompose([v2.CenterCrop(9)]), "OwnCompose is a subclass of Compose"),
+    ("a class of one's own", OwnCompose([v2.CenterCrop(9), FLOAT]), "OwnCompose is a subclass of Compose"),
     ("a function", double, "function is not one of torchvision's transforms"),
-    ("Resize without the sizes", v1.Compose([v1.Resize(96), v1.CenterCrop(64)]), "pass data="),
+    ("a class that does more than call", Does(v1.Compose([v1.CenterCrop(9)])), "Does is not one of torchvision's"),
+    ("another library", timm.CenterCropOrPad(9), "presize does not take over CenterCropOrPad"),
 ]
 
 
@@ -199,27 +248,56 @@ def test_a_random_resized_crop_has_torchvisions_box_for_the_same_numbers(version
                 assert list(transform.make_params([image]).values()) == box
 
 
+BICUBIC = v2.InterpolationMode.BICUBIC
+
+
 @pytest.mark.parametrize("size", [24, 64, 333], ids=["shrunk", "resized", "enlarged"])
-@pytest.mark.parametrize("decode", ["pil", "tensor"])
-def test_pixels_are_torchvisions_and_of_tensors_within_one_grey_level(decode: Any, size: int, stored: Path) -> None:
+@pytest.mark.parametrize(
+    ("decode", "interpolation"),
+    [("pil", v2.InterpolationMode.BILINEAR), ("tensor", v2.InterpolationMode.BILINEAR), ("pil", BICUBIC)],
+)
+def test_pixels_are_torchvisions_and_of_tensors_within_one_grey_level(
+    decode: Any, interpolation: Any, size: int, stored: Path
+) -> None:
     functional = v2.functional
     steps = training(v2, size)
+    steps[0] = v2.RandomResizedCrop(size, interpolation=interpolation)
     if decode == "tensor":
         steps = [steps[2], *steps[:2], *steps[3:]]
     fused = LMDBDataset(stored, transform=v2.Compose(steps), decode=decode, fuse=True)
     plain = LMDBDataset(stored, decode=decode)
-    visits = list(EpochSampler(Shuffled(len(plain), seed=5)))
-    random = uniform(5, 0, np.array([visit.key for visit in visits]), 23)
-    sides = [fused.data.numbers(name)[visits].astype(np.int64) for name in ("height", "width")]
-    boxes, flips = fused.crop.boxes(*sides, random[:, 1:]), random[:, 0] < 0.5  # type: ignore[union-attr]
-    assert 0 < flips.sum() < len(flips)
-    ours = fused.__getitems__(visits)
-    for index, (top, left, height, width), flip, (image, _) in zip(visits, boxes.tolist(), flips, ours, strict=True):
-        theirs = functional.resized_crop(plain[index][0], top, left, height, width, [size, size])
+    for index, box, flip, image, _ in drawn(fused):
+        theirs = functional.resized_crop(plain[index][0], *box, [size, size], interpolation)
         theirs = functional.horizontal_flip(theirs) if flip else theirs
         for step in (v2.ToImage(), *steps[-2:]):
             theirs = step(theirs)
         assert (image - theirs).abs().max() <= (GREY_LEVEL if decode == "tensor" else ROUNDING)
+
+
+def test_a_random_interpolation_is_one_of_timms_two(stored: Path) -> None:
+    own = timm.RandomResizedCropAndInterpolation(64, interpolation="random")
+    fused = LMDBDataset(stored, transform=v1.Compose([own, timm.MaybePILToTensor()]), fuse=True)
+    assert fused.fused.rest is None  # type: ignore[union-attr]
+    plain = LMDBDataset(stored)
+    seen = []
+    for index, box, _, image, random in drawn(fused):
+        how = own.interpolation[int(random >= 0.5)]
+        theirs = v1.functional.pil_to_tensor(v1.functional.resized_crop(plain[index][0], *box, [64, 64], how))
+        assert torch.equal(image, theirs)
+        seen.append(how)
+    assert len(set(seen)) == 2
+
+
+def drawn(fused: LMDBDataset) -> Iterator[tuple[int, list[int], bool, Any, float]]:
+    """The number, box, flip, image and last random number of each sample, as an epoch draws them."""
+    visits = list(EpochSampler(Shuffled(len(fused), seed=5)))
+    crop: Any = fused.crop
+    random = uniform(5, 0, np.array([visit.key for visit in visits]), 1 + crop.draws)
+    sides = [fused.data.numbers(name)[visits].astype(np.int64) for name in ("height", "width")]
+    boxes, flips = crop.boxes(*sides, random[:, 1:]).tolist(), (random[:, 0] < fused.flip).tolist()
+    images = [image for image, _ in fused.__getitems__(visits)]
+    assert len(set(flips)) == (2 if fused.flip else 1)
+    return zip(visits, boxes, flips, images, random[:, -1].tolist(), strict=True)
 
 
 @pytest.mark.parametrize("version", [v1, v2], ids=["v1", "v2"])
@@ -233,12 +311,31 @@ def test_an_evaluation_script_gives_torchvisions_numbers(version: Any, at_96: Pa
         assert torch.equal(ours, theirs) if version is v1 else (ours - theirs).abs().max() < 1e-6
 
 
-def test_a_resize_that_would_change_a_stored_image_stays_and_says_how_many(stored: Path) -> None:
-    transform = v1.Compose([v1.Resize(96), v1.CenterCrop(64)])
-    with pytest.warns(PresizeWarning, match="nothing was taken over: Resize.96. would resize 4 stored images of 8"):
-        dataset = LMDBDataset(stored, transform=transform, fuse=True)
-    assert dataset.transform is transform and dataset.crop is None
-    assert dataset[3][0].size == (64, 64)
+EVALUATIONS: list[tuple[str, Any]] = [
+    ("bilinear", [v1.Resize(80), v1.CenterCrop(64)]),
+    ("enlarged", [v1.Resize(123), v1.CenterCrop(123)]),
+    ("not square", [v2.Resize(90), v2.CenterCrop((31, 90))]),
+    ("bicubic", [v1.Resize(71, interpolation=v1.InterpolationMode.BICUBIC), v1.CenterCrop(64)]),
+    ("lanczos", [v2.Resize([71], interpolation=v2.InterpolationMode.LANCZOS), v2.CenterCrop(64)]),
+    ("all at bicubic", [v1.Resize((50, 80), interpolation=v1.InterpolationMode.BICUBIC)]),
+]
+
+
+@pytest.mark.parametrize("steps", [row[1] for row in EVALUATIONS], ids=[row[0] for row in EVALUATIONS])
+def test_an_evaluation_resizes_stored_images_of_any_size(steps: list[Any], stored: Path) -> None:
+    transform = v1.Compose([*steps, v1.PILToTensor()])
+    fused, plain = LMDBDataset(stored, transform=transform, fuse=True), LMDBDataset(stored, transform=transform)
+    assert fused.fused.rest is None  # type: ignore[union-attr]
+    for index in range(len(plain)):
+        assert torch.equal(fused[index][0], plain[index][0])
+
+
+def test_weights_bring_their_transform(stored: Path) -> None:
+    transform = ImageClassification(crop_size=64, resize_size=72, interpolation=v1.InterpolationMode.BICUBIC)
+    fused, plain = LMDBDataset(stored, transform=transform, fuse=True), LMDBDataset(stored, transform=transform)
+    assert fused.fused.rest is None and fused.normalize == (MEAN, STD)  # type: ignore[union-attr]
+    for index in range(len(plain)):
+        assert (fused[index][0] - plain[index][0]).abs().max() <= GREY_LEVEL
 
 
 def test_a_crop_that_is_larger_than_a_stored_image_stays(stored: Path) -> None:
@@ -269,6 +366,101 @@ def test_normalization_that_does_not_fit_the_channels_stays(tmp_path: Path) -> N
 
 
 CENTER = v1.CenterCrop(64)
+
+
+class TwoCrops:
+    """As MoCo's TwoCropsTransform."""
+
+    def __init__(self, base_transform: Any) -> None:
+        self.base_transform = base_transform
+
+    def __call__(self, x: Any) -> Any:
+        q = self.base_transform(x)
+        k = self.base_transform(x)
+        return [q, k]
+
+
+class Generator(TwoCrops):
+    """As SimCLR's ContrastiveLearningViewGenerator."""
+
+    n_views = 3
+
+    def __init__(self, base_transform: Any) -> None:
+        self.base_transform, self.n_views = base_transform, 2
+
+    def __call__(self, x: Any) -> Any:
+        return [self.base_transform(x) for i in range(self.n_views)]
+
+
+class MultiCrop:
+    """As DINO's DataAugmentationDINO."""
+
+    def __init__(self, large: Any, small: Any) -> None:
+        self.large, self.small, self.local_crops_number = large, small, 3
+
+    def __call__(self, image: Any) -> Any:
+        crops = []
+        crops.append(self.large(image))
+        for _ in range(self.local_crops_number):
+            crops.append(self.small(image))
+        return crops
+
+
+class Chooses(TwoCrops):
+    def __call__(self, x: Any) -> Any:
+        return [self.base_transform(x), self.base_transform(x) if torch.rand(()) < 2 else x]
+
+
+class Chains(TwoCrops):
+    def __call__(self, x: Any) -> Any:
+        return [self.base_transform(x), self.base_transform(self.base_transform(x))]
+
+
+def jittered(size: int, *, flip: Any = None) -> Any:
+    flips = [v1.RandomHorizontalFlip()] if flip is None else flip
+    return v1.Compose([v1.RandomResizedCrop(size, interpolation=BICUBIC), *flips, v1.ColorJitter(0.4), v1.ToTensor()])
+
+
+@pytest.mark.parametrize(
+    ("transform", "sizes"),
+    [
+        (TwoCrops(jittered(32)), [32, 32]),
+        (Generator(v1.Compose(training(v1, 32))), [32, 32]),
+        (MultiCrop(jittered(48), jittered(16)), [48, 16, 16, 16]),
+        (MultiCrop(jittered(48), jittered(16, flip=[])), [48, 16, 16, 16]),
+    ],
+    ids=["MoCo", "SimCLR", "DINO", "flips that differ"],
+)
+def test_the_crops_of_several_views_are_taken_over(transform: Any, sizes: list[int], stored: Path) -> None:
+    dataset = LMDBDataset(stored, transform=transform, fuse=True)
+    assert [crop.size for crop in dataset.crop] == [(size, size) for size in sizes]  # type: ignore[union-attr]
+    batches, _ = next(iter(DataLoader(dataset, 4)))
+    assert [tuple(batch.shape) for batch in batches] == [(4, 3, size, size) for size in sizes]
+    assert not torch.equal(batches[-1], batches[-2])
+    plain = LMDBDataset(stored, transform=transform)[0][0]
+    assert len(plain) == len(sizes) and len(dataset[0][0]) == len(sizes)
+
+
+def test_views_have_the_pixels_of_their_boxes(stored: Path) -> None:
+    each = v1.Compose([v1.CenterCrop(64), v1.RandomHorizontalFlip(1.0), v1.PILToTensor()])
+    at = v1.Compose([v1.Resize(70), v1.CenterCrop(48), v1.RandomHorizontalFlip(1.0), v1.RandomInvert(1.0)])
+    transform = MultiCrop(each, at)
+    fused, plain = LMDBDataset(stored, transform=transform, fuse=True), LMDBDataset(stored, transform=transform)
+    for ours, theirs in zip(fused[3][0], plain[3][0], strict=True):
+        assert np.array_equal(np.asarray(ours), np.asarray(theirs))
+
+
+def test_a_number_of_views_that_is_changed_in_place_is_followed(stored: Path) -> None:
+    transform = MultiCrop(jittered(48), jittered(16))
+    dataset = LMDBDataset(stored, transform=transform, fuse=True)
+    transform.local_crops_number = 5
+    assert len(dataset[0][0]) == 6
+
+
+@pytest.mark.parametrize("kind", [Chooses, Chains])
+def test_an_object_that_does_more_than_call_its_transforms_stays(kind: Any) -> None:
+    fused = fuse(kind(jittered(32)))
+    assert fused.crop is None and "is not one of torchvision's" in fused.reason
 
 
 class Recorder:
@@ -317,6 +509,13 @@ def test_crops_of_a_plain_sampler_follow_torchs_seed(stored: Path) -> None:
     assert torch.equal(images[0], images[1]) and not torch.equal(images[0], images[2])
 
 
+def test_a_transform_is_taken_over_when_it_is_assigned(at_96: Path) -> None:
+    dataset = LMDBDataset(at_96, fuse=True)
+    assert dataset.fused is None and isinstance(dataset[0][0], Image.Image)
+    dataset.transform = v1.Compose([v1.CenterCrop(64), v1.ToTensor()])
+    assert dataset.crop == CenterCrop(Size(64, 64)) and dataset[0][0].shape == (3, 64, 64)
+
+
 def test_a_subset_and_a_pickle_of_a_fused_dataset_work_as_it_does(at_96: Path) -> None:
     steps = [v1.Resize(96), v1.CenterCrop(64), v1.ToTensor(), v1.RandomErasing(p=0)]
     dataset = LMDBDataset(at_96, transform=v1.Compose(steps), fuse=True)
@@ -326,7 +525,6 @@ def test_a_subset_and_a_pickle_of_a_fused_dataset_work_as_it_does(at_96: Path) -
 
 
 BAD: list[tuple[str, dict[str, Any], str]] = [
-    ("no transform", {}, "fuse: needs a transform"),
     ("a crop as well", {"transform": CENTER, "crop": CenterCrop(9)}, "fuse: crop and flip come from the transform"),
     ("a flip as well", {"transform": CENTER, "flip": 0.5}, "fuse: crop and flip come from the transform"),
     ("arrays", {"transform": CENTER, "decode": "numpy"}, "fuse: .* got 'numpy'"),

@@ -31,12 +31,14 @@ typedef enum { PLAIN, LINEAR, CLOSE, WIDE, ONES } Reading;
 
 typedef struct {
     int32_t inputs, outputs; /* pixels */
-    float begin, end;        /* the part of the inputs that becomes the outputs */
+    float begin, end;        /* what of the inputs becomes the outputs; of the whole ones, where these are a part */
     Filter filter;
     int32_t channels; /* of a pixel; 0 for the vertical axis */
     bool mirrored;    /* the inputs lie in memory from right to left */
     bool flipped;     /* the outputs are written from right to left */
     Level level;
+    int32_t whole_inputs, whole_outputs;     /* of the axis, if inputs and outputs are a part of it; else 0 */
+    int32_t skipped_inputs, skipped_outputs; /* before that part */
 } Axis;
 
 /* What the memory of a table begins with. */

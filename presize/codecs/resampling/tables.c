@@ -74,15 +74,15 @@ static void free_weights(Weights *found)
 
 static int32_t in_fixed_point(double weight) { return (int32_t)((weight < 0 ? -0.5 : 0.5) + weight * (1 << BITS)); }
 
-/* The weights of the output around `centre`, into `weights`. False if they are too large. */
+/* The weights of the output around `centre`, into `weights`. False if they are too large, or of skipped inputs. */
 static bool weights_at(const Axis *axis, double centre, double stretch, double *exact, int32_t *weights, int32_t *first,
                        int32_t *count)
 {
     const double support = filters[axis->filter].support * stretch, step = 1.0 / stretch;
     const int32_t from = centre - support + 0.5 < 0 ? 0 : (int32_t)(centre - support + 0.5);
     int32_t to = (int32_t)(centre + support + 0.5);
-    if (to > axis->inputs)
-        to = axis->inputs;
+    if (to > axis->whole_inputs)
+        to = axis->whole_inputs;
     double sum = 0.0;
     for (int32_t i = from; i < to; i++)
         sum += exact[i - from] = filters[axis->filter].weight((i - centre + 0.5) * step);
@@ -97,15 +97,15 @@ static bool weights_at(const Axis *axis, double centre, double stretch, double *
     }
     while (end > 0 && weights[end - 1] == 0)
         end--;
-    *first = from;
+    *first = from - axis->skipped_inputs;
     *count = end;
-    return true;
+    return *first >= 0 && *first + end <= axis->inputs;
 }
 
 /* False without memory, or with `is_for_us` false. */
 static bool find_weights(const Axis *axis, Weights *found, bool *is_for_us)
 {
-    const double scale = (double)(axis->end - axis->begin) / axis->outputs, stretch = scale < 1.0 ? 1.0 : scale;
+    const double scale = (double)(axis->end - axis->begin) / axis->whole_outputs, stretch = scale < 1.0 ? 1.0 : scale;
     found->most = (int64_t)ceil(filters[axis->filter].support * stretch) * 2 + 1;
     found->taps = 1;
     const size_t outputs = (size_t)axis->outputs, most = (size_t)found->most;
@@ -118,7 +118,7 @@ static bool find_weights(const Axis *axis, Weights *found, bool *is_for_us)
     double *exact = malloc(most * sizeof(double));
     bool done = found->firsts && found->counts && found->weights && exact;
     for (int32_t i = 0; done && i < axis->outputs; i++) {
-        const double centre = axis->begin + (i + 0.5) * scale;
+        const double centre = axis->begin + (i + axis->skipped_outputs + 0.5) * scale;
         *is_for_us = done = weights_at(axis, centre, stretch, exact, found->weights + i * found->most, found->firsts + i,
                                        found->counts + i);
         if (done && found->counts[i] > found->taps)
@@ -350,10 +350,23 @@ static void fill_ones(const Table *table, int32_t *places, int16_t *lows, int8_t
     }
 }
 
-void *make_table(const Axis *axis, int64_t *bytes, bool *is_for_us)
+static bool is_part(int32_t skipped, int32_t count, int32_t whole)
 {
+    return skipped >= 0 && whole <= MOST_SIDE && count <= whole && skipped <= whole - count;
+}
+
+void *make_table(const Axis *asked, int64_t *bytes, bool *is_for_us)
+{
+    Axis filled = *asked;
+    if (!filled.whole_inputs && !filled.whole_outputs) {
+        filled.whole_inputs = filled.inputs;
+        filled.whole_outputs = filled.outputs;
+    }
+    const Axis *axis = &filled;
     *is_for_us = axis->inputs >= 1 && axis->inputs <= MOST_SIDE && axis->outputs >= 1 && axis->outputs <= MOST_SIDE &&
-                 0 <= axis->begin && axis->begin < axis->end && axis->end <= axis->inputs;
+                 0 <= axis->begin && axis->begin < axis->end && axis->end <= axis->whole_inputs &&
+                 is_part(axis->skipped_inputs, axis->inputs, axis->whole_inputs) &&
+                 is_part(axis->skipped_outputs, axis->outputs, axis->whole_outputs);
     if (!*is_for_us)
         return NULL;
     Weights found = {0};
