@@ -29,7 +29,7 @@ import pillow_model
 from effort import EFFORT, examples
 from presize.codecs import pillow_resize
 from presize.codecs.compiled import VARIABLE, Compiled
-from presize.codecs.pillow_resize import Box, Filter, installed_order, resize, resize_by
+from presize.codecs.pillow_resize import Box, Filter, Whole, installed_order, resize, resize_by
 from presize.errors import PresizeWarning
 
 ROOT = Path(__file__).parents[2]
@@ -98,6 +98,61 @@ def test_every_level_makes_the_bytes_of_the_definition(
         )
         assert found is not None and found.flags.c_contiguous
         np.testing.assert_array_equal(found[:, ::-1] if flip else found, expected, f"level {level}")
+
+
+@compiled
+@settings(max_examples=examples(200), deadline=None)
+@given(st.data(), sides, sides, sides, sides, channels, filters, st.booleans(), st.booleans())
+def test_a_part_of_an_image_makes_the_same_part_of_the_result(
+    data: st.DataObject,
+    height: int,
+    width: int,
+    to_height: int,
+    to_width: int,
+    more: tuple[int, ...],
+    filter: Filter,
+    vertical_first: bool,
+    flip: bool,
+) -> None:
+    image = noise((height, width, *more), height)
+    image = data.draw(st.sampled_from([image, image[:, ::-1]]))
+    size = data.draw(st.sampled_from([(to_height, to_width), (height, to_width), (to_height, width), (height, width)]))
+    (top, rows), (left, columns) = (data.draw(parts(side)) for side in size)
+    expected = pillow_model.resize(image, size, filter, None, vertical_first)[top : top + rows, left : left + columns]
+    begins, ends = zip(
+        *(needed(*axis, filter) for axis in zip(image.shape[:2], size, (top, left), (rows, columns), strict=True)),
+        strict=True,
+    )
+    whole = Whole(image.shape[:2], begins, size, (top, left))
+    pixels = image[begins[0] : ends[0], begins[1] : ends[1]]
+    for level in LEVELS:
+        how: dict[str, Any] = {"vertical_first": vertical_first, "flip": flip, "whole": whole, "level": level}
+        found = resize_by(MODULE, pixels, (rows, columns), filter, **how)
+        assert found is not None
+        np.testing.assert_array_equal(found[:, ::-1] if flip else found, expected, f"level {level}")
+
+
+def parts(side: int) -> st.SearchStrategy[tuple[int, int]]:
+    """Where a part of a side begins, and how long it is."""
+    return st.integers(0, side - 1).flatmap(lambda begin: st.tuples(st.just(begin), st.integers(1, side - begin)))
+
+
+def needed(inputs: int, outputs: int, begin: int, count: int, filter: Filter) -> tuple[int, int]:
+    """Which inputs a part of the outputs takes."""
+    if inputs == outputs:
+        return begin, begin + count
+    step = inputs / outputs
+    reach = pillow_model.FILTERS[filter][1] * max(step, 1) + 1
+    return max(0, int(begin * step - reach)), min(inputs, int((begin + count) * step + reach) + 1)
+
+
+@compiled
+def test_a_part_without_the_pixels_that_it_takes_is_refused() -> None:
+    pixels = noise((20, 30, 3), 0)
+    for start in ((0, 0), (5, 0), (0, 5)):
+        whole = Whole((40, 60), start, (20, 30), (0, 0))
+        assert (resize(pixels, (9, 14), "bilinear", whole=whole) is None) == (start != (0, 0))
+    assert resize(pixels, (9, 15), "bilinear", whole=Whole((40, 60), (0, 0), (20, 30), (0, 0))) is None
 
 
 @compiled
