@@ -4,6 +4,7 @@
 #   make test-all  all tests, those on random input with EFFORT times as many examples
 #   make test-no-extension   the tests of building and reading with libjpeg-turbo in the place of presize's own decoder
 #   make test-trainers   Lightning and Accelerate, which it installs, train from Loader and make_loader
+#   make test-transforms   what fuse=True takes over of torchvision's and timm's transforms, which it installs apart
 #   make test-engines   builds on clusters of Dask, Ray and Spark, which it installs (Spark needs Java 17), and on which
 #                  workers, schedulers and networks are lost
 #   make torture   builds killed, and refused, at every system call: an hour or two
@@ -27,7 +28,7 @@ SITE ?= site
 SOURCES = $(shell find presize datasets -name '*.py' -o -name '*.c' -o -name '*.h' -o -name '*.pyi' -o -path '*/templates/*') pyproject.toml setup.py README.md
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c tools/constraints.txt
 
-.PHONY: demo test test-all test-no-extension test-trainers test-engines torture mutants fuzz check docs bench wheels clean
+.PHONY: demo test test-all test-no-extension test-trainers test-transforms test-engines torture mutants fuzz check docs bench wheels clean
 
 test: $(VENV)/.presize
 	PRESIZE_TEST_EFFORT=$(EFFORT) $(BIN)/pytest -n 2 -m "not slow"
@@ -42,6 +43,13 @@ test-no-extension: $(VENV)/.presize
 test-trainers: $(VENV)/.presize
 	$(PIP) ".[trainers]"
 	$(BIN)/pytest tests/trainers
+
+# Apart, because torchvision's operators do not fit any torch, and other packages fail when they find it.
+TRANSFORMS = $(abspath $(VENV))/transforms
+test-transforms: $(VENV)/.presize
+	$(PIP) --target $(TRANSFORMS) --upgrade --no-deps torchvision timm
+	$(PIP) --target $(TRANSFORMS) --upgrade huggingface_hub safetensors pyyaml
+	PYTHONPATH=$(TRANSFORMS) $(BIN)/pytest -n 2 tests/datasets/test_fuse.py tests/datasets/reading/test_stored_image.py
 
 test-engines: $(VENV)/.presize
 	$(PIP) ".[dask,ray,spark]"
