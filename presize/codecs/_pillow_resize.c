@@ -1,0 +1,144 @@
+/* Resizes images of 8 bits as Pillow does, to the byte: what Python sees of resampling/ (see resampling/resampling.h).
+
+   What a table says is trusted, since make_table has made it; that it is one for an image of this size is not. */
+
+#define PY_SSIZE_T_CLEAN
+#include <pyconfig.h>
+#ifndef Py_GIL_DISABLED /* free-threaded Python has no limited API */
+#define Py_LIMITED_API 0x030B0000
+#endif
+#include <Python.h>
+
+#include <stdlib.h>
+
+#include "resampling/resampling.h"
+
+static PyObject *table(PyObject *self, PyObject *arguments)
+{
+    (void)self;
+    Axis axis;
+    int filter, mirrored, flipped, level;
+    if (!PyArg_ParseTuple(arguments, "iffiiippi", &axis.inputs, &axis.begin, &axis.end, &axis.outputs, &filter,
+                          &axis.channels, &mirrored, &flipped, &level))
+        return NULL;
+    if (filter < 0 || filter >= FILTERS || axis.channels < 0 || axis.channels > MOST_CHANNELS || level < 0 ||
+        level >= LEVELS) {
+        PyErr_SetString(PyExc_ValueError, "there is no such filter, number of channels or level");
+        return NULL;
+    }
+    axis.filter = (Filter)filter;
+    axis.mirrored = mirrored;
+    axis.flipped = flipped;
+    axis.level = (Level)level;
+    int64_t bytes;
+    bool is_for_us;
+    void *memory;
+    Py_BEGIN_ALLOW_THREADS
+    memory = make_table(&axis, &bytes, &is_for_us);
+    Py_END_ALLOW_THREADS
+    if (!is_for_us)
+        return Py_NewRef(Py_None);
+    if (!memory)
+        return PyErr_NoMemory();
+    PyObject *result = PyBytes_FromStringAndSize(memory, (Py_ssize_t)bytes);
+    free(memory);
+    return result;
+}
+
+/* Whether its pixels lie side by side, from left to right. */
+static bool is_image(const Py_buffer *view)
+{
+    if (view->ndim != 3 || view->itemsize != 1)
+        return false;
+    const Py_ssize_t *shape = view->shape, *strides = view->strides;
+    for (int axis = 0; axis < 2; axis++)
+        if (shape[axis] < 1 || shape[axis] > MOST_SIDE)
+            return false;
+    return shape[2] >= 1 && shape[2] <= MOST_CHANNELS && (shape[2] == 1 || strides[2] == 1) &&
+           (shape[1] == 1 || strides[1] == shape[2]);
+}
+
+static bool is_contiguous(const Py_buffer *view)
+{
+    return view->shape[0] == 1 || view->strides[0] == view->shape[1] * view->shape[2];
+}
+
+/* A table, or NULL for None. False if it is not one for these sizes. */
+static bool read_axis(const Py_buffer *bytes, Py_ssize_t inputs, Py_ssize_t outputs, Py_ssize_t channels, int level,
+                      Table *table, const Table **found)
+{
+    *found = bytes->buf ? table : NULL;
+    if (!bytes->buf)
+        return inputs == outputs;
+    return read_table(bytes->buf, bytes->len, (int32_t)inputs, (int32_t)outputs, (int32_t)channels, (Level)level, table);
+}
+
+static PyObject *resize_views(const Py_buffer *from, const Py_buffer *to, const Py_buffer *across_bytes,
+                              const Py_buffer *down_bytes, bool vertical_first, int level)
+{
+    if (!is_image(from) || !is_image(to) || !is_contiguous(to) || from->shape[2] != to->shape[2]) {
+        PyErr_SetString(PyExc_ValueError, "the pixels of an image do not lie side by side");
+        return NULL;
+    }
+    const Py_ssize_t channels = from->shape[2];
+    Table across_table, down_table;
+    const Table *across, *down;
+    /* Tables of rows do not depend on the level. */
+    if (!read_axis(across_bytes, from->shape[1], to->shape[1], channels, level, &across_table, &across) ||
+        !read_axis(down_bytes, from->shape[0], to->shape[0], 0, ANY, &down_table, &down) || (!across && !down)) {
+        PyErr_SetString(PyExc_ValueError, "the tables are those of other sizes");
+        return NULL;
+    }
+    Image image = {from->buf, from->shape[0] == 1 ? 0 : from->strides[0], from->shape[0], from->shape[1],
+                   (int32_t)channels};
+    bool done;
+    Py_BEGIN_ALLOW_THREADS
+    done = resample(&image, across, down, vertical_first, (Level)level, to->buf);
+    Py_END_ALLOW_THREADS
+    return done ? Py_NewRef(Py_None) : PyErr_NoMemory();
+}
+
+static PyObject *resize(PyObject *self, PyObject *arguments)
+{
+    (void)self;
+    PyObject *pixels, *out, *result = NULL;
+    Py_buffer across, down, from, to;
+    int vertical_first, level;
+    if (!PyArg_ParseTuple(arguments, "OOz*z*pi", &pixels, &out, &across, &down, &vertical_first, &level))
+        return NULL;
+    if (level < ANY || level > (int)best_level())
+        PyErr_SetString(PyExc_ValueError, "this processor has no such level");
+    else if (!PyObject_GetBuffer(pixels, &from, PyBUF_STRIDES)) {
+        if (!PyObject_GetBuffer(out, &to, PyBUF_STRIDES | PyBUF_WRITABLE)) {
+            result = resize_views(&from, &to, &across, &down, vertical_first, level);
+            PyBuffer_Release(&to);
+        }
+        PyBuffer_Release(&from);
+    }
+    PyBuffer_Release(&across);
+    PyBuffer_Release(&down);
+    return result;
+}
+
+static PyObject *level(PyObject *self, PyObject *nothing)
+{
+    (void)self, (void)nothing;
+    return PyLong_FromLong((long)best_level());
+}
+
+static PyMethodDef methods[] = {
+    {"table", table, METH_VARARGS, NULL},
+    {"resize", resize, METH_VARARGS, NULL},
+    {"level", level, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyModuleDef_Slot slots[] = {
+#ifdef Py_GIL_DISABLED
+    {Py_mod_gil, Py_MOD_GIL_NOT_USED},
+#endif
+    {0, NULL},
+};
+static PyModuleDef module = {PyModuleDef_HEAD_INIT, "_pillow_resize", NULL, 0, methods, slots, NULL, NULL, NULL};
+
+PyMODINIT_FUNC PyInit__pillow_resize(void) { return PyModuleDef_Init(&module); }

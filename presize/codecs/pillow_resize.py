@@ -1,0 +1,248 @@
+"""Pillow's resize of 8-bit pixels, to the byte, in a fraction of the time, where _pillow_resize.c is compiled.
+
+That takes a C compiler when presize is installed; AVX2 or AVX-512 is used where the processor has it. The bytes depend
+neither on the processor nor on the Pillow that is installed. Without the compiled code, `resize` gives None, and
+callers resize by Pillow itself.
+
+Versions of Pillow differ in the order of the two passes, and other libraries take its place: `installed_order` says how
+the installed one resizes.
+
+At its first use in a process the compiled code resizes a few images of noise. If the bytes are not those of Pillow, the
+code is switched off for the process, with a PresizeWarning. PRESIZE_DECODER=libjpeg in the environment switches it off
+as well. A forked child inherits the outcome.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import zlib
+from types import ModuleType
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from presize.codecs.compiled import VARIABLE, Compiled, SwitchedOff
+
+try:
+    from presize.codecs import _pillow_resize
+except ImportError:
+    _pillow_resize = None  # type: ignore[assignment]
+
+Pixels = npt.NDArray[np.uint8]
+Filter = Literal["box", "bilinear", "hamming", "bicubic", "lanczos"]
+"""In the order of resampling/resampling.h."""
+Box = tuple[float, float, float, float]
+"""(left, top, right, bottom) in pixels; fractions are parts of a pixel."""
+Order = Literal["horizontal first", "vertical when it shrinks more", "another"]
+
+_MOST_SIDE = (1 << 24) - 1
+_KEPT_TABLES = 1024
+"""More than random crops of photographs have at 256 px."""
+_KEPT_WEIGHTS = 8000
+"""Of a table that is kept: it then has some 45 kB at most, and 10 kB for a crop of that kind."""
+
+
+def resize(
+    pixels: Pixels,
+    size: tuple[int, int],
+    filter: Filter,
+    box: Box | None = None,
+    *,
+    vertical_first: bool = False,
+    flip: bool = False,
+    out: Pixels | None = None,
+) -> Pixels | None:
+    """Return what Pillow's resize makes of an image. Thread-safe; releases the GIL.
+
+    Args:
+        pixels: uint8 (height, width) or (height, width, 1 to 4), of any memory layout in which the channels of a pixel
+            lie side by side, and the pixels of a row; rows may be apart, in either order, and mirrored. Alpha is a
+            channel as the others are: premultiply it first, as Pillow does.
+        size: (height, width) of the result, in pixels.
+        filter: one of `Filter`.
+        box: the part of the image that is used, as Pillow's `box`; cut to float32. None takes all of it.
+        vertical_first: the order of passes of Pillow 13 and later, which is vertical first for an image that shrinks by
+            more than twice as many rows as columns, whatever the box. The default is that of earlier ones: horizontal
+            first, always.
+        flip: mirror the result left to right.
+        out: filled and returned; uint8, C-contiguous, of the shape of the result; must not overlap `pixels`.
+
+    Returns:
+        uint8 (height, width) or (height, width, channels), C-contiguous. None for pixels, sizes or boxes that are not
+        among those above, some of which Pillow takes and others of which it refuses, and without the compiled code.
+
+    Raises:
+        MemoryError: there is not enough.
+        ValueError: `out` has another shape or memory layout.
+    """
+    module = compiled.trusted()
+    if module is None:
+        return None
+    return resize_by(
+        module, pixels, size, filter, box, vertical_first=vertical_first, flip=flip, out=out, level=_best_level()
+    )
+
+
+def is_available() -> bool:
+    """Whether _pillow_resize.c is compiled, and nothing has switched it off. Otherwise resize always gives None."""
+    return compiled.trusted() is not None
+
+
+def resize_by(
+    module: ModuleType,
+    pixels: Pixels,
+    size: tuple[int, int],
+    filter: Filter,
+    box: Box | None = None,
+    *,
+    vertical_first: bool = False,
+    flip: bool = False,
+    out: Pixels | None = None,
+    level: int,
+) -> Pixels | None:
+    """As resize(), by `module` (_pillow_resize.c), with instructions up to a level: 0 for plain C, 1 for AVX2, 2 for
+    AVX-512."""
+    if pixels.dtype != np.uint8 or pixels.ndim not in (2, 3) or filter not in _NUMBERS:
+        return None
+    image = pixels if pixels.ndim == 3 else pixels[:, :, np.newaxis]
+    (rows, columns, channels), (height, width) = image.shape, size
+    if not (1 <= rows <= _MOST_SIDE and 1 <= columns <= _MOST_SIDE and 1 <= channels <= 4):
+        return None
+    if not (1 <= height <= _MOST_SIDE and 1 <= width <= _MOST_SIDE):
+        return None
+    if (channels > 1 and image.strides[2] != 1) or (columns > 1 and abs(image.strides[1]) != channels):
+        return None
+    if mirrored := columns > 1 and image.strides[1] < 0:
+        image = image[:, ::-1]
+    left, top, right, bottom = (0.0, 0.0, columns, rows) if box is None else box
+    if box is not None:
+        if not (-1 < left < columns and -1 < top < rows and 0 < right < columns + 1 and 0 < bottom < rows + 1):
+            return None
+        left, top, right, bottom = np.array(box, np.float32).tolist()
+    across = down = None
+    if vertical := height != rows or top != 0 or bottom != height:
+        down = _table(rows, top, bottom, height, filter, 0, False, False, 0)
+    if horizontal := width != columns or left != 0 or right != width:
+        across = _table(columns, left, right, width, filter, channels, mirrored, flip, level)
+    if (vertical and down is None) or (horizontal and across is None):
+        return None
+    shape = (height, width, *pixels.shape[2:])
+    result = np.empty(shape, np.uint8) if out is None else out
+    if result.shape != shape or result.dtype != np.uint8 or not result.flags.c_contiguous:
+        raise ValueError(f"out: expected uint8 {shape}, C-contiguous, got {result.dtype} {result.shape}")
+    into = result.reshape(height, width, channels)
+    if across is None and down is None:
+        into[:] = image[:, ::-1] if mirrored != flip else image
+        return result
+    vertical_first = vertical_first and rows - height > 0 and rows - height > 2 * (columns - width)
+    module.resize(image, into, across, down, vertical_first, level)
+    if across is None and mirrored != flip:  # else the table mirrors
+        into[:] = into[:, ::-1].copy()
+    return result
+
+
+_NUMBERS = {name: number for number, name in enumerate(get_args(Filter))}
+_SUPPORT = {"box": 0.5, "bilinear": 1, "hamming": 1, "bicubic": 2, "lanczos": 3}
+"""Pixels that a pixel is blended of, to either side."""
+
+
+def _table(
+    inputs: int,
+    begin: float,
+    end: float,
+    outputs: int,
+    filter: Filter,
+    channels: int,
+    mirrored: bool,
+    flipped: bool,
+    level: int,
+) -> bytes | None:
+    """The weights of an axis; those of usual sizes are kept."""
+    taps = 2 * _SUPPORT[filter] * max(outputs, end - begin) + outputs  # of all outputs, at most
+    make = _kept_table if max(channels, 1) * taps < _KEPT_WEIGHTS else _pillow_resize.table
+    return make(inputs, begin, end, outputs, _NUMBERS[filter], channels, mirrored, flipped, level)
+
+
+@functools.lru_cache(_KEPT_TABLES)
+def _kept_table(*axis: Any) -> bytes | None:
+    return _pillow_resize.table(*axis)
+
+
+@functools.cache
+def _best_level() -> int:
+    return 0 if os.environ.get(VARIABLE) == "no-avx2" else _pillow_resize.level()
+
+
+# ---- what is tried ----
+
+TRIED: tuple[tuple[Filter, tuple[int, ...], tuple[int, int], Box | None, tuple[int, int]], ...] = (
+    ("bilinear", (23, 17, 3), (40, 37), None, (0x5D4000D4, 0x5D4000D4)),
+    ("bilinear", (70, 61, 3), (33, 30), None, (0x78046E0E, 0x78046E0E)),
+    ("bicubic", (90, 30, 3), (20, 25), None, (0xF57C77C4, 0x291D1573)),
+    ("bicubic", (40, 52, 4), (30, 37), None, (0x1B570F87, 0x1B570F87)),
+    ("bicubic", (9, 400, 3), (14, 31), None, (0x2EE6E596, 0x2EE6E596)),
+    ("lanczos", (70, 25), (24, 41), None, (0x85475311, 0x94AF2202)),
+    ("lanczos", (33, 200, 4), (30, 13), None, (0xB0D83E13, 0xB0D83E13)),
+    ("lanczos", (12, 500), (9, 40), None, (0x95A0A1D0, 0x95A0A1D0)),
+    ("box", (60, 50, 3), (17, 23), None, (0x3E00F50F, 0x3E00F50F)),
+    ("hamming", (40, 50, 3), (27, 49), (3.25, 0.5, 47.125, 39.0), (0xF891E5DA, 0x94B145F8)),
+)
+"""Filter, shape of the image, size of the result and box, and the checksums of the bytes that Pillow makes with the
+passes in either order, the second one of 13 and later; tests compute them from the definition."""
+
+
+def noise(shape: tuple[int, ...]) -> Pixels:
+    """The same pixels always: half of them are black or white, where sums are clipped."""
+    numbered = np.arange(math.prod(shape), dtype=np.uint32) * np.uint32(747796405)
+    mixed = (numbered ^ (numbered >> 16)) * np.uint32(2246822519)
+    hashed = mixed ^ (mixed >> 13)
+    return ((hashed % 511).astype(np.int32) - 128).clip(0, 255).astype(np.uint8).reshape(shape)
+
+
+@functools.cache
+def installed_order() -> Order:
+    """The order of passes of the installed Pillow: what `resize` needs to know as `vertical_first`.
+
+    The first call in a process takes a few milliseconds. "another" is a library that makes other bytes, such as
+    pillow-simd or a later Pillow: resize by Pillow itself then, and not by `resize`.
+    """
+    possible = [True, True]
+    for filter, shape, (height, width), box, expected in TRIED:
+        mode = {1: "L", 3: "RGB", 4: "RGBX"}[math.prod(shape[2:])]
+        image = Image.frombytes(mode, (shape[1], shape[0]), noise(shape).tobytes())
+        checksum = zlib.crc32(image.resize((width, height), Image.Resampling[filter.upper()], box).tobytes())
+        possible = [one and checksum == each for one, each in zip(possible, expected, strict=True)]
+    horizontal, vertical = possible
+    return "horizontal first" if horizontal else "vertical when it shrinks more" if vertical else "another"
+
+
+def check(module: ModuleType, setting: str) -> SwitchedOff | None:
+    """Return why `module` (_pillow_resize.c) must not be used, if so: PRESIZE_DECODER or the self-check."""
+    if setting not in ("", "auto", "no-avx2"):
+        return SwitchedOff("environment", f"{VARIABLE}={setting}")
+    if _is_right(module):
+        return None
+    return SwitchedOff(
+        "self-check",
+        "it makes other pixels than Pillow",
+        "presize's own resizing failed its self-check and is switched off in this process. Pillow resizes instead: "
+        "slower, and the pixels are right. Please report it",
+    )
+
+
+def _is_right(module: ModuleType) -> bool:
+    for filter, shape, size, box, expected in TRIED:
+        for vertical_first in (False, True):
+            resized = resize_by(
+                module, noise(shape), size, filter, box, vertical_first=vertical_first, level=_best_level()
+            )
+            if resized is None or zlib.crc32(resized.tobytes()) != expected[vertical_first]:
+                return False
+    return True
+
+
+compiled = Compiled(_pillow_resize, check)

@@ -1,0 +1,406 @@
+"""presize's own resize makes the bytes of Pillow's, on every processor, and touches no others."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import math
+import mmap
+import subprocess
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any, get_args
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+import pillow_model
+from effort import examples
+from presize.codecs import pillow_resize
+from presize.codecs.compiled import VARIABLE, Compiled
+from presize.codecs.pillow_resize import Box, Filter, installed_order, resize, resize_by
+from presize.errors import PresizeWarning
+
+Pixels = npt.NDArray[np.uint8]
+MODULE: Any = pillow_resize.compiled.trusted()
+LEVELS = range(0 if MODULE is None else MODULE.level() + 1)
+"""Plain C, AVX2, AVX-512."""
+_NO_ACCESS = 0
+
+compiled = pytest.mark.skipif(MODULE is None, reason="_pillow_resize.c is not compiled here, or off")
+
+filters = st.sampled_from(get_args(Filter))
+sides = st.integers(1, 300) | st.integers(1, 12)
+channels = st.sampled_from([(), (1,), (2,), (3,), (3,), (4,)])
+
+
+@st.composite
+def boxes(draw: st.DrawFn, height: int, width: int) -> Box | None:
+    """None, or a part of an image, of whole pixels or not."""
+    if draw(st.booleans()):
+        return None
+    ends = []
+    for side in (width, height):
+        numbers = st.integers(0, side) if draw(st.booleans()) else st.floats(0, side, width=32)
+        ends.append(sorted((float(draw(numbers)), float(draw(numbers)))))
+    (left, right), (top, bottom) = ends
+    return (left, top, right, bottom) if left < right and top < bottom else None
+
+
+def noise(shape: tuple[int, ...], seed: int) -> Pixels:
+    """A fifth is black and a fifth white: sums are largest and smallest there."""
+    return np.random.default_rng(seed).integers(-64, 320, shape).clip(0, 255).astype(np.uint8)
+
+
+VIEWS: dict[str, Callable[[Pixels], Pixels]] = {
+    "a part": lambda pixels: pixels[3:-2, 5:-1],
+    "mirrored": lambda pixels: pixels[:, ::-1],
+    "upside down": lambda pixels: pixels[::-1],
+    "turned around": lambda pixels: pixels[-2:2:-1, -3:4:-1],
+    "every second row": lambda pixels: pixels[::2],
+}
+"""How the pixels of an image may lie in memory."""
+
+
+@compiled
+@settings(max_examples=examples(250), deadline=None)
+@given(st.data(), sides, sides, sides, sides, channels, filters, st.booleans(), st.booleans())
+def test_every_level_makes_the_bytes_of_the_definition(
+    data: st.DataObject,
+    height: int,
+    width: int,
+    to_height: int,
+    to_width: int,
+    more: tuple[int, ...],
+    filter: Filter,
+    vertical_first: bool,
+    flip: bool,
+) -> None:
+    view = VIEWS[data.draw(st.sampled_from(list(VIEWS)))]
+    pixels = view(noise((2 * height + 6, width + 8, *more), height))[:height, :width]
+    box = data.draw(boxes(*pixels.shape[:2]))
+    expected = pillow_model.resize(pixels, (to_height, to_width), filter, box, vertical_first)
+    for level in LEVELS:
+        found = resize_by(
+            MODULE, pixels, (to_height, to_width), filter, box, vertical_first=vertical_first, flip=flip, level=level
+        )
+        assert found is not None and found.flags.c_contiguous
+        np.testing.assert_array_equal(found[:, ::-1] if flip else found, expected, f"level {level}")
+
+
+@compiled
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("more", [(), (2,), (3,), (4,)])
+@pytest.mark.parametrize(
+    ("shape", "size"),
+    [((3, 9000), (2, 5)), ((9000, 3), (5, 2)), ((1, 1), (700, 300)), ((2, 3), (1, 1)), ((70, 900), (9, 33))],
+)
+def test_extreme_ratios_have_the_bytes_of_the_definition(
+    shape: tuple[int, int], size: tuple[int, int], more: tuple[int, ...], level: int
+) -> None:
+    pixels = noise((*shape, *more), 0)
+    for filter in get_args(Filter):
+        found = resize_by(MODULE, pixels, size, filter, level=level)
+        np.testing.assert_array_equal(found, pillow_model.resize(pixels, size, filter), filter)
+
+
+@compiled
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("filter", ["bilinear", "lanczos"])
+@pytest.mark.parametrize("outputs", [224, 96])
+def test_every_side_is_resized_to_the_usual_ones(outputs: int, filter: Filter, level: int) -> None:
+    for side in range(1, 3 * outputs, 5):
+        for shape, size in (((side, 2, 3), (outputs, 2)), ((2, side, 3), (2, outputs))):
+            found = resize_by(MODULE, noise(shape, side), size, filter, level=level)
+            np.testing.assert_array_equal(found, pillow_model.resize(noise(shape, side), size, filter), str(side))
+
+
+MODES = {(): "L", (3,): "RGB", (4,): "RGBX"}
+
+
+def by_pillow(pixels: Pixels, size: tuple[int, int], filter: Filter, box: Box | None) -> Pixels:
+    height, width = pixels.shape[:2]
+    image = Image.frombytes(MODES[pixels.shape[2:]], (width, height), pixels.tobytes())
+    return np.asarray(image.resize(size[::-1], Image.Resampling[filter.upper()], box))
+
+
+@compiled
+@pytest.mark.skipif(installed_order() == "another", reason="another library is installed in the place of Pillow")
+@settings(max_examples=examples(400), deadline=None)
+@given(st.data(), sides, sides, sides, sides, st.sampled_from(list(MODES)), filters)
+def test_the_bytes_are_those_of_the_installed_pillow(
+    data: st.DataObject, height: int, width: int, to_height: int, to_width: int, more: tuple[int, ...], filter: Filter
+) -> None:
+    pixels, box = noise((height, width, *more), width), data.draw(boxes(height, width))
+    size, vertical_first = (to_height, to_width), installed_order() == "vertical when it shrinks more"
+    found = resize(pixels, size, filter, box, vertical_first=vertical_first)
+    np.testing.assert_array_equal(found, by_pillow(pixels, size, filter, box))
+
+
+@compiled
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("shape", [(1, 1, 3), (5, 3, 1), (40, 2, 4), (1, 300, 3), (224, 224, 3), (50, 460, 2)])
+@pytest.mark.parametrize("size", [(230, 231), (20, 17)])
+@pytest.mark.parametrize("vertical_first", [False, True])
+def test_no_byte_beside_an_image_is_read(
+    shape: tuple[int, ...], size: tuple[int, int], vertical_first: bool, level: int
+) -> None:
+    """It lies between pages that may not be read, as where a shard ends: reading them would end the process."""
+    nbytes = math.prod(shape)
+    room = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+    expected = pillow_model.resize(noise(shape, 0), size, "bicubic", None, vertical_first)
+    with mmap.mmap(-1, room + 2 * mmap.PAGESIZE) as memory:
+        start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        for page in (start, start + mmap.PAGESIZE + room):
+            assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(page), mmap.PAGESIZE, _NO_ACCESS) == 0
+        for offset in (mmap.PAGESIZE, mmap.PAGESIZE + room - nbytes):
+            pixels = np.ndarray(shape, np.uint8, memory, offset)
+            for view in (slice(None), slice(None, None, -1)):
+                pixels[view] = noise(shape, 0)
+                found = resize_by(MODULE, pixels[view], size, "bicubic", vertical_first=vertical_first, level=level)
+                np.testing.assert_array_equal(found, expected)
+            del pixels
+
+
+@compiled
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("shape", [(7, 5), (90, 70), (40, 5), (7, 33)])
+@pytest.mark.parametrize("width", [1, 10, 33])
+def test_no_byte_beside_the_result_is_written(shape: tuple[int, int], width: int, level: int) -> None:
+    batch = np.full((3, 40, width, 3), 7, np.uint8)
+    pixels = noise((*shape, 3), 0)
+    found = resize_by(MODULE, pixels, (40, width), "lanczos", out=batch[1], level=level)
+    assert found is not None and np.shares_memory(found, batch) and (batch[::2] == 7).all()
+    np.testing.assert_array_equal(batch[1], pillow_model.resize(pixels, (40, width), "lanczos"))
+
+
+@compiled
+def test_threads_resize_at_the_same_time() -> None:
+    images = [noise((60 + seed, 50, 3), seed) for seed in range(20)]
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda pixels: resize(pixels, (33, 80), "bicubic"), images * 5))
+    for pixels, result in zip(images, found, strict=False):
+        np.testing.assert_array_equal(result, pillow_model.resize(pixels, (33, 80), "bicubic"))
+
+
+@compiled
+@pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
+def test_an_image_that_keeps_its_size_is_copied(view: Callable[[Pixels], Pixels]) -> None:
+    pixels = view(noise((30, 40, 3), 0))
+    for flip, expected in ((False, pixels), (True, pixels[:, ::-1])):
+        found = resize(pixels, pixels.shape[:2], "lanczos", flip=flip)
+        np.testing.assert_array_equal(found, expected)
+        assert found is not None and not np.shares_memory(found, pixels)
+
+
+IMAGE = noise((20, 30, 3), 0)
+
+
+@pytest.mark.parametrize(
+    ("pixels", "size", "box"),
+    [
+        (IMAGE.astype(np.uint16), (9, 9), None),
+        (IMAGE.astype(np.int8), (9, 9), None),
+        (IMAGE[np.newaxis], (9, 9), None),
+        (IMAGE[:, 0, 0], (9, 9), None),
+        (noise((20, 30, 5), 0), (9, 9), None),
+        (IMAGE[:, ::2], (9, 9), None),
+        (IMAGE[:, :, ::-1], (9, 9), None),
+        (np.asfortranarray(IMAGE), (9, 9), None),
+        (IMAGE[:0], (9, 9), None),
+        (IMAGE[:, :, :0], (9, 9), None),
+        (IMAGE, (0, 9), None),
+        (IMAGE, (9, -1), None),
+        (IMAGE, (1 << 24, 9), None),
+        (IMAGE, (9, 9), (-0.5, 0, 30, 20)),
+        (IMAGE, (9, 9), (0, 0, 30, 20.5)),
+        (IMAGE, (9, 9), (0, 0, 1e300, 20)),
+        (IMAGE, (9, 9), (8, 0, 8, 20)),
+        (IMAGE, (9, 9), (0, 12, 30, 10)),
+        (IMAGE, (9, 9), (0, 0, math.nan, 20)),
+    ],
+)
+def test_what_is_not_for_it_is_left_to_pillow(pixels: Any, size: tuple[int, int], box: Box | None) -> None:
+    assert resize(pixels, size, "bicubic", box) is None
+
+
+def test_another_filter_is_left_to_pillow() -> None:
+    assert resize(IMAGE, (9, 9), "nearest") is None  # type: ignore[arg-type]
+
+
+@compiled
+def test_memory_that_is_not_there_is_an_error() -> None:
+    script = (
+        "import resource; import numpy as np; from presize.codecs import pillow_resize as p\n"
+        "pixels = np.broadcast_to(p.noise((2, 3)), (1 << 22, 2, 3))\n"  # many rows of the same memory
+        "p.is_available(); resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))\n"
+        "try: p.resize(pixels, (1, 4000), 'box')\n"
+        "except MemoryError: print('refused')"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, cwd="/")
+    assert ran.stdout == "refused\n", ran.stderr
+
+
+@compiled
+@pytest.mark.parametrize(
+    "out",
+    [np.empty((9, 9), np.uint8), np.empty((9, 9, 3), np.int8), np.empty((9, 18, 3), np.uint8)[:, ::2]],
+    ids=["another shape", "another type", "not contiguous"],
+)
+def test_memory_that_does_not_fit_the_result_is_refused(out: Any) -> None:
+    with pytest.raises(ValueError, match="out: expected uint8"):
+        resize(IMAGE, (9, 9), "bicubic", out=out)
+
+
+@compiled
+@pytest.mark.parametrize("level", LEVELS)
+def test_tables_of_other_images_are_refused(level: int) -> None:
+    across = MODULE.table(30, 0, 30, 9, 1, 3, False, False, level)
+    down = MODULE.table(20, 0, 20, 9, 1, 0, False, False, 0)
+    out = np.empty((9, 9, 3), np.uint8)
+    MODULE.resize(IMAGE, out, across, down, False, level)
+    others = [
+        (MODULE.table(29, 0, 29, 9, 1, 3, False, False, level), down),
+        (MODULE.table(30, 0, 30, 8, 1, 3, False, False, level), down),
+        (MODULE.table(30, 0, 30, 9, 1, 4, False, False, level), down),
+        (MODULE.table(30, 0, 30, 9, 1, 3, False, False, (level + 1) % 3), down),
+        (across, MODULE.table(19, 0, 19, 9, 1, 0, False, False, 0)),
+        (across[:-1], down),
+        (across + b"0", down),
+        (b"", down),
+        (across, None),
+        (None, down),
+        (None, None),
+    ]
+    for wrong in others:
+        with pytest.raises(ValueError, match="tables are those of other sizes"):
+            MODULE.resize(IMAGE, out, *wrong, False, level)
+
+
+@compiled
+@pytest.mark.parametrize("level", [-1, 3])
+def test_a_level_that_no_processor_has_is_refused(level: int) -> None:
+    with pytest.raises(ValueError, match="no such level"):
+        MODULE.resize(IMAGE, IMAGE.copy(), None, None, False, level)
+    with pytest.raises(ValueError, match="no such filter, number of channels or level"):
+        MODULE.table(20, 0, 20, 9, 1, 3, False, False, level)
+
+
+# ---- what is tried, and what switches it off ----
+
+
+def test_what_is_tried_has_the_checksums_of_the_definition() -> None:
+    for filter, shape, size, box, checksums in pillow_resize.TRIED:
+        for vertical_first, checksum in zip((False, True), checksums, strict=True):
+            expected = pillow_model.resize(pillow_resize.noise(shape), size, filter, box, vertical_first)
+            assert zlib.crc32(expected.tobytes()) == checksum
+    assert len({before == after for *_, (before, after) in pillow_resize.TRIED}) == 2, "some do not tell the order"
+
+
+@pytest.fixture
+def other_pillow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Callable[..., Pixels]], str]]:
+    """The order found of a Pillow that resizes by another function."""
+
+    def order(function: Callable[..., Pixels]) -> str:
+        def resized(image: Image.Image, size: tuple[int, int], resample: int, box: Box | None = None) -> Image.Image:
+            filter = Image.Resampling(resample).name.lower()
+            result = function(np.asarray(image), size[::-1], filter, box)
+            return Image.frombytes(image.mode, size, result.tobytes())
+
+        monkeypatch.setattr(Image.Image, "resize", resized)
+        installed_order.cache_clear()
+        return installed_order()
+
+    yield order
+    installed_order.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("vertical_first", "expected"), [(False, "horizontal first"), (True, "vertical when it shrinks more")]
+)
+def test_the_order_of_passes_of_the_installed_pillow_is_found(
+    vertical_first: bool, expected: str, other_pillow: Callable[..., str]
+) -> None:
+    assert other_pillow(functools.partial(pillow_model.resize, vertical_first=vertical_first)) == expected
+
+
+@pytest.mark.parametrize("filter", get_args(Filter))
+def test_a_library_that_makes_other_bytes_with_one_filter_is_another(
+    filter: Filter, other_pillow: Callable[..., str]
+) -> None:
+    def one_bit_off(pixels: Pixels, size: tuple[int, int], name: str, box: Box | None) -> Pixels:
+        result = pillow_model.resize(pixels, size, name, box)
+        result[-1, -1] ^= name == filter
+        return result
+
+    assert other_pillow(one_bit_off) == "another"
+
+
+@pytest.fixture
+def untried(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Makes the module as it is when just imported, with another function in the place of the compiled one."""
+    monkeypatch.delenv(VARIABLE, raising=False)
+
+    def untry(function: Callable[..., None] | None = None) -> None:
+        found = SimpleNamespace(level=MODULE.level, resize=function or MODULE.resize)
+        monkeypatch.setattr(pillow_resize, "compiled", Compiled(found, pillow_resize.check))  # type: ignore[arg-type]
+
+    return untry
+
+
+def one_bit_off(pixels: Pixels, out: Pixels, *others: Any) -> None:
+    MODULE.resize(pixels, out, *others)
+    out[-1, -1, 0] ^= 1
+
+
+@compiled
+def test_code_that_makes_other_bytes_is_switched_off_with_a_warning(untried: Callable[..., None]) -> None:
+    untried(one_bit_off)
+    with pytest.warns(PresizeWarning, match="failed its self-check and is switched off in this process"):
+        assert resize(IMAGE, (9, 9), "bicubic") is None
+    assert not pillow_resize.is_available() and resize(IMAGE, (9, 9), "bicubic") is None
+
+
+@compiled
+@pytest.mark.parametrize(
+    ("value", "is_on"), [("", True), ("auto", True), ("no-avx2", True), ("libjpeg", False), ("nonsense", False)]
+)
+def test_the_variable_that_switches_the_decoder_off_switches_it_off(
+    value: str, is_on: bool, untried: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    untried()
+    monkeypatch.setenv(VARIABLE, value)
+    assert (resize(IMAGE, (9, 9), "bicubic") is not None) == is_on
+
+
+@compiled
+def test_the_variable_holds_it_to_what_every_processor_has() -> None:
+    script = (
+        "from presize.codecs import pillow_resize as p\n"
+        "levels, by = [], p.resize_by\n"
+        "p.resize_by = lambda *a, level, **k: levels.append(level) or by(*a, level=level, **k)\n"
+        "assert p.resize(p.noise((20, 30, 3)), (9, 9), 'box') is not None and set(levels) == {0}"
+    )
+    command = [sys.executable, "-c", script]
+    subprocess.run(command, check=True, cwd="/", env={VARIABLE: "no-avx2"})
+
+
+@compiled
+def test_a_forked_child_inherits_the_outcome() -> None:
+    script = (
+        "import os, sys; from presize.codecs import pillow_resize as p\n"
+        "p.resize_by = lambda *_, **__: None; p.is_available()\n"
+        "child = os.fork()\n"
+        "if child == 0: os._exit(p.is_available())\n"
+        "sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, cwd="/")
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stderr.count("PresizeWarning") == 1
