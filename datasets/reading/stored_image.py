@@ -6,14 +6,15 @@ import io
 import math
 import numbers
 import operator
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 from PIL import Image, JpegImagePlugin
 
+from presize.codecs import pillow_resize
 from presize.codecs.jpeg.segments import coded_size
 from presize.codecs.stored_value import DAMAGE, check_pixels, check_shape
 from presize.datasets.reading.regions import Box, jpeg_box, uncut_region
@@ -256,17 +257,19 @@ class StoredImage(Image.Image):
     ) -> Image.Image:
         """As of any image."""
         late = self._late
-        if late is not None and self.mode in ("RGB", "L"):
-            request = _resize_request(self.size, size, resample, box, reducing_gap)
-            if request is not None and request.changes_nothing(self.size):
-                return self.copy()
-            if request is not None:
-                pixels = _pixels(late, lasting=False)
-                resized = request.resized(pixels)
-                if resized is not None:
-                    return self._derived(resized)
-                self._load(pixels)
-        return super().resize(size, resample, box, reducing_gap)
+        asked = None if late is None else _asked(self, size, resample, box, reducing_gap)
+        if late is None or asked is None:
+            return super().resize(size, resample, box, reducing_gap)
+        if asked.size == self.size and asked.box == (0, 0, *self.size):
+            return self.copy()
+        pixels = _pixels(late, lasting=False)
+        is_late = pillow_resize.installed_order() == "vertical when it shrinks more"
+        shape = asked.size[1], asked.size[0]
+        resized = pillow_resize.resize(pixels, shape, asked.filter, asked.box, vertical_first=is_late)
+        if resized is None:
+            self._load(pixels)
+            return super().resize(size, resample, box, reducing_gap)
+        return self._derived(resized)
 
     def transpose(self, method: Image.Transpose) -> Image.Image:
         """As of any image."""
@@ -364,12 +367,7 @@ _TURNED: dict[Any, Callable[[Pixels], Pixels]] = {
 """Each makes a new array."""
 
 
-# ---- resizing ----
-
-Filter = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]
-
-_FILTERS: dict[Any, Filter] = {
-    Image.Resampling.NEAREST: "nearest",
+_FILTERS: dict[int, pillow_resize.Filter] = {
     Image.Resampling.BOX: "box",
     Image.Resampling.BILINEAR: "bilinear",
     Image.Resampling.HAMMING: "hamming",
@@ -378,8 +376,8 @@ _FILTERS: dict[Any, Filter] = {
 }
 
 
-class _Resize(NamedTuple):
-    """A valid resize.
+class _Asked(NamedTuple):
+    """A resize that needs no Pillow.
 
     Attributes:
         size: (width, height) of the result.
@@ -388,45 +386,28 @@ class _Resize(NamedTuple):
     """
 
     size: tuple[int, int]
-    filter: Filter
+    filter: pillow_resize.Filter
     box: tuple[float, float, float, float]
 
-    def changes_nothing(self, size: tuple[int, int]) -> bool:
-        return self.size == size and self.box == (0, 0, *size)
 
-    def resized(self, pixels: Pixels) -> Pixels | None:
-        """The bytes of the installed Pillow, or None where it has to make them."""
-        if self.filter == "nearest":
-            left, top, right, bottom = map(np.float32, self.box)
-            width, height = self.size
-            return pixels[_nearest(top, bottom, height)][:, _nearest(left, right, width)]
+def _asked(image: Image.Image, size: Any, resample: Any, box: Any, reducing_gap: Any) -> _Asked | None:
+    """What the arguments of resize() ask for; None for what Pillow refuses, makes in two steps, or makes as fast."""
+    if image.mode not in ("RGB", "L") or not pillow_resize.is_available():
         return None
-
-
-def _nearest(first: np.float32, last: np.float32, count: int) -> npt.NDArray[np.int64]:
-    """The pixels below the centres of `count` new ones, in sums as Pillow makes them."""
-    step = float(last - first) / count
-    steps = np.full(count, step)
-    steps[0] = float(first) + step * 0.5
-    return np.cumsum(steps).astype(np.int64)
-
-
-def _resize_request(
-    full: tuple[int, int], size: Sequence[Any], resample: Any, box: Any, reducing_gap: Any
-) -> _Resize | None:
-    """What is asked of an image of `full` (width, height); None for what Pillow refuses or does in two steps."""
     try:
         width, height = map(operator.index, size)
         filter = _FILTERS[Image.Resampling.BICUBIC if resample is None else operator.index(resample)]
-        left, top, right, bottom = (0, 0, *full) if box is None else map(_real, box)
+        left, top, right, bottom = (0, 0, *image.size) if box is None else map(_real, box)
+        gap = math.inf if reducing_gap is None else _real(reducing_gap)
     except (TypeError, ValueError, KeyError):
         return None
-    is_valid = 0 <= left < right <= full[0] and 0 <= top < bottom <= full[1] and width > 0 and height > 0
-    if not is_valid or width * height > _MOST_PIXELS:
+    is_box = 0 <= left < right <= image.width and 0 <= top < bottom <= image.height
+    if not is_box or not (width > 0 and height > 0 and width * height <= _MOST_PIXELS and gap >= 1):
         return None
-    if reducing_gap is not None and (filter != "nearest" or not reducing_gap >= 1):
+    is_reduced_before = int((right - left) / width / gap) > 1 or int((bottom - top) / height / gap) > 1
+    if is_reduced_before or pillow_resize.installed_order() == "another":
         return None
-    return _Resize((width, height), filter, (left, top, right, bottom))
+    return _Asked((width, height), filter, (left, top, right, bottom))
 
 
 def _real(number: Any) -> float:
@@ -436,4 +417,4 @@ def _real(number: Any) -> float:
 
 
 _MOST_PIXELS = 1 << 28
-"""Larger results are for Pillow to refuse or make."""
+"""Larger results are for Pillow to make or to refuse."""
