@@ -1,10 +1,10 @@
-"""The compiled JPEG decoder, Pillow's resize, and what resizes crops. All else about the package is in pyproject.toml.
+"""The compiled JPEG decoder and Pillow's resize. All else about the package is in pyproject.toml.
 
 One wheel serves Python 3.11 and later: they use the limited API alone. Free-threaded Python has no such API,
 and setuptools refuses it there, so each free-threaded version has a wheel of its own.
 
 Where they cannot be compiled, presize is installed without (presize/codecs/jpeg/decoder.py,
-presize/codecs/pillow_resize.py, datasets/reading/resample.py), unless PRESIZE_BUILD=strict.
+presize/codecs/pillow_resize.py), unless PRESIZE_BUILD=strict.
 """
 
 import os
@@ -39,13 +39,7 @@ pillow_resize = extension(
     + [f"presize/codecs/resampling/{name}.c" for name in ("tables", "passes", "any", "avx2", "avx512")],
     [f"presize/codecs/resampling/{name}.h" for name in ("resampling", "kernels")],
 )
-reading = "datasets/reading"
-resampler = extension(
-    "presize.datasets.reading._resample",
-    [f"{reading}/_resample.c", f"{reading}/resize/avx2.c", f"{reading}/resize/avx512.c"],
-    [f"{reading}/resize/{name}.h" for name in ("resize", "rows")],
-)
 setup(
-    ext_modules=[decoder, pillow_resize, resampler],
+    ext_modules=[decoder, pillow_resize],
     options={"bdist_wheel": {"py_limited_api": "cp311"}} if has_limited_api else {},
 )

@@ -120,15 +120,28 @@ static PyObject *resize(PyObject *self, PyObject *arguments)
     return result;
 }
 
+static bool is_held; /* to plain C */
+
+static PyObject *use_avx2(PyObject *self, PyObject *yes)
+{
+    (void)self;
+    const int truth = PyObject_IsTrue(yes);
+    if (truth < 0)
+        return NULL;
+    is_held = !truth;
+    return PyBool_FromLong(truth && best_level() > ANY);
+}
+
 static PyObject *level(PyObject *self, PyObject *nothing)
 {
     (void)self, (void)nothing;
-    return PyLong_FromLong((long)best_level());
+    return PyLong_FromLong(is_held ? (long)ANY : (long)best_level());
 }
 
 static PyMethodDef methods[] = {
     {"table", table, METH_VARARGS, NULL},
     {"resize", resize, METH_VARARGS, NULL},
+    {"use_avx2", use_avx2, METH_O, NULL},
     {"level", level, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import functools
 import math
-import os
 import zlib
 from types import ModuleType
 from typing import Any, Literal, get_args
@@ -83,7 +82,7 @@ def resize(
     if module is None:
         return None
     return resize_by(
-        module, pixels, size, filter, box, vertical_first=vertical_first, flip=flip, out=out, level=_best_level()
+        module, pixels, size, filter, box, vertical_first=vertical_first, flip=flip, out=out, level=module.level()
     )
 
 
@@ -172,11 +171,6 @@ def _kept_table(*axis: Any) -> bytes | None:
     return _pillow_resize.table(*axis)
 
 
-@functools.cache
-def _best_level() -> int:
-    return 0 if os.environ.get(VARIABLE) == "no-avx2" else _pillow_resize.level()
-
-
 # ---- what is tried ----
 
 TRIED: tuple[tuple[Filter, tuple[int, ...], tuple[int, int], Box | None, tuple[int, int]], ...] = (
@@ -222,7 +216,9 @@ def installed_order() -> Order:
 
 def check(module: ModuleType, setting: str) -> SwitchedOff | None:
     """Return why `module` (_pillow_resize.c) must not be used, if so: PRESIZE_DECODER or the self-check."""
-    if setting not in ("", "auto", "no-avx2"):
+    if setting == "no-avx2":
+        module.use_avx2(False)
+    elif setting not in ("", "auto"):
         return SwitchedOff("environment", f"{VARIABLE}={setting}")
     if _is_right(module):
         return None
@@ -238,7 +234,7 @@ def _is_right(module: ModuleType) -> bool:
     for filter, shape, size, box, expected in TRIED:
         for vertical_first in (False, True):
             resized = resize_by(
-                module, noise(shape), size, filter, box, vertical_first=vertical_first, level=_best_level()
+                module, noise(shape), size, filter, box, vertical_first=vertical_first, level=module.level()
             )
             if resized is None or zlib.crc32(resized.tobytes()) != expected[vertical_first]:
                 return False

@@ -33,8 +33,8 @@ _PATTERNS: Final[tuple[tuple[Part, tuple[str, ...]], ...]] = (
             r"^<(resize|warpAffine|warpPerspective|remap|flip|LUT|cvtColor|GaussianBlur|copyMakeBorder)>",
             r"^(albumentations|albucore|kornia|cykooz_resizer)/", r"^(torchvision/transforms|timm/data)/",
             r"^<built-in method torch\._C\._nn\._?upsample", r"^torch/nn/functional\.py:interpolate",
-            r"datasets/reading/resampling/", r"_resample\.resize>", r"datasets/(crops|reading/draws)\.py:",
-            r"presize/codecs/resize\.py:",
+            r"_pillow_resize\.resize>", r"datasets/(crops|reading/(draws|resample))\.py:",
+            r"presize/codecs/(pillow_)?resize\.py:",
         ),
     ),
     (

@@ -349,7 +349,7 @@ def untried(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     monkeypatch.delenv(VARIABLE, raising=False)
 
     def untry(function: Callable[..., None] | None = None) -> None:
-        found = SimpleNamespace(level=MODULE.level, resize=function or MODULE.resize)
+        found = SimpleNamespace(level=MODULE.level, use_avx2=lambda _: None, resize=function or MODULE.resize)
         monkeypatch.setattr(pillow_resize, "compiled", Compiled(found, pillow_resize.check))  # type: ignore[arg-type]
 
     return untry
