@@ -1,4 +1,4 @@
-"""Stored images as PIL images that do their work late: StoredImage, and Record, the stored JPEG behind it."""
+"""StoredImage, a PIL image that decodes only what is used of it, and Record, the stored JPEG behind it."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ Pixels = npt.NDArray[np.uint8]
 
 
 class Record:
-    """A stored JPEG, decoded as far as the images made of it need it. Thread-safe.
+    """A stored JPEG, shared by the images that are made from it. Thread-safe.
 
-    The first part that is asked for is decoded alone. Whoever asks for a second one may ask for many, as several views
-    of an image do, so all of it is then decoded and kept.
+    The first box that is read is decoded alone. A second one means that several views are likely, so the whole image is
+    then decoded and kept.
 
     Args:
-        value: the JPEG; a copy, so that the dataset may be closed.
+        value: a copy of the JPEG, so that the dataset may be closed.
         color: that the dataset was built for.
         shape: (height, width) in pixels, as the index says.
         max_pixels: that height x width may not exceed.
@@ -95,7 +95,7 @@ class Record:
 
     @property
     def file(self) -> JpegImagePlugin.JpegImageFile:
-        """What Pillow reads from the header."""
+        """The header as Pillow reads it."""
         if self._file is None:
             try:
                 self._file = JpegImagePlugin.JpegImageFile(io.BytesIO(self._value))
@@ -112,26 +112,23 @@ class Part(NamedTuple):
 
 
 class StoredImage(Image.Image):
-    """A stored image as a PIL image that does its work late: equal to a plain one in pixels, attributes and errors.
+    """A PIL image that decodes only what is used of it. Pixels, attributes and errors are those of a plain PIL image.
 
-    Nothing is decoded by crop() and copy(). Decoding what the image shows, and no more, is left to resize(),
-    transpose(), tobytes() and NumPy, whose results keep their pixels as arrays. Everything else, `im` included, works
-    on ordinary pixels of Pillow, made at the first such use and this image's own: arrays, which images share, are never
-    written to. Images outlive their dataset, may be used by several threads, and are decoded when they are pickled.
+    crop() and copy() decode nothing. resize(), transpose(), tobytes() and NumPy decode only the pixels of this image,
+    and results stay arrays, which images share and never change. Any other method makes pixels of Pillow's that belong
+    to this image alone. An image outlives its dataset and may be used from several threads; pickling decodes it. Every
+    method that decodes raises DatasetError if the stored image is damaged.
 
     Args:
-        source: a record, or pixels that nobody writes to: uint8, (height, width, 3) RGB, (height, width, 4) RGBA or
+        source: a record, or pixels that nobody changes: uint8, (height, width, 3) RGB, (height, width, 4) RGBA or
             (height, width) grey.
-
-    Raises (any use):
-        DatasetError: the stored image is damaged.
     """
 
     _im: Any = None
     _info: dict[str | tuple[int, int], Any] | None = None
+    """None until the header is read."""
     _source: Part | Pixels | None = None
     _record: Record | None = None
-    """Whose header `info` is read from."""
 
     def __init__(self, source: Record | Pixels) -> None:
         self._begin(Part(source, source.box) if isinstance(source, Record) else source)
@@ -149,7 +146,7 @@ class StoredImage(Image.Image):
         self._mode = late.record.mode if isinstance(late, Part) else _MODES[late.shape[2:]]
 
     def _derived(self, late: Part | Pixels) -> StoredImage:
-        """An image made of this one, as by Image._new."""
+        """Return a new image with a copy of `info`, as Image._new does."""
         image = StoredImage.__new__(StoredImage)
         image._begin(late)
         if self._info is None:
@@ -160,16 +157,16 @@ class StoredImage(Image.Image):
         return image
 
     def __getattr__(self, name: str) -> Any:
-        """Only called for what is missing."""
+        """Only called for missing attributes."""
         if name in _OF_FILES and self.format is not None and self._record is not None:
             return getattr(self._record.file, name)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
-    # ---- what Pillow's methods use ----
+    # ---- attributes that Pillow's methods use ----
 
     @property
     def info(self) -> dict[str | tuple[int, int], Any]:
-        """What Pillow reads from the header of the file, read when it is first asked for."""
+        """The metadata of the stored file, read at first use."""
         info = self._info
         if info is None:
             read = {} if self._record is None else self._record.file.info
@@ -182,7 +179,7 @@ class StoredImage(Image.Image):
 
     @property
     def im(self) -> Any:
-        """The pixels as Pillow has them, decoded if need be."""
+        """Pillow's pixels, decoded at first use."""
         if "_im" not in vars(self):
             self.load()
         return super().im
@@ -194,11 +191,11 @@ class StoredImage(Image.Image):
 
     @property
     def _late(self) -> Part | Pixels | None:
-        """The pixels as long as Pillow has none, which may change its own in place."""
+        """The source of the pixels; None once there are pixels of Pillow's, which may have been changed in place."""
         return None if "_im" in vars(self) else self._source
 
     def load(self) -> Any:
-        """Decode the image, unless it is."""
+        """Make the pixels of Pillow's, unless there are some."""
         late = self._late
         if late is not None:
             self._load(_pixels(late, lasting=False))
@@ -209,28 +206,28 @@ class StoredImage(Image.Image):
         self._source = None
 
     def decode(self) -> StoredImage:
-        """Decode the image now, so that damage is noticed. Returns itself."""
+        """Decode now, so that damage is noticed. Returns itself."""
         late = self._late
         if isinstance(late, Part):
             self._source = _pixels(late, lasting=True)
         return self
 
     def close(self) -> None:
-        """Forget the pixels, as any image does."""
+        """Forget the pixels."""
         super().close()
         self._source = None
 
-    # ---- what is done without Pillow's pixels ----
+    # ---- methods that need no pixels of Pillow's ----
 
     def copy(self) -> Image.Image:
-        """As of any image."""
+        """Return a copy. Decodes nothing."""
         late = self._late
         return super().copy() if late is None else self._derived(late)
 
     __copy__ = copy
 
     def crop(self, box: tuple[float, float, float, float] | None = None) -> Image.Image:
-        """As of any image. Decodes nothing where the box lies inside."""
+        """Return a rectangle of this image. Decodes nothing unless it reaches outside."""
         late = self._late
         if late is None:
             return super().crop(box)
@@ -255,31 +252,29 @@ class StoredImage(Image.Image):
         box: tuple[float, float, float, float] | None = None,
         reducing_gap: float | None = None,
     ) -> Image.Image:
-        """As of any image."""
+        """Return a resized copy: the bytes of the installed Pillow, made by presize's C where that makes the same."""
         late = self._late
-        asked = None if late is None else _asked(self, size, resample, box, reducing_gap)
-        if late is None or asked is None:
+        request = None if late is None else _request(self, size, resample, box, reducing_gap)
+        if late is None or request is None:
             return super().resize(size, resample, box, reducing_gap)
-        if asked.size == self.size and asked.box == (0, 0, *self.size):
+        if request.size == self.size and request.box == (0, 0, *self.size):
             return self.copy()
         pixels = _pixels(late, lasting=False)
-        is_late = pillow_resize.installed_order() == "vertical when it shrinks more"
-        shape = asked.size[1], asked.size[0]
-        resized = pillow_resize.resize(pixels, shape, asked.filter, asked.box, vertical_first=is_late)
+        resized = request.resized(pixels)
         if resized is None:
             self._load(pixels)
             return super().resize(size, resample, box, reducing_gap)
         return self._derived(resized)
 
     def transpose(self, method: Image.Transpose) -> Image.Image:
-        """As of any image."""
+        """Return a mirrored or turned copy."""
         late = self._late
         if late is None or not isinstance(method, int) or method not in _TURNED:
             return super().transpose(method)
         return self._derived(_TURNED[method](_pixels(late, lasting=False)))
 
     def convert(self, mode: str | None = None, *args: Any, **options: Any) -> Image.Image:
-        """As of any image."""
+        """Return a converted copy. Decodes nothing if the mode is that of this image."""
         late = self._late
         if late is None or args or options or mode not in (None, "", self.mode, "RGB"):
             return super().convert(mode, *args, **options)
@@ -290,7 +285,7 @@ class StoredImage(Image.Image):
         return self._derived(_array(cv2.cvtColor(_pixels(late, lasting=False), cv2.COLOR_GRAY2RGB)))
 
     def tobytes(self, encoder_name: str = "raw", *args: Any) -> bytes:
-        """As of any image."""
+        """Return the pixels, or what a codec of Pillow's makes of them."""
         late = self._late
         if late is None or encoder_name != "raw" or args not in ((), (self.mode,)):
             return super().tobytes(encoder_name, *args)
@@ -298,7 +293,7 @@ class StoredImage(Image.Image):
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
-        """As of any image, but its data is read-only memory that is not copied."""
+        """The pixels for NumPy: read-only, and not copied."""
         late = self._late
         if late is None:
             return super().__array_interface__
@@ -306,7 +301,7 @@ class StoredImage(Image.Image):
         return {"version": 3, "shape": pixels.shape, "typestr": "|u1", "data": pixels.data.toreadonly()}
 
     def _kept(self, late: Part | Pixels) -> Pixels:
-        """The pixels, side by side in memory, for this image to keep."""
+        """Return the pixels, C-contiguous, and keep them."""
         pixels = self._source = np.ascontiguousarray(_pixels(late, lasting=True))
         return pixels
 
@@ -319,7 +314,7 @@ class StoredImage(Image.Image):
         super().__setstate__(plain)
 
     def __eq__(self, other: object) -> bool:
-        """As of a plain image of these pixels: Pillow compares classes, too."""
+        """Compare as a plain image would: Pillow compares classes, too."""
         if isinstance(other, StoredImage):
             other = Image.Image.copy(other)
         return Image.Image.copy(self) == other
@@ -338,7 +333,7 @@ def plain_image(pixels: npt.NDArray[Any]) -> Image.Image:
 _MODES = {(): "L", (3,): "RGB", (4,): "RGBA"}
 
 _OF_FILES = frozenset(("app", "applist", "bits", "get_format_mimetype", "icclist", "layer", "layers", "quantization"))
-"""What files have beside what all images have."""
+"""Attributes of Pillow's JPEG files that other images lack."""
 
 
 def _copied(info: dict[str | tuple[int, int], Any]) -> dict[str | tuple[int, int], Any]:
@@ -351,7 +346,7 @@ def _pixels(late: Part | Pixels, *, lasting: bool) -> Pixels:
 
 
 def _array(pixels: Any) -> Pixels:
-    """The result of OpenCV, whose types say less."""
+    """A result of OpenCV, whose stubs do not tell the type."""
     return np.asarray(pixels, np.uint8)
 
 
@@ -376,22 +371,30 @@ _FILTERS: dict[int, pillow_resize.Filter] = {
 }
 
 
-class _Asked(NamedTuple):
-    """A resize that needs no Pillow.
+class _Request(NamedTuple):
+    """A valid resize that presize's C does.
 
     Attributes:
         size: (width, height) of the result.
         filter: its name.
-        box: (left, top, right, bottom) of what is resized.
+        box: (left, top, right, bottom) of the part that is resized.
     """
 
     size: tuple[int, int]
     filter: pillow_resize.Filter
     box: tuple[float, float, float, float]
 
+    def resized(self, pixels: Pixels) -> Pixels | None:
+        """Resize `pixels` as the installed Pillow does; None where only Pillow can."""
+        order = pillow_resize.installed_order()
+        if order == "another":
+            return None
+        vertical_first = order == "vertical when it shrinks more"
+        return pillow_resize.resize(pixels, self.size[::-1], self.filter, self.box, vertical_first=vertical_first)
 
-def _asked(image: Image.Image, size: Any, resample: Any, box: Any, reducing_gap: Any) -> _Asked | None:
-    """What the arguments of resize() ask for; None for what Pillow refuses, makes in two steps, or makes as fast."""
+
+def _request(image: Image.Image, size: Any, resample: Any, box: Any, reducing_gap: Any) -> _Request | None:
+    """Read the arguments of resize(); None for those that Pillow refuses, and where it reduces first or is as fast."""
     if image.mode not in ("RGB", "L") or not pillow_resize.is_available():
         return None
     try:
@@ -404,10 +407,9 @@ def _asked(image: Image.Image, size: Any, resample: Any, box: Any, reducing_gap:
     is_box = 0 <= left < right <= image.width and 0 <= top < bottom <= image.height
     if not is_box or not (width > 0 and height > 0 and width * height <= _MOST_PIXELS and gap >= 1):
         return None
-    is_reduced_before = int((right - left) / width / gap) > 1 or int((bottom - top) / height / gap) > 1
-    if is_reduced_before or pillow_resize.installed_order() == "another":
+    if int((right - left) / width / gap) > 1 or int((bottom - top) / height / gap) > 1:
         return None
-    return _Asked((width, height), filter, (left, top, right, bottom))
+    return _Request((width, height), filter, (left, top, right, bottom))
 
 
 def _real(number: Any) -> float:

@@ -101,6 +101,13 @@ def saved(image: Image.Image, **options: Any) -> bytes:
     return buffer.getvalue()
 
 
+def with_few_pixels(use: Callable[[], Any]) -> Any:
+    """Pillow warns of images of more pixels than these."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Image, "MAX_IMAGE_PIXELS", 9_000)
+        return use()
+
+
 BOX = (20.5, 10, 150.25, 99)
 USES: dict[str, Callable[[Image.Image], Any]] = {
     # late, or partly so
@@ -128,6 +135,7 @@ USES: dict[str, Callable[[Image.Image], Any]] = {
     "crop backwards": lambda image: image.crop((50, 10, 10, 40)),
     "crop of three": lambda image: image.crop((50, 10, 10)),
     "crop of NaN": lambda image: image.crop((float("nan"), 0, 10, 10)),
+    "crop of many pixels": lambda image: with_few_pixels(lambda: image.crop((10, 20, 150, 90))),
     "two crops": lambda image: [image.crop((x, 1, x + 9, 20)) for x in (5, 90)],
     "resize by default": lambda image: image.resize((30, 20)),
     "resize to a list": lambda image: image.resize([30, 20]),
