@@ -8,7 +8,7 @@
 #                  workers, schedulers and networks are lost
 #   make torture   builds killed, and refused, at every system call: an hour or two
 #   make mutants   one change at a time to the code: does a test notice? SAMPLE=N tries N of them, all take hours
-#   make fuzz      the JPEG decoder and the readers of datasets, fuzzed for TIME seconds, an hour by default
+#   make fuzz      the JPEG decoder, the resize and the readers of datasets, fuzzed for TIME seconds, an hour by default
 #   make check     tests, linter, types
 #   make docs      the documentation as a site: site/index.html
 #   make wheels    the wheel of this machine, with the JPEG decoder in it, audited, into dist/
@@ -55,9 +55,10 @@ mutants: $(VENV)/.presize
 	$(BIN)/python tools/mutants.py $(if $(SAMPLE),--sample $(SAMPLE)) $(MODULES)
 
 fuzz: $(VENV)/.presize
-	$(BIN)/python tools/fuzz_coverage.py --seconds $$(($(TIME) / 3)) --seed $$(date +%s)
-	$(BIN)/python tools/fuzz_jpeg_decoder.py --seconds $$(($(TIME) / 3)) --seed $$(date +%s)
-	$(BIN)/python tools/fuzz_datasets.py --seconds $$(($(TIME) / 3)) --seed $$(date +%s)
+	$(BIN)/python tools/fuzz_coverage.py --seconds $$(($(TIME) / 4)) --seed $$(date +%s)
+	$(BIN)/python tools/fuzz_jpeg_decoder.py --seconds $$(($(TIME) / 4)) --seed $$(date +%s)
+	$(BIN)/python tools/fuzz_pillow_resize.py --seconds $$(($(TIME) / 4)) --seed $$(date +%s)
+	$(BIN)/python tools/fuzz_datasets.py --seconds $$(($(TIME) / 4)) --seed $$(date +%s)
 
 check: test
 	$(BIN)/ruff check .

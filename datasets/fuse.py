@@ -88,8 +88,8 @@ class Fused:
 def fuse(transform: Transform | None, *, decode: Decode = "pil", data: Dataset | None = None) -> Fused:
     """Split `transform` into what presize can do as torchvision does it, and the rest.
 
-    Boxes and flips are drawn from torchvision's distributions, pixels are within one grey level of torchvision's, and
-    normalized values of equal pixels within 1e-6. Taken over are, from the beginning on, a RandomResizedCrop,
+    Boxes and flips are drawn from torchvision's distributions, pixels are those that torchvision gives of PIL images,
+    and normalized values of equal pixels are within 1e-6. Taken over are, from the beginning on, a RandomResizedCrop,
     Resize((height, width)), CenterCrop or RandomCrop, also after a Resize(N) that changes nothing because all images
     are stored at N; and a RandomHorizontalFlip, conversions to a tensor and to float32, and a Normalize.
 

@@ -225,12 +225,12 @@ def fuzz(decoder: Any, seed: int, seconds: float) -> tuple[int, int]:
     return len(results), sum(results)
 
 
-def sanitized(folder: str) -> dict[str, str]:
-    """Compile the module into `folder`. Returns the environment of a process that runs it under the sanitizers."""
-    module = Path(folder, "_jpeg_decoder.so")
+def sanitized(folder: str, sources: Sequence[str] = SOURCES) -> dict[str, str]:
+    """Compile a module into `folder`. Returns the environment of a process that runs it under the sanitizers."""
+    module = Path(folder, Path(sources[0]).stem + ".so")
     flags = ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
     headers = f"-I{sysconfig.get_paths()['include']}"
-    subprocess.run(["gcc", *flags, "-shared", "-fPIC", headers, *SOURCES, "-o", str(module)], check=True)
+    subprocess.run(["gcc", *flags, "-shared", "-fPIC", headers, *sources, "-lm", "-o", str(module)], check=True)
     libraries = [
         subprocess.run(["gcc", f"-print-file-name={name}"], check=True, capture_output=True, text=True).stdout.strip()
         for name in ("libasan.so", "libubsan.so")
@@ -244,8 +244,10 @@ def sanitized(folder: str) -> dict[str, str]:
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def under_sanitizers(description: str | None, sources: Sequence[str]) -> tuple[Any, argparse.Namespace]:
+    """The module of `sources`, compiled with the sanitizers, and the seed and seconds of the command line. The process
+    starts itself once more, with them loaded."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
@@ -253,11 +255,17 @@ def main() -> None:
         sys.exit("gcc and its sanitizers are missing: apt-get install gcc python3-dev")
     if SANITIZED not in os.environ:
         with tempfile.TemporaryDirectory() as folder:
-            sys.exit(subprocess.run([sys.executable, *sys.argv], env=sanitized(folder), check=False).returncode)
-    spec = importlib.util.spec_from_file_location("_jpeg_decoder", os.environ[SANITIZED])
+            environment = sanitized(folder, sources)
+            sys.exit(subprocess.run([sys.executable, *sys.argv], env=environment, check=False).returncode)
+    spec = importlib.util.spec_from_file_location(Path(sources[0]).stem, os.environ[SANITIZED])
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    return module, options
+
+
+def main() -> None:
+    module, options = under_sanitizers(__doc__, SOURCES)
     tried, accepted = fuzz(module, options.seed, options.seconds)
     print(f"{tried} JPEGs, {accepted} of them accepted, none wrongly")
 

@@ -69,6 +69,7 @@ TESTS = {
     "store/verify.py": ("tests/store/test_verify.py", *STORE),
     "store/*.py": STORE,
     "builder/fingerprint.py": ("tests/builder/test_fingerprint.py",),
+    "codecs/pillow_resize.py": ("tests/codecs/test_pillow_resize.py", "tests/datasets/reading/test_resample.py"),
     "codecs/jpeg/segments.py": (*JPEG, "tests/store/test_hostile_sizes.py", "tests/codecs/test_transcode.py"),
     "codecs/jpeg/metadata.py": (*JPEG, "tests/codecs/test_transcode.py"),
     "codecs/jpeg/tiles.py": (

@@ -61,6 +61,17 @@ def cykooz() -> Backend:
     return Backend(load, resize, unload, version("cykooz.resizer"))
 
 
+def presize() -> Backend:
+    """presize.codecs.pillow_resize, whose bytes are those of Pillow."""
+    from presize.codecs.pillow_resize import installed_order, resize
+
+    def resized(pixels: np.ndarray, size: tuple[int, int]) -> Any:
+        vertical_first = installed_order() == "vertical when it shrinks more"
+        return resize(pixels, size, "bicubic", vertical_first=vertical_first)
+
+    return Backend(lambda pixels, _size: pixels, resized, lambda result, _size: result, version("presize"))
+
+
 def pillow() -> Backend:
     """Also pillow-simd, where that is installed in the place of Pillow."""
     import PIL
@@ -128,6 +139,7 @@ def vips() -> Backend:
 
 
 BACKENDS: dict[str, Callable[[], Backend]] = {
+    "presize": presize,
     "cykooz": cykooz,
     "pillow": pillow,
     "torch": torch,

@@ -1,10 +1,10 @@
-"""How fast random crops are resized for a batch: by presize's C, and by OpenCV and torch, which it takes the place of.
+"""How fast random crops are resized for a batch: by presize's C, by Pillow, whose bytes it makes, and by others.
 
     python benchmarks/transcoding/crops.py PHOTOS
 
-The JPEGs below PHOTOS are made to 256 px as `presize build` does, cropped at random and resized to 224 px: by both from
-the same pixels, in one process, by CPU time. With AVX-512 the code for AVX2 is measured, too. Exits with an error where
-a byte differs; asserts no time.
+The JPEGs below PHOTOS are made to 256 px as `presize build` does, cropped at random and resized to 224 px: by all
+of them from the same pixels, in one process, by CPU time. presize's C is measured with each level that the
+processor has. Exits with an error where a byte differs from Pillow's; asserts no time.
 """
 
 from __future__ import annotations
@@ -17,17 +17,19 @@ from functools import partial
 from itertools import cycle
 from pathlib import Path
 from statistics import median
+from types import ModuleType
 
 import cv2
+import cykooz_resizer
 import numpy as np
 import numpy.typing as npt
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from presize.codecs import stored_value, transcode
+from presize.codecs import pillow_resize, stored_value, transcode
 from presize.datasets import RandomResizedCrop
-from presize.datasets.reading import resample as resampling
+from presize.datasets.reading.resample import by_pillow
 from presize.errors import ImageError
 from presize.options import ImageOptions
 from shared import measuring, rates
@@ -37,9 +39,9 @@ Pixels = npt.NDArray[np.uint8]
 
 _SIZE = 224
 _BATCH = 128
-_WINDOWS = {"avx2": 16, "avx512": 64}
-"""In bytes, those of resample_by."""
-_ENLARGED, _SHRUNK = "enlarged, by OpenCV", "shrunk on a side or two, by torch"
+_LEVELS = ("plain C", "AVX2", "AVX-512")
+_ENLARGED, _SHRUNK = "enlarged", "shrunk on a side or two"
+_LIBRARIES = ("Pillow", "OpenCV linear", "torch, antialiased", "cykooz.resizer")
 
 
 def crops(photos: list[Path], count: int) -> list[Pixels]:
@@ -73,36 +75,63 @@ def compare(some: list[Pixels], by_presize: Callable[[Pixels, Pixels], object]) 
     ours, theirs = np.empty((2, _SIZE, _SIZE, 3), np.uint8)
     for pixels in some:
         by_presize(pixels, ours)
-        resampling.resample_by_libraries(pixels, theirs)
+        by_pillow(pixels, theirs)
         if not np.array_equal(ours, theirs):
-            raise SystemExit("presize makes other pixels than OpenCV and torch")
+            raise SystemExit("presize makes other pixels than Pillow")
+
+
+def by_presize(module: ModuleType, level: int, pixels: Pixels, out: Pixels) -> None:
+    vertical_first = pillow_resize.installed_order() == "vertical when it shrinks more"
+    pillow_resize.resize_by(
+        module, pixels, (_SIZE, _SIZE), "bilinear", vertical_first=vertical_first, out=out, level=level
+    )
+
+
+def by_opencv(pixels: Pixels, out: Pixels) -> None:
+    cv2.resize(pixels, (_SIZE, _SIZE), dst=out, interpolation=cv2.INTER_LINEAR)
+
+
+def by_torch(pixels: Pixels, out: Pixels) -> None:
+    source, result = (
+        torch.from_numpy(array).permute(2, 0, 1).unsqueeze(0) for array in (np.ascontiguousarray(pixels), out)
+    )
+    torch.ops.aten._upsample_bilinear2d_aa.out(source, [_SIZE, _SIZE], False, None, None, out=result)
+
+
+def by_cykooz(resizer: cykooz_resizer.Resizer, pixels: Pixels, out: Pixels) -> None:
+    kind = cykooz_resizer.PixelType.U8x3
+    source = cykooz_resizer.ImageData(pixels.shape[1], pixels.shape[0], kind, pixels.tobytes())
+    result = cykooz_resizer.ImageData(_SIZE, _SIZE, kind)
+    algorithm = cykooz_resizer.ResizeAlg.convolution(cykooz_resizer.FilterType.bilinear)
+    resizer.resize(source, result, cykooz_resizer.ResizeOptions(algorithm, use_alpha=False))
+    out[:] = np.frombuffer(result.get_buffer(), np.uint8).reshape(out.shape)
 
 
 def summary(rows: list[rates.Row]) -> str:
-    first, lines = rows[0], []
+    lines = []
     for name in (_ENLARGED, _SHRUNK):
         mine = rates.select(rows, set=name)
-        libraries = rates.column(mine, "libraries_us")
-        for window in (window for window in _WINDOWS if f"{window}_us" in first):
-            presize = rates.column(mine, f"{window}_us")
-            lines.append(
-                [name, mine[0]["images"], f"{median(libraries):.0f}", window, f"{median(presize):.0f}",
-                 rates.times(libraries, presize)]
-            )  # fmt: skip
+        pillow = rates.column(mine, "Pillow_us")
+        for by in (*reversed(_LEVELS), *_LIBRARIES):
+            if f"{by}_us" in mine[0]:
+                times = rates.column(mine, f"{by}_us")
+                shown = f"presize, {by}" if by in _LEVELS else by
+                lines.append([name, mine[0]["images"], shown, f"{median(times):.0f}", rates.times(pillow, times)])
+    first = rows[0]
     return "\n".join(
         [
-            rates.table(["crops", "images", "libraries, µs", "with", "presize, µs", "times as fast"], lines),
+            rates.table(["crops", "images", "by", "µs", "times Pillow"], lines),
             "",
-            f"{rates.rounds(rows)}, torch {first['torch']}, OpenCV {first['opencv-python-headless']}, "
-            f"{rates.machine(first)}.",
+            f"{rates.rounds(rows)}, Pillow {first['pillow']}, torch {first['torch']}, OpenCV "
+            f"{first['opencv-python-headless']}, cykooz.resizer {first['cykooz.resizer']}, {rates.machine(first)}.",
         ]
     )
 
 
 def measure_all(options: argparse.Namespace) -> None:
-    compiled = resampling.compiled.trusted()
-    if compiled is None:
-        raise SystemExit("presize's resizing of crops is not compiled, or not for this processor")
+    compiled = pillow_resize.compiled.trusted()
+    if compiled is None or pillow_resize.installed_order() == "another":
+        raise SystemExit("presize's resize is not compiled, or another library takes the place of Pillow")
     cv2.setNumThreads(0)
     torch.set_num_threads(1)
     photos = find_photos(options.source)
@@ -112,14 +141,13 @@ def measure_all(options: argparse.Namespace) -> None:
     batch = np.zeros((_BATCH, _SIZE, _SIZE, 3), np.uint8)
 
     resizers: dict[str, Callable[[Pixels, Pixels], object]] = {
-        name: partial(resampling.resample_by, compiled, flip=False, window=window)
-        for name, window in _WINDOWS.items()
-        if window <= compiled.window_bytes()
+        _LEVELS[level]: partial(by_presize, compiled, level) for level in range(compiled.level() + 1)
     }
-    for by_presize in resizers.values():
+    for resize in resizers.values():
         for some in sets.values():  # which makes the tables, too
-            compare(some, by_presize)
-    resizers["libraries"] = resampling.resample_by_libraries
+            compare(some, resize)
+    cykooz = partial(by_cykooz, cykooz_resizer.Resizer())
+    resizers |= zip(_LIBRARIES, (by_pillow, by_opencv, by_torch, cykooz), strict=True)
 
     def run(name: str) -> Iterator[measuring.Columns]:
         yield {"set": name, "images": len(sets[name])} | {
@@ -128,7 +156,7 @@ def measure_all(options: argparse.Namespace) -> None:
 
     facts = {**conditions(photos), **machine(options.source), "torch": torch.__version__}
     variants = {name: partial(run, name) for name in sets}
-    measuring.in_rounds(variants, options, facts, progress="avx2_us")
+    measuring.in_rounds(variants, options, facts, progress="Pillow_us")
 
 
 def main() -> None:

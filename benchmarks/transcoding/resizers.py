@@ -44,12 +44,15 @@ EXACT = "exact, rounded"
 """The reference itself, rounded to integers: no back-end can come closer."""
 
 BASE = "Pillow"
+EQUAL = "presize, as Pillow"
 
 BACKENDS: dict[str, tuple[str, str]] = {
+    EQUAL: ("presize", ""),
     "cykooz.resizer": ("cykooz", ""),
     "pillow-simd, AVX2": ("pillow", "avx2"),
     "pillow-simd, SSE4": ("pillow", "sse4"),
     BASE: ("pillow", ""),
+    "Pillow 12": ("pillow", "pillow12"),
     "torch, antialiased": ("torch", ""),
     "libvips": ("vips", "vips"),
     "OpenCV area": ("opencv-area", ""),
@@ -189,7 +192,8 @@ def load(folder: Path) -> list[Pixels]:
 
 
 def errors(peers: dict[str, Peer], sets: list[Set], size: int) -> dict[tuple[str, str], dict[str, object]]:
-    """By set and back-end. Raises SystemExit when a back-end gives other pixels than presize does with it."""
+    """By set and back-end. Raises SystemExit when a back-end gives other pixels than presize does with it, and when
+    presize's own code gives other pixels than Pillow."""
     found = {}
     for images in sets:
         sources, out = load(images.folder), images.folder / "out"
@@ -197,17 +201,21 @@ def errors(peers: dict[str, Peer], sets: list[Set], size: int) -> dict[tuple[str
                    for pixels in sources]  # fmt: skip
         exact = [reference(pixels, *target.size) for pixels, target in zip(sources, targets, strict=True)]
         found[images.name, EXACT] = error([np.rint(pixels).astype(np.uint8) for pixels in exact], exact)
+        by_name: dict[str, list[Pixels]] = {}
         for name, process in peers.items():
             out.mkdir()
             process.ask(folder=str(images.folder), size=size, out=str(out))
             results = load(out)
             shutil.rmtree(out)
             found[images.name, name] = error(results, exact)
+            by_name[name] = results
             if name in OURS:
                 ours = OURS[name]
                 for pixels, target, result in zip(sources, targets, results, strict=True):
                     if not np.array_equal(resize.resize(pixels, target, "bicubic", ours), result):
                         raise SystemExit(f"{name}: presize.codecs.resize gives other pixels than peers/resizers.py")
+        if not all(map(np.array_equal, by_name[EQUAL], by_name[BASE])):
+            raise SystemExit(f"{EQUAL} gives other pixels than Pillow")
     return found
 
 
@@ -279,7 +287,10 @@ def summary(rows: list[rates.Row]) -> str:
 
 def start_peers(stack: ExitStack, asked: argparse.Namespace) -> dict[str, Peer]:
     """A process for each back-end whose environment was given."""
-    pythons = {"sse4": asked.sse4_python, "avx2": asked.avx2_python, "vips": asked.vips_python or sys.executable}
+    pythons = {
+        "sse4": asked.sse4_python, "avx2": asked.avx2_python, "pillow12": asked.pillow12_python,
+        "vips": asked.vips_python or sys.executable,
+    }  # fmt: skip
     peers = {}
     for name, (backend, environment) in BACKENDS.items():
         python = pythons.get(environment, sys.executable)
@@ -326,6 +337,7 @@ def main() -> None:
     simd = "of an environment made by tools/install_pillow_simd.sh VENV"
     arguments.add_argument("--sse4-python", type=Path, metavar="PYTHON", help=f"{simd} sse4")
     arguments.add_argument("--avx2-python", type=Path, metavar="PYTHON", help=f"{simd} avx2")
+    arguments.add_argument("--pillow12-python", type=Path, metavar="PYTHON", help="of an environment with Pillow 12")
     arguments.add_argument("--vips-python", type=Path, metavar="PYTHON", help="of an environment with pyvips")
     arguments.add_argument("--images", type=int, default=100, help="photographs to resize")
     arguments.add_argument("--large", type=int, default=4, help="photographs to enlarge to 12 megapixels first")

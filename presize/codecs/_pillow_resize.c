@@ -45,22 +45,24 @@ static PyObject *table(PyObject *self, PyObject *arguments)
     return result;
 }
 
+static Py_ssize_t channels_of(const Py_buffer *view) { return view->ndim == 3 ? view->shape[2] : 1; }
+
 /* Whether its pixels lie side by side, from left to right. */
 static bool is_image(const Py_buffer *view)
 {
-    if (view->ndim != 3 || view->itemsize != 1)
+    if ((view->ndim != 2 && view->ndim != 3) || view->itemsize != 1)
         return false;
-    const Py_ssize_t *shape = view->shape, *strides = view->strides;
     for (int axis = 0; axis < 2; axis++)
-        if (shape[axis] < 1 || shape[axis] > MOST_SIDE)
+        if (view->shape[axis] < 1 || view->shape[axis] > MOST_SIDE)
             return false;
-    return shape[2] >= 1 && shape[2] <= MOST_CHANNELS && (shape[2] == 1 || strides[2] == 1) &&
-           (shape[1] == 1 || strides[1] == shape[2]);
+    const Py_ssize_t channels = channels_of(view);
+    return channels >= 1 && channels <= MOST_CHANNELS && (channels == 1 || view->strides[2] == 1) &&
+           (view->shape[1] == 1 || view->strides[1] == channels);
 }
 
 static bool is_contiguous(const Py_buffer *view)
 {
-    return view->shape[0] == 1 || view->strides[0] == view->shape[1] * view->shape[2];
+    return view->shape[0] == 1 || view->strides[0] == view->shape[1] * channels_of(view);
 }
 
 /* A table, or NULL for None. False if it is not one for these sizes. */
@@ -76,11 +78,12 @@ static bool read_axis(const Py_buffer *bytes, Py_ssize_t inputs, Py_ssize_t outp
 static PyObject *resize_views(const Py_buffer *from, const Py_buffer *to, const Py_buffer *across_bytes,
                               const Py_buffer *down_bytes, bool vertical_first, int level)
 {
-    if (!is_image(from) || !is_image(to) || !is_contiguous(to) || from->shape[2] != to->shape[2]) {
-        PyErr_SetString(PyExc_ValueError, "the pixels of an image do not lie side by side");
+    if (!is_image(from) || !is_image(to) || !is_contiguous(to) || from->ndim != to->ndim ||
+        channels_of(from) != channels_of(to)) {
+        PyErr_SetString(PyExc_ValueError, "the pixels of an image do not lie side by side, or it has other channels");
         return NULL;
     }
-    const Py_ssize_t channels = from->shape[2];
+    const Py_ssize_t channels = channels_of(from);
     Table across_table, down_table;
     const Table *across, *down;
     /* Tables of rows do not depend on the level. */

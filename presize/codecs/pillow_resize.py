@@ -17,6 +17,7 @@ from __future__ import annotations
 import functools
 import math
 import zlib
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Literal, get_args
 
@@ -38,6 +39,7 @@ Box = tuple[float, float, float, float]
 """(left, top, right, bottom) in pixels; fractions are parts of a pixel."""
 Order = Literal["horizontal first", "vertical when it shrinks more", "another"]
 
+_UINT8 = np.dtype(np.uint8)
 _MOST_SIDE = (1 << 24) - 1
 _KEPT_TABLES = 1024
 """More than random crops of photographs have at 256 px."""
@@ -73,17 +75,24 @@ def resize(
     Returns:
         uint8 (height, width) or (height, width, channels), C-contiguous. None for pixels, sizes or boxes that are not
         among those above, some of which Pillow takes and others of which it refuses, and without the compiled code.
+        None also for an image over a hundred times as high as wide that gets lower, unless `vertical_first`: Pillow
+        12.2 and 12.3 resize it vertically first, earlier versions do not.
 
     Raises:
         MemoryError: there is not enough.
         ValueError: `out` has another shape or memory layout.
     """
     module = compiled.trusted()
-    if module is None:
+    if module is None or (not vertical_first and _is_tall(pixels.shape, size[0])):
         return None
     return resize_by(
         module, pixels, size, filter, box, vertical_first=vertical_first, flip=flip, out=out, level=module.level()
     )
+
+
+def _is_tall(shape: tuple[int, ...], height: int) -> bool:
+    """Whether versions of Pillow that are horizontal first disagree about the image."""
+    return len(shape) > 1 and shape[0] > 100 * shape[1] and height < shape[0]
 
 
 def is_available() -> bool:
@@ -105,43 +114,47 @@ def resize_by(
 ) -> Pixels | None:
     """As resize(), by `module` (_pillow_resize.c), with instructions up to a level: 0 for plain C, 1 for AVX2, 2 for
     AVX-512."""
-    if pixels.dtype != np.uint8 or pixels.ndim not in (2, 3) or filter not in _NUMBERS:
+    shape, strides, (height, width) = pixels.shape, pixels.strides, size
+    if pixels.dtype != _UINT8 or not 2 <= len(shape) <= 3 or filter not in _NUMBERS:
         return None
-    image = pixels if pixels.ndim == 3 else pixels[:, :, np.newaxis]
-    (rows, columns, channels), (height, width) = image.shape, size
-    if not (1 <= rows <= _MOST_SIDE and 1 <= columns <= _MOST_SIDE and 1 <= channels <= 4):
+    rows, columns, channels = shape if len(shape) == 3 else (*shape, 1)
+    if not (0 < rows <= _MOST_SIDE and 0 < columns <= _MOST_SIDE and 0 < channels <= 4):
         return None
-    if not (1 <= height <= _MOST_SIDE and 1 <= width <= _MOST_SIDE):
+    if not (0 < height <= _MOST_SIDE and 0 < width <= _MOST_SIDE):
         return None
-    if (channels > 1 and image.strides[2] != 1) or (columns > 1 and abs(image.strides[1]) != channels):
+    mirrored = columns > 1 and strides[1] == -channels
+    if (channels > 1 and strides[2] != 1) or (columns > 1 and not mirrored and strides[1] != channels):
         return None
-    if mirrored := columns > 1 and image.strides[1] < 0:
-        image = image[:, ::-1]
-    left, top, right, bottom = (0.0, 0.0, columns, rows) if box is None else box
+    if mirrored:
+        pixels = pixels[:, ::-1]
+    left, top, right, bottom = 0.0, 0.0, float(columns), float(rows)
     if box is not None:
+        left, top, right, bottom = box
         if not (-1 < left < columns and -1 < top < rows and 0 < right < columns + 1 and 0 < bottom < rows + 1):
             return None
         left, top, right, bottom = np.array(box, np.float32).tolist()
     across = down = None
-    if vertical := height != rows or top != 0 or bottom != height:
-        down = _table(rows, top, bottom, height, filter, 0, False, False, 0)
-    if horizontal := width != columns or left != 0 or right != width:
-        across = _table(columns, left, right, width, filter, channels, mirrored, flip, level)
-    if (vertical and down is None) or (horizontal and across is None):
-        return None
-    shape = (height, width, *pixels.shape[2:])
-    result = np.empty(shape, np.uint8) if out is None else out
-    if result.shape != shape or result.dtype != np.uint8 or not result.flags.c_contiguous:
-        raise ValueError(f"out: expected uint8 {shape}, C-contiguous, got {result.dtype} {result.shape}")
-    into = result.reshape(height, width, channels)
+    if height != rows or top != 0 or bottom != height:
+        down = _table(module, rows, top, bottom, height, filter, 0, False, False, 0)
+        if down is None:
+            return None
+    if width != columns or left != 0 or right != width:
+        across = _table(module, columns, left, right, width, filter, channels, mirrored, flip, level)
+        if across is None:
+            return None
+    result = (height, width, *shape[2:])
+    if out is None:
+        out = np.empty(result, np.uint8)
+    elif out.shape != result or out.dtype != _UINT8 or not out.flags.c_contiguous:
+        raise ValueError(f"out: expected uint8 {result}, C-contiguous, got {out.dtype} {out.shape}")
     if across is None and down is None:
-        into[:] = image[:, ::-1] if mirrored != flip else image
-        return result
-    vertical_first = vertical_first and rows - height > 0 and rows - height > 2 * (columns - width)
-    module.resize(image, into, across, down, vertical_first, level)
+        out[:] = pixels
+    else:
+        vertical_first = vertical_first and rows - height > 0 and rows - height > 2 * (columns - width)
+        module.resize(pixels, out, across, down, vertical_first, level)
     if across is None and mirrored != flip:  # else the table mirrors
-        into[:] = into[:, ::-1].copy()
-    return result
+        out[:] = out[:, ::-1].copy()
+    return out
 
 
 _NUMBERS = {name: number for number, name in enumerate(get_args(Filter))}
@@ -150,6 +163,7 @@ _SUPPORT = {"box": 0.5, "bilinear": 1, "hamming": 1, "bicubic": 2, "lanczos": 3}
 
 
 def _table(
+    module: ModuleType,
     inputs: int,
     begin: float,
     end: float,
@@ -161,14 +175,15 @@ def _table(
     level: int,
 ) -> bytes | None:
     """The weights of an axis; those of usual sizes are kept."""
+    axis = (inputs, begin, end, outputs, _NUMBERS[filter], channels, mirrored, flipped, level)
     taps = 2 * _SUPPORT[filter] * max(outputs, end - begin) + outputs  # of all outputs, at most
-    make = _kept_table if max(channels, 1) * taps < _KEPT_WEIGHTS else _pillow_resize.table
-    return make(inputs, begin, end, outputs, _NUMBERS[filter], channels, mirrored, flipped, level)
+    is_small = (channels or 1) * taps < _KEPT_WEIGHTS
+    return _kept_table(module.table, *axis) if is_small else module.table(*axis)
 
 
 @functools.lru_cache(_KEPT_TABLES)
-def _kept_table(*axis: Any) -> bytes | None:
-    return _pillow_resize.table(*axis)
+def _kept_table(table: Callable[..., bytes | None], *axis: Any) -> bytes | None:
+    return table(*axis)
 
 
 # ---- what is tried ----

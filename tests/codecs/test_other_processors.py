@@ -1,4 +1,4 @@
-"""The decoder in C on ARM64, cross-compiled and emulated: the pixels that libjpeg-turbo gives here."""
+"""The C on ARM64, cross-compiled and emulated: the pixels that libjpeg-turbo and Pillow give here."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import shutil
 import struct
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 
+import pillow_model
 from effort import examples
+from presize.codecs import pillow_resize
 from presize.codecs.golden import decoder_images
 from presize.codecs.jpeg import decoder as jpeg_decoder
 
@@ -28,14 +30,23 @@ emulated = pytest.mark.skipif(
 compiled = pytest.mark.skipif(not jpeg_decoder.is_available(), reason="_jpeg_decoder.c is not compiled here, or off")
 
 
+def compiled_program(name: str, sources: list[str], folder: Path) -> Path:
+    """A program for ARM64."""
+    flags = ["-O2", "-Wall", "-Wextra", "-Werror", "-static", "-ffp-contract=off"]
+    main = ROOT / "tests" / "codecs" / f"{name}.c"
+    subprocess.run([COMPILER, *flags, main, *sources, "-lm", "-o", folder / name], check=True)
+    return folder / name
+
+
 @pytest.fixture(scope="module")
 def decode_records(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """decode_records.c for ARM64."""
-    program = tmp_path_factory.mktemp("arm64") / "decode_records"
-    sources = [ROOT / "tests" / "codecs" / "decode_records.c", *FUZZ["SOURCES"][1:]]
-    flags = ["-O2", "-Wall", "-Wextra", "-Werror", "-static"]
-    subprocess.run([COMPILER, *flags, *sources, "-o", program], check=True)
-    return program
+    return compiled_program("decode_records", FUZZ["SOURCES"][1:], tmp_path_factory.mktemp("arm64"))
+
+
+@pytest.fixture(scope="module")
+def resize_records(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    sources = [str(path) for path in (ROOT / "presize" / "codecs" / "resampling").glob("*.c")]
+    return compiled_program("resize_records", sources, tmp_path_factory.mktemp("arm64"))
 
 
 def record(data: bytes, channels: int, scale: int, shape: tuple[int, int], box: tuple[int, int, int, int]) -> bytes:
@@ -102,3 +113,39 @@ def test_random_images_have_the_same_pixels_on_arm64(decode_records: Path, tmp_p
 def test_wrong_pixels_are_noticed(decode_records: Path, tmp_path: Path) -> None:
     good = records_of(decoder_images()["4:2:0"], random.Random(1))[0]
     assert decoded(decode_records, [good, good[:-1] + bytes((good[-1] ^ 1,))], tmp_path) == "record 1: other pixels"
+
+
+def resize_record(choice: random.Random) -> bytes:
+    """What resize_records.c reads: a random image, and what the definition makes of it."""
+    height, width, to_height, to_width = (choice.randint(2, choice.choice([9, 90])) for _ in range(4))
+    channels, filter = choice.choice([1, 2, 3, 4]), choice.choice(get_args(pillow_resize.Filter))
+    noise = np.random.default_rng(choice.getrandbits(30))
+    pixels = noise.integers(-64, 320, (height, width, channels)).clip(0, 255).astype(np.uint8)
+    left, top = (float(np.float32(choice.uniform(0.01, side - 1))) for side in (width, height))
+    box = (left, top, float(width), float(height))
+    mirrored, flipped, vertical_first = (choice.random() < 0.5 for _ in range(3))
+    shown = pixels[:, ::-1] if mirrored else pixels
+    result = pillow_model.resize(shown, (to_height, to_width), filter, box)
+    if vertical_first:  # whatever the sizes
+        rows = pillow_model.resize(shown, (to_height, width), filter, (0, top, width, height))
+        result = pillow_model.resize(rows, (to_height, to_width), filter, (left, 0, width, to_height))
+    number = get_args(pillow_resize.Filter).index(filter)
+    head = (height, width, channels, to_height, to_width, number, mirrored, flipped, vertical_first)
+    return struct.pack("<9i4f", *head, *box) + pixels.tobytes() + (result[:, ::-1] if flipped else result).tobytes()
+
+
+@pytest.mark.slow
+@emulated
+def test_random_images_are_resized_to_the_same_bytes_on_arm64(resize_records: Path, tmp_path: Path) -> None:
+    choice = random.Random()
+    seed = choice.getrandbits(32)
+    choice.seed(seed)
+    records = [resize_record(choice) for _ in range(examples(150))]
+    assert decoded(resize_records, records, tmp_path) == f"{len(records)} records", f"seed {seed}"
+
+
+@pytest.mark.slow
+@emulated
+def test_wrong_bytes_of_a_resize_are_noticed(resize_records: Path, tmp_path: Path) -> None:
+    good = resize_record(random.Random(1))
+    assert decoded(resize_records, [good, good[:-1] + bytes((good[-1] ^ 1,))], tmp_path) == "record 1: other pixels"

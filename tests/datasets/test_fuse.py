@@ -30,6 +30,8 @@ v1, v2 = torchvision_or_skip()
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 GREY_LEVEL = 1 / 255 / min(STD) + 1e-6
 """One grey level, normalized."""
+ROUNDING = 2e-6
+"""ToDtype multiplies where presize divides."""
 
 SIDES = [(96, 96), (96, 150), (130, 96), (400, 300), (96, 97), (211, 240), (260, 520), (101, 99)]
 
@@ -199,7 +201,7 @@ def test_a_random_resized_crop_has_torchvisions_box_for_the_same_numbers(version
 
 @pytest.mark.parametrize("size", [24, 64, 333], ids=["shrunk", "resized", "enlarged"])
 @pytest.mark.parametrize("decode", ["pil", "tensor"])
-def test_pixels_are_within_one_grey_level_of_torchvisions(decode: Any, size: int, stored: Path) -> None:
+def test_pixels_are_torchvisions_and_of_tensors_within_one_grey_level(decode: Any, size: int, stored: Path) -> None:
     functional = v2.functional
     steps = training(v2, size)
     if decode == "tensor":
@@ -217,7 +219,7 @@ def test_pixels_are_within_one_grey_level_of_torchvisions(decode: Any, size: int
         theirs = functional.horizontal_flip(theirs) if flip else theirs
         for step in (v2.ToImage(), *steps[-2:]):
             theirs = step(theirs)
-        assert (image - theirs).abs().max() <= GREY_LEVEL
+        assert (image - theirs).abs().max() <= (GREY_LEVEL if decode == "tensor" else ROUNDING)
 
 
 @pytest.mark.parametrize("version", [v1, v2], ids=["v1", "v2"])
@@ -244,12 +246,12 @@ def test_a_crop_that_is_larger_than_a_stored_image_stays(stored: Path) -> None:
     assert fused.crop is None and "5 stored images of 8 are smaller than 100 x 100" in fused.reason
 
 
-def test_a_resize_to_height_and_width_is_within_one_grey_level(stored: Path) -> None:
+def test_a_resize_to_height_and_width_gives_torchvisions_numbers(stored: Path) -> None:
     transform = v1.Compose([v1.Resize((50, 80)), v1.ToTensor()])
     fused, plain = LMDBDataset(stored, transform=transform, fuse=True), LMDBDataset(stored, transform=transform)
     assert fused.fused.rest is None  # type: ignore[union-attr]
     for index in range(len(plain)):
-        assert (fused[index][0] - plain[index][0]).abs().max() <= 1 / 255 + 1e-6
+        assert torch.equal(fused[index][0], plain[index][0])
 
 
 def test_grey_images_among_others_are_left_to_torchvision(tmp_path: Path) -> None:

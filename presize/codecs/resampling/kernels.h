@@ -2,7 +2,10 @@
 
    Weights have 22 bits and a sign. Each is taken apart into a high part of 8 bits, in units of 1 << 16, and a low one of
    16 bits. High parts are multiplied with bytes and summed up in 16 bits, low ones with words and in 32 bits; of their
-   sum the upper 16 bits count. All sums may wrap: what they come to fits. */
+   sum the upper 16 bits count. All sums may wrap: what they come to fits.
+
+   A value between two pixels x and y, with weights 1 - w and w, takes less: it is x + w * (y - x), and the low part of w
+   is multiplied with that difference alone, so that the upper 16 bits of the product are all that counts. */
 
 #include <immintrin.h>
 #include <string.h>
@@ -163,15 +166,35 @@ INLINE void sum_up(const uint8_t *const row[2], const Table *table, int64_t bloc
     }
 }
 
+/* Values between pixels, which lie side by side in `bytes`. */
+INLINE V between(V bytes, V highs, V lows)
+{
+    const V difference = OP(maddubs_epi16)(bytes, OP(set1_epi16)(0x01FF)); /* by -1 and 1 */
+    return rounded(OP(add_epi16)(OP(maddubs_epi16)(bytes, highs), OP(mulhi_epi16)(difference, lows)));
+}
+
+INLINE void interpolate(const uint8_t *const row[2], const Table *table, int64_t block, V sums[2])
+{
+    const int32_t *places = table->places + WINDOWS * block;
+    const V picks = load(table->picks + BYTES * block), highs = load(table->highs + BYTES * block);
+    const V lows = load(table->lows + BYTES / 2 * block);
+    for (int i = 0; i < 2; i++)
+        sums[i] = between(pick(row[i], places, picks), highs, lows);
+}
+
+/* `pairs` is 0 where values lie between pixels. */
 INLINE void groups_of(const uint8_t *const row[2], const Table *table, int64_t pairs, bool close, uint8_t *const to[2])
 {
     const int64_t values = (int64_t)table->head->outputs * table->head->channels;
     for (int64_t at = 0, block = 0; at < values; at += BYTES, block += 2) {
-        V first[2], next[2];
-        sum_up(row, table, block, pairs, close, first);
-        sum_up(row, table, block + 1, pairs, close, next);
+        V sums[2][2];
+        for (int i = 0; i < 2; i++)
+            if (pairs == 0)
+                interpolate(row, table, block + i, sums[i]);
+            else
+                sum_up(row, table, block + i, pairs, close, sums[i]);
         for (int i = 0; i < 2; i++) {
-            const V packed = OP(packus_epi16)(first[i], next[i]);
+            const V packed = OP(packus_epi16)(sums[0][i], sums[1][i]);
             store(to[i] + at, close ? in_order(packed) : in_order_of_words(packed));
         }
     }
@@ -211,11 +234,11 @@ INLINE void ones_of(const uint8_t *const row[2], const Table *table, int32_t cha
             const __m256i by_low = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)lows));
             const __m256i by_next = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(lows + 8)));
             high = _mm256_add_epi16(high, _mm256_maddubs_epi16(bytes, by_high));
-            low = _mm256_add_epi32(low, _mm256_madd_epi16(_mm256_unpacklo_epi8(bytes, none), by_low));
-            next_low = _mm256_add_epi32(next_low, _mm256_madd_epi16(_mm256_unpackhi_epi8(bytes, none), by_next));
+            low = _mm256_add_epi32(low, _mm256_madd_epi16(_mm256_and_si256(bytes, _mm256_set1_epi16(0xFF)), by_low));
+            next_low = _mm256_add_epi32(next_low, _mm256_madd_epi16(_mm256_srli_epi16(bytes, 8), by_next));
         }
-        low = _mm256_add_epi32(low, _mm256_unpacklo_epi16(none, high));
-        next_low = _mm256_add_epi32(next_low, _mm256_unpackhi_epi16(none, high));
+        low = _mm256_add_epi32(low, _mm256_slli_epi32(high, 16)); /* both of a channel's */
+        next_low = _mm256_add_epi32(next_low, _mm256_and_si256(high, _mm256_set1_epi32(-(1 << 16))));
         __m256i sum = _mm256_add_epi32(low, next_low);
         if (channels < 3)
             sum = _mm256_add_epi32(sum, _mm256_shuffle_epi32(sum, 0x4E));
@@ -232,7 +255,9 @@ INLINE void ones_of(const uint8_t *const row[2], const Table *table, int32_t cha
 TARGET static void across(const Table *table, const uint8_t *const row[2], uint8_t *const to[2])
 {
     const int32_t channels = table->head->channels;
-    if (table->head->reading == CLOSE)
+    if (table->head->reading == LINEAR)
+        groups_of(row, table, 0, true, to);
+    else if (table->head->reading == CLOSE)
         across_groups(row, table, true, to);
     else if (table->head->reading == WIDE)
         across_groups(row, table, false, to);
@@ -273,11 +298,29 @@ INLINE void blend(const uint8_t *const *rows, const int32_t *lows, const int16_t
     }
 }
 
+INLINE void blend_linear(const uint8_t *const *rows, int32_t second, int64_t bytes, uint8_t *to)
+{
+    const int32_t high = (second + (1 << 15)) >> 16, one = 1 << (BITS - 16);
+    const V lows = OP(set1_epi16)((int16_t)(second - high * (1 << 16)));
+    const V highs = OP(set1_epi16)((int16_t)(high * 256 + one - high));
+    for (int64_t at = 0; at < bytes; at += BYTES) {
+        const int64_t here = at <= bytes - BYTES ? at : bytes - BYTES;
+        const V x = load(rows[0] + here), y = load(rows[1] + here);
+        const V front = between(OP(unpacklo_epi8)(x, y), highs, lows);
+        const V back = between(OP(unpackhi_epi8)(x, y), highs, lows);
+        store(to + here, OP(packus_epi16)(front, back));
+    }
+}
+
 TARGET static void down(const uint8_t *const *rows, const int32_t *weights, int64_t taps, int64_t bytes, uint8_t *to,
                         void *room)
 {
     if (bytes < BYTES) {
         any_kernels.down(rows, weights, taps, bytes, to, room);
+        return;
+    }
+    if (taps <= 2 && is_between(weights[0], taps == 2 ? weights[1] : 0)) {
+        blend_linear(rows, taps == 2 ? weights[1] : 0, bytes, to);
         return;
     }
     const int64_t pairs = (taps + 1) / 2;

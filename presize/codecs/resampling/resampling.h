@@ -25,9 +25,9 @@ typedef enum { BOX, BILINEAR, HAMMING, BICUBIC, LANCZOS, FILTERS } Filter;
 typedef enum { ANY, AVX2, AVX512, LEVELS } Level;
 
 /* How kernels with vectors read a row: by windows, each of which has the pixels of a group of values of the result, half as
-   many values as it has bytes, CLOSE, or a quarter as many, WIDE; or one pixel of the result after the other, ONES, where
-   the pixels of a group lie too far apart. */
-typedef enum { PLAIN, CLOSE, WIDE, ONES } Reading;
+   many values as it has bytes, LINEAR and CLOSE, or a quarter as many, WIDE; or one pixel of the result after the other,
+   ONES, where the pixels of a group lie too far apart. LINEAR, each value lies between two pixels. */
+typedef enum { PLAIN, LINEAR, CLOSE, WIDE, ONES } Reading;
 
 typedef struct {
     int32_t inputs, outputs; /* pixels */
@@ -44,7 +44,7 @@ typedef struct {
     int32_t inputs, outputs, channels, level;
     int32_t taps;    /* inputs that each output is blended of; first + taps <= inputs */
     int32_t reading; /* Reading */
-    int32_t steps;   /* CLOSE, WIDE: pairs of taps; ONES: loads of 16 bytes */
+    int32_t steps;   /* LINEAR, CLOSE, WIDE: pairs of taps; ONES: loads of 16 bytes */
     int32_t reach;   /* bytes of a row that may be read */
 } Head;
 
@@ -63,6 +63,12 @@ typedef struct {
 /* The sizes of a vector and of what it is read from. */
 static inline int32_t vector_bytes(Level level) { return level == AVX512 ? 64 : 32; }
 static inline int32_t window_bytes(Level level) { return level == AVX512 ? 64 : 16; }
+
+/* Whether a value of these weights lies between both pixels. */
+static inline bool is_between(int32_t first, int32_t second)
+{
+    return first >= 0 && second >= 0 && first + second == 1 << BITS;
+}
 
 /* Bytes of a resized row, with those that whole vectors write behind its end. */
 static inline int64_t padded_bytes(int64_t bytes) { return (bytes + 2 * LINE - 1) / LINE * LINE; }

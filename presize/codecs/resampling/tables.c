@@ -165,16 +165,19 @@ static int64_t blocks_of(const Head *head)
     return (values + vector - 1) / vector * 2; /* of half as many values as a vector has bytes */
 }
 
-static int32_t values_of_window(const Head *head) { return window_bytes(head->level) / (head->reading == CLOSE ? 2 : 4); }
+static int32_t values_of_window(const Head *head) { return window_bytes(head->level) / (head->reading == WIDE ? 4 : 2); }
 
 static Sizes sizes_of(const Head *head)
 {
     const int64_t bytes = blocks_of(head) * vector_bytes(head->level), ones = (int64_t)head->outputs * head->steps * 16;
+    const int64_t places = bytes / 2 / values_of_window(head);
     switch (head->reading) {
+    case LINEAR:
+        return (Sizes){places, bytes / 2, bytes, bytes};
     case CLOSE:
+        return (Sizes){places, bytes * head->steps, bytes * head->steps, bytes};
     case WIDE:
-        return (Sizes){bytes / 2 / values_of_window(head), bytes * head->steps, bytes * head->steps,
-                       head->reading == CLOSE ? bytes : 2 * bytes};
+        return (Sizes){places, bytes * head->steps, bytes * head->steps, 2 * bytes};
     case ONES:
         return (Sizes){head->outputs, ones, ones, 16};
     default:
@@ -252,10 +255,13 @@ static int32_t pick_of(const Table *table, int64_t group, int32_t i, int32_t pla
     return head->channels * table->firsts[value.pixel] + value.channel - place;
 }
 
-/* Whether the pixels of each group lie in one window. */
-static bool is_near(const Table *table)
+/* Whether a row can be read that way: the pixels of each group lie in one window. */
+static bool can_be_read(const Table *table)
 {
     const Head *head = table->head;
+    for (int64_t output = 0; head->reading == LINEAR && output < head->outputs; output++)
+        if (head->taps > 2 || !is_between(weight_of(table, output, 0), weight_of(table, output, 1)))
+            return false;
     const int64_t groups = sizes_of(head).places;
     for (int64_t group = 0; group < groups; group++) {
         const int32_t place = place_of(table, group);
@@ -286,48 +292,59 @@ static void fill_places(const Table *table, int32_t *places, uint8_t *picks, int
     }
 }
 
-/* A block has half as many values as a vector has bytes, and their low weights are two vectors. CLOSE, those are of values
-   with even numbers and of others, and high weights are in the order of the values. WIDE, they are of the values in order,
-   and high weights are in the order of words of both that are packed, lane by lane of 16 bytes. */
+/* A block has half as many values as a vector has bytes. WIDE, low weights of its values are in order, and high ones in
+   the order of words of both windows that are packed, lane by lane of 16 bytes. CLOSE, low weights are those of values
+   with even numbers, then of others. LINEAR, the low weight is that of the second pixel alone, and the high ones add up
+   to 1 in units of 1 << 16. */
 static void fill_groups(const Table *table, int32_t *places, int16_t *lows, int8_t *highs, uint8_t *picks, int32_t *reach)
 {
     const Head *head = table->head;
     fill_places(table, places, picks, reach);
-    const int64_t blocks = blocks_of(head), vector = vector_bytes(head->level), half = vector / 4;
+    const int64_t values = vector_bytes(head->level) / 2, half = values / 2, blocks = blocks_of(head);
     for (int64_t step = 0; step < head->steps; step++)
-        for (int64_t block = 0; block < blocks; block++, lows += vector, highs += vector)
-            for (int64_t i = 0; i < 2 * half; i++) {
-                const int64_t pixel = value_of(head, block * 2 * half + i).pixel;
-                const int64_t at = head->reading == CLOSE ? i % 2 * half + i / 2 : i;
-                const int64_t high_at = head->reading == CLOSE ? i : i % half / 4 * 8 + i / half * 4 + i % 4;
-                for (int64_t tap = 0; tap < 2; tap++) {
-                    const int32_t weight = weight_of(table, pixel, 2 * step + tap);
-                    lows[2 * at + tap] = low(weight);
-                    highs[2 * high_at + tap] = high(weight);
-                }
+        for (int64_t at = 0; at < blocks * values; at++) {
+            const int64_t pixel = value_of(head, at).pixel, block = at / values * values, i = at % values;
+            const int32_t first = weight_of(table, pixel, 2 * step), second = weight_of(table, pixel, 2 * step + 1);
+            int64_t low_at = i, high_at = i;
+            if (head->reading == CLOSE)
+                low_at = i % 2 * half + i / 2;
+            if (head->reading == WIDE)
+                high_at = i % half / 4 * 8 + i / half * 4 + i % 4;
+            int8_t *to_high = highs + 2 * (step * blocks * values + block + high_at);
+            to_high[0] = high(first);
+            to_high[1] = high(second);
+            if (head->reading == LINEAR) {
+                to_high[0] = (int8_t)(high(1 << BITS) - high(second));
+                lows[at] = low(second);
+            } else {
+                int16_t *to_low = lows + 2 * (step * blocks * values + block + low_at);
+                to_low[0] = low(first);
+                to_low[1] = low(second);
             }
+        }
 }
 
-/* Of the 16 bytes that are loaded for a pixel, eight pairs of taps. */
+/* The taps in the 16 bytes that ONES loads: three channels take the place of four. */
 static int32_t taps_of_load(int32_t channels) { return channels == 3 ? 4 : 16 / channels; }
 
+/* Four neighbouring taps of a channel lie side by side: those of each channel, then the next four. Low weights are those
+   of taps with even numbers, then of others. */
 static void fill_ones(const Table *table, int32_t *places, int16_t *lows, int8_t *highs, uint8_t *picks, int32_t *reach)
 {
     const Head *head = table->head;
     const int32_t channels = head->channels, lane = channels == 3 ? 4 : channels, taps = taps_of_load(channels);
-    for (int32_t pair = 0; pair < 8; pair++)
-        for (int32_t i = 0; i < 2; i++) {
-            const int32_t channel = pair % lane, tap = pair / lane * 2 + i;
-            picks[2 * pair + i] = channel < channels ? (uint8_t)(tap * channels + channel) : NOTHING;
-        }
+    for (int32_t i = 0; i < 16; i++) {
+        const int32_t channel = i / 4 % lane, tap = i / 4 / lane * 4 + i % 4;
+        picks[i] = channel < channels ? (uint8_t)(tap * channels + channel) : NOTHING;
+    }
     for (int64_t output = 0; output < head->outputs; output++) {
         places[output] = channels * table->firsts[output];
         const int32_t end = places[output] + channels * taps * (head->steps - 1) + 16;
         *reach = end > *reach ? end : *reach;
         for (int64_t step = 0; step < head->steps; step++, lows += 16, highs += 16)
             for (int32_t i = 0; i < 16; i++) {
-                const int32_t weight = weight_of(table, output, step * taps + i / 2 / lane * 2 + i % 2);
-                lows[i] = low(weight);
+                const int32_t weight = weight_of(table, output, step * taps + i / 4 / lane * 4 + i % 4);
+                lows[i % 2 * 8 + i / 2] = low(weight);
                 highs[i] = high(weight);
             }
     }
@@ -353,7 +370,7 @@ void *make_table(const Axis *axis, int64_t *bytes, bool *is_for_us)
     }
     free_weights(&found);
     if (memory && axis->channels && axis->level != ANY) {
-        for (memory->reading = CLOSE; memory->reading < ONES && !is_near(&table); memory->reading++)
+        for (memory->reading = LINEAR; memory->reading < ONES && !can_be_read(&table); memory->reading++)
             ;
         head.reading = memory->reading;
         const int32_t taps = head.reading == ONES ? taps_of_load(head.channels) : 2; /* of a step */

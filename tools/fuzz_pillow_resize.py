@@ -1,0 +1,85 @@
+"""Fuzz presize/codecs/_pillow_resize.c with random images, sizes and boxes, under the address and undefined-behaviour
+sanitizers.
+
+    python tools/fuzz_pillow_resize.py --seconds 60
+
+Every image lies in memory of its own, whose ends the sanitizer watches, and each level of instructions that the
+processor has must give the bytes of tests/support/pillow_model.py. Stops at the first image that violates this, prints
+its numbers, and exits with 1. Needs gcc and its sanitizers, on Linux.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
+
+from fuzz_jpeg_decoder import CODECS, under_sanitizers
+
+import pillow_model
+from presize.codecs import pillow_resize
+
+SOURCES = [str(CODECS / "_pillow_resize.c"), *(str(path) for path in sorted((CODECS / "resampling").glob("*.c")))]
+
+
+def side(choice: random.Random) -> int:
+    """Most are small; some are as long as a vector's bytes, or much longer."""
+    return choice.choice([choice.randint(1, 9), choice.randint(1, 80), choice.randint(1, 300), choice.randint(1, 2000)])
+
+
+def part(length: int, choice: random.Random) -> tuple[float, float]:
+    """Where a box begins and ends along a side: on whole pixels, between them, or almost on them."""
+    if choice.random() < 0.5:
+        return 0, length
+    shift = choice.choice([0, 0, 1e-7, -1e-7, 0.5])
+    first, second = (np.float32(choice.choice([choice.randint(0, length), choice.uniform(0, length)])) for _ in "ab")
+    begin, end = sorted(float(np.float32(min(max(x + shift, 0), length))) for x in (first, second))
+    return (begin, end) if begin < end else (0, length)
+
+
+def wrong(module: Any, choice: random.Random) -> str | None:
+    """What is wrong with one random resize, if anything is."""
+    (height, width), size = (side(choice), side(choice)), (side(choice), side(choice))
+    channels = choice.choice([1, 2, 3, 3, 4])
+    if height * width * channels > 1 << 18 or max(size[0] * width, size[1] * height, size[0] * size[1]) > 1 << 17:
+        return None
+    noise = np.random.default_rng(choice.getrandbits(30))
+    pixels = noise.integers(-64, 320, (height, width, channels)).clip(0, 255).astype(np.uint8)
+    if choice.random() < 0.3:
+        pixels = pixels[::-1] if choice.random() < 0.5 else pixels[:, ::-1]
+    filter = choice.choice(get_args(pillow_resize.Filter))
+    (left, right), (top, bottom) = part(width, choice), part(height, choice)
+    box = (left, top, right, bottom)
+    vertical_first, flip = choice.random() < 0.5, choice.random() < 0.3
+    expected = pillow_model.resize(pixels, size, filter, box, vertical_first)
+    for level in range(module.level() + 1):
+        found = pillow_resize.resize_by(
+            module, pixels, size, filter, box, vertical_first=vertical_first, flip=flip, level=level
+        )
+        if found is None or not np.array_equal(found[:, ::-1] if flip else found, expected):
+            return (
+                f"{pixels.shape} to {size} by {filter}, box {box}, strides {pixels.strides}, {vertical_first=}, "
+                f"{flip=}, level {level}: {'not taken' if found is None else 'different pixels'}"
+            )
+    return None
+
+
+def main() -> None:
+    module, options = under_sanitizers(__doc__, SOURCES)
+    choice, tried, end = random.Random(options.seed), 0, time.monotonic() + options.seconds
+    while time.monotonic() < end:
+        found = wrong(module, choice)
+        if found:
+            sys.exit(f"seed {options.seed}, resize {tried}: {found}")
+        tried += 1
+    print(f"{tried} resizes, none wrongly")
+
+
+if __name__ == "__main__":
+    main()
