@@ -20,7 +20,7 @@ from presize.datasets.objects import tv_tensors_module
 from presize.datasets.reading.batch import new_batch, rows_of
 from presize.datasets.reading.batches import BatchReader
 from presize.datasets.reading.outputs import Decode, to_output
-from presize.datasets.reading.stored_image import Record, StoredImage
+from presize.datasets.reading.stored_image import StoredImage, StoredJpeg
 from presize.datasets.reading.transfer import Normalization, Normalize
 from presize.store.dataset import Dataset
 
@@ -197,6 +197,6 @@ def _stored_image(data: Dataset | JoinedData, sample: int, value: memoryview) ->
     damage = partial(data.damage, sample)
     color: Any = data.manifest.color  # of images, not of a companion's exact values
     try:
-        return StoredImage(Record(bytes(value), color, data.shape(sample), data.max_pixels, damage))
+        return StoredImage(StoredJpeg(bytes(value), color, data.shape(sample), data.max_pixels, damage))
     except DAMAGE as error:
         raise damage(error) from None

@@ -1,4 +1,4 @@
-"""StoredImage, a PIL image that decodes only what is used of it, and Record, the stored JPEG behind it."""
+"""StoredImage, a PIL image that decodes only what is used of it, and StoredJpeg, the stored JPEG behind it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from presize.options import StoredColor
 Pixels = npt.NDArray[np.uint8]
 
 
-class Record:
+class StoredJpeg:
     """A stored JPEG, shared by the images that are made from it. Thread-safe.
 
     The first box that is read is decoded alone. A second one means that several views are likely, so the whole image is
@@ -104,10 +104,10 @@ class Record:
         return self._file
 
 
-class Part(NamedTuple):
+class JpegPart(NamedTuple):
     """A part of a record that is not decoded yet."""
 
-    record: Record
+    record: StoredJpeg
     box: Box
 
 
@@ -127,25 +127,25 @@ class StoredImage(Image.Image):
     _im: Any = None
     _info: dict[str | tuple[int, int], Any] | None = None
     """None until the header is read."""
-    _source: Part | Pixels | None = None
-    _record: Record | None = None
+    _source: JpegPart | Pixels | None = None
+    _record: StoredJpeg | None = None
 
-    def __init__(self, source: Record | Pixels) -> None:
-        self._begin(Part(source, source.box) if isinstance(source, Record) else source)
-        if isinstance(source, Record):
+    def __init__(self, source: StoredJpeg | Pixels) -> None:
+        self._begin(JpegPart(source, source.box) if isinstance(source, StoredJpeg) else source)
+        if isinstance(source, StoredJpeg):
             del self._info
             self._record = source
             self.format, self.format_description = "JPEG", JpegImagePlugin.JpegImageFile.format_description
 
-    def _begin(self, late: Part | Pixels) -> None:
+    def _begin(self, late: JpegPart | Pixels) -> None:
         super().__init__()
         del self._im
         self._source = late
-        height, width = late.box[2:] if isinstance(late, Part) else late.shape[:2]
+        height, width = late.box[2:] if isinstance(late, JpegPart) else late.shape[:2]
         self._size = width, height
-        self._mode = late.record.mode if isinstance(late, Part) else _MODES[late.shape[2:]]
+        self._mode = late.record.mode if isinstance(late, JpegPart) else _MODES[late.shape[2:]]
 
-    def _derived(self, late: Part | Pixels) -> StoredImage:
+    def _derived(self, late: JpegPart | Pixels) -> StoredImage:
         """Return a new image with a copy of `info`, as Image._new does."""
         image = StoredImage.__new__(StoredImage)
         image._begin(late)
@@ -190,7 +190,7 @@ class StoredImage(Image.Image):
         self._source = None
 
     @property
-    def _late(self) -> Part | Pixels | None:
+    def _late(self) -> JpegPart | Pixels | None:
         """The source of the pixels; None once there are pixels of Pillow's, which may have been changed in place."""
         return None if "_im" in vars(self) else self._source
 
@@ -208,7 +208,7 @@ class StoredImage(Image.Image):
     def decode(self) -> StoredImage:
         """Decode now, so that damage is noticed. Returns itself."""
         late = self._late
-        if isinstance(late, Part):
+        if isinstance(late, JpegPart):
             self._source = _pixels(late, lasting=True)
         return self
 
@@ -240,9 +240,9 @@ class StoredImage(Image.Image):
         is_inside = 0 <= left < right <= self.width and 0 <= top < bottom <= self.height
         if not is_inside or (right - left) * (bottom - top) > (Image.MAX_IMAGE_PIXELS or math.inf):
             return super().crop(box)  # which fills, warns and raises
-        if isinstance(late, Part):
+        if isinstance(late, JpegPart):
             y, x, _, _ = late.box
-            return self._derived(Part(late.record, (y + top, x + left, bottom - top, right - left)))
+            return self._derived(JpegPart(late.record, (y + top, x + left, bottom - top, right - left)))
         return self._derived(late[top:bottom, left:right])
 
     def resize(
@@ -300,7 +300,7 @@ class StoredImage(Image.Image):
         pixels = self._kept(late)
         return {"version": 3, "shape": pixels.shape, "typestr": "|u1", "data": pixels.data.toreadonly()}
 
-    def _kept(self, late: Part | Pixels) -> Pixels:
+    def _kept(self, late: JpegPart | Pixels) -> Pixels:
         """Return the pixels, C-contiguous, and keep them."""
         pixels = self._source = np.ascontiguousarray(_pixels(late, lasting=True))
         return pixels
@@ -341,8 +341,8 @@ def _copied(info: dict[str | tuple[int, int], Any]) -> dict[str | tuple[int, int
     return {name: value.copy() if isinstance(value, list) else value for name, value in info.items()}
 
 
-def _pixels(late: Part | Pixels, *, lasting: bool) -> Pixels:
-    return late.record.part(late.box, lasting=lasting) if isinstance(late, Part) else late
+def _pixels(late: JpegPart | Pixels, *, lasting: bool) -> Pixels:
+    return late.record.part(late.box, lasting=lasting) if isinstance(late, JpegPart) else late
 
 
 def _array(pixels: Any) -> Pixels:

@@ -23,7 +23,7 @@ from presize.codecs.jpeg import decoder as jpeg_decoder
 from presize.codecs.jpeg import tiles
 from presize.codecs.stored_value import decode_value
 from presize.datasets.reading.outputs import to_output
-from presize.datasets.reading.stored_image import Record, StoredImage
+from presize.datasets.reading.stored_image import StoredImage, StoredJpeg
 from presize.errors import DatasetError
 from presize.options import MAX_PIXELS, Color, ImageOptions
 
@@ -39,7 +39,7 @@ KINDS = ("rgb", "grey", "rgba")
 
 def stored(value: bytes = RGB, color: Color = "rgb") -> StoredImage:
     return StoredImage(
-        Record(value, color, (HEIGHT, WIDTH), MAX_PIXELS, lambda error: DatasetError(f"damaged: {error}"))
+        StoredJpeg(value, color, (HEIGHT, WIDTH), MAX_PIXELS, lambda error: DatasetError(f"damaged: {error}"))
     )
 
 
@@ -260,7 +260,7 @@ def test_any_sequence_of_steps_gives_what_pillow_makes(kind: str, steps: list[Ca
         try:
             for step in steps:
                 chain.append(step(chain[-1]))
-        except (ValueError, MemoryError, OSError) as error:
+        except Exception as error:
             chain.append(Image.new("L", (1, 1)))
             chain.append(repr(error))  # type: ignore[arg-type]
         chains.append(chain)
@@ -354,9 +354,9 @@ def test_a_damaged_header_is_found_at_once() -> None:
     with pytest.raises(ValueError):
         stored(b"no image")
     with pytest.raises(ValueError, match="the index says"):
-        Record(RGB, "rgb", (HEIGHT, WIDTH + 1), MAX_PIXELS, DatasetError)
+        StoredJpeg(RGB, "rgb", (HEIGHT, WIDTH + 1), MAX_PIXELS, DatasetError)
     with pytest.raises(ValueError, match="max_pixels"):
-        Record(RGB, "rgb", (HEIGHT, WIDTH), 100, DatasetError)
+        StoredJpeg(RGB, "rgb", (HEIGHT, WIDTH), 100, DatasetError)
 
 
 def test_pixels_that_images_share_are_never_written_to() -> None:
