@@ -70,18 +70,13 @@ def summary(rows: list[rates.Row]) -> str:
                 rates.times(rate["lmdb"], rate["folder"]),
                 before,
                 rates.spread(cpu["folder"], ".2f"),
+                rates.spread(cpu["before"], ".2f") if "before" in cpu else "",
                 rates.spread(cpu["lmdb"], ".2f"),
                 rates.times(cpu["folder"], cpu["lmdb"]),
             ]
         )
-    heads = [
-        "script",
-        "ImageFolder, images/s",
-        "LMDBDataset, images/s",
-        "times ImageFolder",
-        "before, times ImageFolder",
-    ]
-    heads += ["ImageFolder, CPU ms an image", "LMDBDataset, CPU ms an image", "times less CPU"]
+    heads = ["script", "ImageFolder, images/s", "LMDBDataset", "times ImageFolder", "before"]
+    heads += ["ImageFolder, CPU ms an image", "before", "LMDBDataset", "times less CPU"]
     first = rows[0]
     return "\n".join(
         [
