@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from presize.codecs.stored_value import DAMAGE
 from presize.datasets.collate import Views
 from presize.datasets.columns import tv_tensors_module
 from presize.datasets.crops import Crops
@@ -19,7 +20,8 @@ from presize.datasets.fuse import Fused, Transform, fuse
 from presize.datasets.joined import JoinedData
 from presize.datasets.reading.batch import new_batch, rows_of
 from presize.datasets.reading.batch_reader import BatchReader
-from presize.datasets.reading.outputs import Decode, LazyImage, to_output
+from presize.datasets.reading.outputs import Decode, to_output
+from presize.datasets.reading.stored_image import StoredImage, StoredJpeg
 from presize.datasets.reading.transfer import Normalization, Normalize
 from presize.store.dataset import Dataset
 
@@ -141,7 +143,8 @@ class SampleImages:
             return rows_of(batch) if whole else batch.unbind()
         pixels = (batch.permute(0, 2, 3, 1) if batch.ndim == 4 else batch).numpy()
         squeezed = pixels[:, :, :, 0] if pixels.shape[3:] == (1,) else pixels
-        return [to_output(image, self.decode) for image in squeezed]
+        # An image keeps its pixels, and with a view it would keep those of the whole batch.
+        return [to_output(image.copy() if self.decode == "pil" else image, self.decode) for image in squeezed]
 
 
 class TransformedImages(NamedTuple):
@@ -179,9 +182,10 @@ def _stored(data: Dataset | JoinedData, samples: Sequence[int], decode: Decode, 
     if decode == "bytes":
         for position, value in data.values(samples):
             images[position] = bytes(value)
-    elif lazily and decode == "pil" and data.manifest.format == "jpeg":
+    elif decode == "pil" and data.manifest.format == "jpeg" and not _is_exact(data):
         for position, value in data.values(samples):
-            images[position] = _lazy_image(data, samples[position], value)
+            image = _stored_image(data, samples[position], value)
+            images[position] = image if lazily else image.decode()
     else:
         make = _numbers_output if _is_exact(data) else to_output
         for position, pixels in data.pixels(samples):
@@ -194,10 +198,10 @@ def _numbers_output(pixels: npt.NDArray[Any], decode: Decode) -> Any:
     return torch.from_numpy(pixels) if decode == "tensor" and pixels.ndim == 2 else to_output(pixels, decode)
 
 
-def _lazy_image(data: Dataset | JoinedData, sample: int, value: memoryview) -> LazyImage:
+def _stored_image(data: Dataset | JoinedData, sample: int, value: memoryview) -> StoredImage:
     damage = partial(data.damage, sample)
-    color: Any = data.manifest.color  # of images, not of a companion, which has no JPEGs with exact values
+    color: Any = data.manifest.color  # of images, not of a companion's exact values
     try:
-        return LazyImage(bytes(value), color, data.shape(sample), data.max_pixels, damage)
-    except ValueError as error:
+        return StoredImage(StoredJpeg(bytes(value), color, data.shape(sample), data.max_pixels, damage))
+    except DAMAGE as error:
         raise damage(error) from None

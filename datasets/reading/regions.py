@@ -146,7 +146,7 @@ def _decoded(region: Region, shape: tuple[int, int], out: Pixels, scale: int) ->
     thread's next call to overwrite."""
     channels, depth = out.shape[2], 8 * out.itemsize
     if region.format == "jpeg":
-        pixels = _jpeg(region, shape, channels, scale)
+        pixels = jpeg_box(region, shape, channels, scale)
     elif region.format == "raw":
         # A view, not a copy of the whole image.
         pixels = _part(np.frombuffer(region.data, f"<u{out.itemsize}").reshape(*shape, -1), region.box)
@@ -165,8 +165,20 @@ def _decoded(region: Region, shape: tuple[int, int], out: Pixels, scale: int) ->
 _COLORS: dict[int, Color] = {1: "gray", 3: "rgb", 4: "rgba"}
 
 
-def _jpeg(region: Region, shape: tuple[int, int], channels: int, scale: int) -> Pixels:
-    """The box at 1/scale, in memory that the next call reuses."""
+def jpeg_box(region: Region, shape: tuple[int, int], channels: int, scale: int = 1, *, lasting: bool = False) -> Pixels:
+    """Decode the box of `region`, a JPEG, at 1/scale: uint8 (height, width, channels). Thread-safe.
+
+    Args:
+        region: of an image.
+        shape: (height, width) of that image, in pixels.
+        channels: 3 or 1.
+        scale: 1, 2, 4 or 8.
+        lasting: False for memory that the thread's next call reuses.
+
+    Raises:
+        ValueError, ImageError, MemoryError: the value is damaged (presize.codecs.stored_value.DAMAGE).
+    """
+    memory = _new if lasting else _scratch
     box = region.box
     height, width = box[2:]
     mode: jpeg_decoder.Mode = "RGB" if channels == 3 else "GRAY"
@@ -174,7 +186,7 @@ def _jpeg(region: Region, shape: tuple[int, int], channels: int, scale: int) -> 
     if region.whole and jpeg_decoder.is_available():
         # A damaged index may name huge sizes, and no photograph has so many pixels a byte.
         if height * width <= 128 * len(region.data):
-            buffer = _scratch(part[2] * part[3] * channels)
+            buffer = memory(part[2] * part[3] * channels)
             pixels = jpeg_decoder.decode(region.data, mode, shape, part, buffer, scale)
             if pixels is not None:
                 return pixels
@@ -185,7 +197,7 @@ def _jpeg(region: Region, shape: tuple[int, int], channels: int, scale: int) -> 
         check_shape((coded_height, coded_width), shape)
     elif coded_height > shape[0] or coded_width > shape[1]:
         raise ValueError(f"its tiles are {coded_width} x {coded_height} pixels, of an image of {shape[1]} x {shape[0]}")
-    buffer = _scratch(coded_height * coded_width * channels)
+    buffer = memory(coded_height * coded_width * channels)
     pixels = jpeg_decoder.decode_with_libjpeg(
         data, mode, (coded_height, coded_width), scale, buffer, max_pixels=_limit(shape), strict=not whole
     )
@@ -196,6 +208,10 @@ def _limit(shape: tuple[int, int]) -> int:
     """What decoders are held to: more than the default only where the dataset's own limit, which the caller has checked
     `shape` against, is higher."""
     return max(MAX_PIXELS, shape[0] * shape[1])
+
+
+def _new(nbytes: int) -> Pixels:
+    return np.empty(nbytes, np.uint8)
 
 
 _local = threading.local()

@@ -1,0 +1,124 @@
+"""Scripts that people train with: images/s from ImageFolder and, with that one line changed, from LMDBDataset.
+
+    git worktree add BEFORE COMMIT && make -C BEFORE .venv/.presize
+    python benchmarks/training/scripts.py PHOTOS --before BEFORE
+
+Presizes hard links to the JPEGs below PHOTOS to 256 px, and reads them through the transforms of six well-known scripts
+(benchmarks/peers/script_read.py), in batches of 128 from two workers of a plain DataLoader, with the page cache warm:
+the presized files through ImageFolder, and LMDB through LMDBDataset without fuse, of this version and of another one.
+Each variant runs once a round, in random order, in a process of its own. Needs torchvision beside presize, and timm for
+its transform. Prints a table; asserts nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from shared import bench_runs, builds, measuring, processes, rates
+from shared.conditions import find_photos
+
+SCRIPTS = {
+    "classic": "torchvision: crop, flip, ToTensor, Normalize",
+    "timm": "timm: create_transform(is_training=True)",
+    "mae": "MAE: the same as torchvision's, bicubic",
+    "randaugment": "torchvision: crop, flip, RandAugment",
+    "moco": "MoCo v2: two views with jitter and blur",
+    "dino": "DINO: two large views and eight small ones",
+}
+
+
+def measure(command: list[str], script: str, reads: str) -> Iterator[measuring.Columns]:
+    finished = processes.run(command)
+    printed = json.loads(finished.output.splitlines()[-1])
+    images = printed["images"]
+    yield {
+        "script": script,
+        "reads": reads,
+        **printed,
+        "images_per_s": round(images / printed["seconds"], 1),
+        "cpu_ms": round(1e3 * printed["cpu_seconds"] / images, 4),
+        "other_cpu": round(finished.other_cpu, 3),
+    }
+
+
+def summary(rows: list[rates.Row]) -> str:
+    lines = []
+    for script, words in SCRIPTS.items():
+        found = {
+            reads: rates.select(rows, script=script, reads=reads)
+            for reads in ("folder", "before", "lmdb")
+            if rates.select(rows, script=script, reads=reads)
+        }
+        if "folder" not in found or "lmdb" not in found:
+            continue
+        rate = {reads: rates.column(found[reads], "images_per_s") for reads in found}
+        cpu = {reads: rates.column(found[reads], "cpu_ms") for reads in found}
+        before = "" if "before" not in rate else rates.times(rate["before"], rate["folder"])
+        lines.append(
+            [
+                words,
+                rates.spread(rate["folder"], ".0f"),
+                rates.spread(rate["lmdb"], ".0f"),
+                rates.times(rate["lmdb"], rate["folder"]),
+                before,
+                rates.spread(cpu["folder"], ".2f"),
+                rates.spread(cpu["before"], ".2f") if "before" in cpu else "",
+                rates.spread(cpu["lmdb"], ".2f"),
+                rates.times(cpu["folder"], cpu["lmdb"]),
+            ]
+        )
+    heads = ["script", "ImageFolder, images/s", "LMDBDataset", "times ImageFolder", "before"]
+    heads += ["ImageFolder, CPU ms an image", "before", "LMDBDataset", "times less CPU"]
+    first = rows[0]
+    return "\n".join(
+        [
+            rates.table(heads, lines),
+            "",
+            rates.other_work(rows),
+            f"{rates.rounds(rows)}, photographs: {rates.photographs(first)}.",
+            f"{rates.machine(first)}, {rates.versions(rows)}.",
+        ]
+    )
+
+
+def measure_all(options: argparse.Namespace) -> None:
+    tree = builds.link_tree(find_photos(options.source), options.work, options.images)
+    lmdb = builds.build_once(tree, options.work / "workers" / f"{tree.name}-256", "--size", "256").absolute()
+    files = lmdb.with_name(f"{lmdb.name}-files")
+    if not files.exists():
+        subprocess.run([builds.PRESIZE, "export", str(lmdb), str(files)], check=True, stdout=sys.stderr)
+    pythons = {"folder": sys.executable, "lmdb": sys.executable}
+    if options.before is not None:
+        pythons["before"] = str(options.before.absolute() / ".venv/bin/python")
+    variants = {}
+    for script in options.scripts:
+        epochs = options.epochs * (1 if script in ("moco", "dino") else 2)
+        for reads, python in pythons.items():
+            command = [python, str(builds.PEERS / "script_read.py"), str(files if reads == "folder" else lmdb)]
+            command += ["--transform", script, "--reads", "folder" if reads == "folder" else "lmdb"]
+            command += ["--epochs", str(epochs), "--workers", str(options.workers), "--batch", str(options.batch)]
+            variants[f"{script}, {reads}"] = partial(measure, command, script, reads)
+    measuring.in_rounds(variants, options, bench_runs.facts(tree))
+
+
+def main() -> None:
+    arguments = measuring.parser(__doc__, __file__, repeats=5)
+    arguments.add_argument("--before", type=Path, metavar="CHECKOUT", help="of another version, to compare with")
+    arguments.add_argument("--scripts", nargs="+", choices=SCRIPTS, default=list(SCRIPTS))
+    arguments.add_argument("--images", type=int, default=1024)
+    arguments.add_argument("--workers", type=int, default=2)
+    arguments.add_argument("--batch", type=int, default=128)
+    arguments.add_argument("--epochs", type=int, default=1, help="that are timed; twice as many of fast scripts")
+    measuring.run(arguments, measure_all, summary, minutes=30)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,422 @@
+"""StoredImage, a PIL image that decodes only what is used of it, and StoredJpeg, the stored JPEG behind it."""
+
+from __future__ import annotations
+
+import io
+import math
+import numbers
+import operator
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, JpegImagePlugin
+
+from presize.codecs import pillow_resize
+from presize.codecs.jpeg.segments import coded_size
+from presize.codecs.stored_value import DAMAGE, check_pixels, check_shape
+from presize.datasets.reading.regions import Box, jpeg_box, uncut_region
+from presize.errors import DatasetError
+from presize.options import StoredColor
+
+Pixels = npt.NDArray[np.uint8]
+
+
+class StoredJpeg:
+    """A stored JPEG, shared by the images that are made from it. Thread-safe.
+
+    The first box that is read is decoded alone. A second one means that several views are likely, so the whole image is
+    then decoded and kept.
+
+    Args:
+        value: a copy of the JPEG, so that the dataset may be closed.
+        color: that the dataset was built for.
+        shape: (height, width) in pixels, as the index says.
+        max_pixels: that height x width may not exceed.
+        damage: makes the error that is raised for pixels that cannot be decoded.
+
+    Attributes:
+        mode: "RGB" or "L".
+
+    Raises:
+        ValueError, ImageError: the header is damaged, or not that of an image of `shape`.
+    """
+
+    def __init__(
+        self,
+        value: bytes,
+        color: StoredColor,
+        shape: tuple[int, int],
+        max_pixels: int,
+        damage: Callable[[Exception], DatasetError],
+    ) -> None:
+        check_pixels(shape, max_pixels)
+        height, width, is_gray = coded_size(value)
+        check_shape((height, width), shape)
+        self.mode = "L" if color == "gray" or (color == "keep" and is_gray) else "RGB"
+        self.box: Box = (0, 0, height, width)
+        self._value = value
+        self._damage = damage
+        self._is_used = False
+        self._whole: Pixels | None = None
+        self._file: JpegImagePlugin.JpegImageFile | None = None
+
+    def part(self, box: Box, *, lasting: bool) -> Pixels:
+        """Return the pixels in `box`, (height, width, 3) or (height, width), which must not be written to.
+
+        Args:
+            box: inside the image.
+            lasting: False if the thread's next call may overwrite them.
+
+        Raises:
+            DatasetError: they are damaged.
+        """
+        whole = self._whole
+        if whole is None and not self._is_used:
+            self._is_used = True
+            pixels = self._decode(box, lasting)
+            if lasting and box == self.box:
+                self._whole = pixels
+            return pixels
+        if whole is None:
+            whole = self._whole = self._decode(self.box, True)
+        top, left, height, width = box
+        return whole[top : top + height, left : left + width]
+
+    def _decode(self, box: Box, lasting: bool) -> Pixels:
+        region = uncut_region(memoryview(self._value), "jpeg", box)
+        try:
+            pixels = jpeg_box(region, self.box[2:], len(self.mode), lasting=lasting)
+        except DAMAGE as error:
+            raise self._damage(error) from None
+        return pixels[:, :, 0] if self.mode == "L" else pixels
+
+    @property
+    def file(self) -> JpegImagePlugin.JpegImageFile:
+        """The header as Pillow reads it."""
+        if self._file is None:
+            try:
+                self._file = JpegImagePlugin.JpegImageFile(io.BytesIO(self._value))
+            except (SyntaxError, OSError, ValueError) as error:
+                raise self._damage(error) from None
+        return self._file
+
+
+class JpegPart(NamedTuple):
+    """A part of a record that is not decoded yet."""
+
+    record: StoredJpeg
+    box: Box
+
+
+class StoredImage(Image.Image):
+    """A PIL image that decodes only what is used of it. Pixels, attributes and errors are those of a plain PIL image.
+
+    crop() and copy() decode nothing. resize(), transpose(), tobytes() and NumPy decode only the pixels of this image,
+    and results stay arrays, which images share and never change. Any other method makes pixels of Pillow's that belong
+    to this image alone. An image outlives its dataset and may be used from several threads; pickling decodes it. Every
+    method that decodes raises DatasetError if the stored image is damaged.
+
+    Args:
+        source: a record, or pixels that nobody changes: uint8, (height, width, 3) RGB, (height, width, 4) RGBA or
+            (height, width) grey.
+    """
+
+    _im: Any = None
+    _info: dict[str | tuple[int, int], Any] | None = None
+    """None until the header is read."""
+    _source: JpegPart | Pixels | None = None
+    _record: StoredJpeg | None = None
+
+    def __init__(self, source: StoredJpeg | Pixels) -> None:
+        self._begin(JpegPart(source, source.box) if isinstance(source, StoredJpeg) else source)
+        if isinstance(source, StoredJpeg):
+            del self._info
+            self._record = source
+            self.format, self.format_description = "JPEG", JpegImagePlugin.JpegImageFile.format_description
+
+    def _begin(self, late: JpegPart | Pixels) -> None:
+        super().__init__()
+        del self._im
+        self._source = late
+        height, width = late.box[2:] if isinstance(late, JpegPart) else late.shape[:2]
+        self._size = width, height
+        self._mode = late.record.mode if isinstance(late, JpegPart) else _MODES[late.shape[2:]]
+
+    def _derived(self, late: JpegPart | Pixels) -> StoredImage:
+        """Return a new image with a copy of `info`, as Image._new does."""
+        image = StoredImage.__new__(StoredImage)
+        image._begin(late)
+        if self._info is None:
+            del image._info
+            image._record = self._record
+        else:
+            image._info = _copied(self._info)
+        return image
+
+    def __getattr__(self, name: str) -> Any:
+        """Only called for missing attributes."""
+        if name in _OF_FILES and self.format is not None and self._record is not None:
+            return getattr(self._record.file, name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    # ---- attributes that Pillow's methods use ----
+
+    @property
+    def info(self) -> dict[str | tuple[int, int], Any]:
+        """The metadata of the stored file, read at first use."""
+        info = self._info
+        if info is None:
+            read = {} if self._record is None else self._record.file.info
+            info = vars(self).setdefault("_info", _copied(read))  # of two threads one is first
+        return info
+
+    @info.setter
+    def info(self, info: dict[str | tuple[int, int], Any]) -> None:
+        self._info = info
+
+    @property
+    def im(self) -> Any:
+        """Pillow's pixels, decoded at first use."""
+        if "_im" not in vars(self):
+            self.load()
+        return super().im
+
+    @im.setter
+    def im(self, im: Any) -> None:
+        self._im = im
+        self._source = None
+
+    @property
+    def _late(self) -> JpegPart | Pixels | None:
+        """The source of the pixels; None once there are pixels of Pillow's, which may have been changed in place."""
+        return None if "_im" in vars(self) else self._source
+
+    def load(self) -> Any:
+        """Make the pixels of Pillow's, unless there are some."""
+        late = self._late
+        if late is not None:
+            self._load(_pixels(late, lasting=False))
+        return super().load()
+
+    def _load(self, pixels: Pixels) -> None:
+        vars(self).setdefault("_im", plain_image(pixels).im)  # of two threads one is first
+        self._source = None
+
+    def decode(self) -> StoredImage:
+        """Decode now, so that damage is noticed. Returns itself."""
+        late = self._late
+        if isinstance(late, JpegPart):
+            self._source = _pixels(late, lasting=True)
+        return self
+
+    def close(self) -> None:
+        """Forget the pixels."""
+        super().close()
+        self._source = None
+
+    # ---- methods that need no pixels of Pillow's ----
+
+    def copy(self) -> Image.Image:
+        """Return a copy. Decodes nothing."""
+        late = self._late
+        return super().copy() if late is None else self._derived(late)
+
+    __copy__ = copy
+
+    def crop(self, box: tuple[float, float, float, float] | None = None) -> Image.Image:
+        """Return a rectangle of this image. Decodes nothing unless it reaches outside."""
+        late = self._late
+        if late is None:
+            return super().crop(box)
+        if box is None or box == (0, 0, *self.size):
+            return self.copy()
+        try:
+            left, top, right, bottom = map(int, map(round, box))  # of NumPy's numbers, too
+        except (TypeError, ValueError, OverflowError):
+            return super().crop(box)
+        is_inside = 0 <= left < right <= self.width and 0 <= top < bottom <= self.height
+        if not is_inside or (right - left) * (bottom - top) > (Image.MAX_IMAGE_PIXELS or math.inf):
+            return super().crop(box)  # which fills, warns and raises
+        if isinstance(late, JpegPart):
+            y, x, _, _ = late.box
+            return self._derived(JpegPart(late.record, (y + top, x + left, bottom - top, right - left)))
+        return self._derived(late[top:bottom, left:right])
+
+    def resize(
+        self,
+        size: Any,
+        resample: int | None = None,
+        box: tuple[float, float, float, float] | None = None,
+        reducing_gap: float | None = None,
+    ) -> Image.Image:
+        """Return a resized copy: the bytes of the installed Pillow, made by presize's C where that makes the same."""
+        late = self._late
+        request = None if late is None else _request(self, size, resample, box, reducing_gap)
+        if late is None or request is None:
+            return super().resize(size, resample, box, reducing_gap)
+        if request.size == self.size and request.box == (0, 0, *self.size):
+            return self.copy()
+        pixels = _pixels(late, lasting=False)
+        resized = request.resized(pixels)
+        if resized is None:
+            self._load(pixels)
+            return super().resize(size, resample, box, reducing_gap)
+        return self._derived(resized)
+
+    def transpose(self, method: Image.Transpose) -> Image.Image:
+        """Return a mirrored or turned copy."""
+        late = self._late
+        if late is None or not isinstance(method, int) or method not in _TURNED:
+            return super().transpose(method)
+        return self._derived(_TURNED[method](_pixels(late, lasting=False)))
+
+    def convert(self, mode: str | None = None, *args: Any, **options: Any) -> Image.Image:
+        """Return a converted copy. Decodes nothing if the mode is that of this image."""
+        late = self._late
+        if late is None or args or options or mode not in (None, "", self.mode, "RGB"):
+            return super().convert(mode, *args, **options)
+        if not mode or mode == self.mode:
+            return self.copy()
+        if self.mode != "L" or "transparency" in (self._info or ()):
+            return super().convert(mode)
+        return self._derived(_array(cv2.cvtColor(_pixels(late, lasting=False), cv2.COLOR_GRAY2RGB)))
+
+    def tobytes(self, encoder_name: str = "raw", *args: Any) -> bytes:
+        """Return the pixels, or what a codec of Pillow's makes of them."""
+        late = self._late
+        if late is None or encoder_name != "raw" or args not in ((), (self.mode,)):
+            return super().tobytes(encoder_name, *args)
+        return self._kept(late).tobytes()
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        """The pixels for NumPy: read-only, and not copied."""
+        late = self._late
+        if late is None:
+            return super().__array_interface__
+        pixels = self._kept(late)
+        return {"version": 3, "shape": pixels.shape, "typestr": "|u1", "data": pixels.data.toreadonly()}
+
+    def _kept(self, late: JpegPart | Pixels) -> Pixels:
+        """Return the pixels, C-contiguous, and keep them."""
+        pixels = self._source = np.ascontiguousarray(_pixels(late, lasting=True))
+        return pixels
+
+    def __getstate__(self) -> list[Any]:
+        palette = self.getpalette() if self._late is None else None
+        return [self.info, self.mode, self.size, palette, self.tobytes(), self.format]
+
+    def __setstate__(self, state: list[Any]) -> None:
+        *plain, self.format = state
+        super().__setstate__(plain)
+
+    def __eq__(self, other: object) -> bool:
+        """Compare as a plain image would: Pillow compares classes, too."""
+        if isinstance(other, StoredImage):
+            other = Image.Image.copy(other)
+        return Image.Image.copy(self) == other
+
+    __hash__ = None  # type: ignore[assignment]  # as Pillow's
+
+
+def plain_image(pixels: npt.NDArray[Any]) -> Image.Image:
+    """An ordinary PIL image with a copy of `pixels`, which Image.fromarray would copy twice."""
+    if pixels.dtype == np.uint16:
+        return Image.fromarray(pixels)
+    height, width = pixels.shape[:2]
+    return Image.frombytes(_MODES[pixels.shape[2:]], (width, height), np.ascontiguousarray(pixels))
+
+
+_MODES = {(): "L", (3,): "RGB", (4,): "RGBA"}
+
+_OF_FILES = frozenset(("app", "applist", "bits", "get_format_mimetype", "icclist", "layer", "layers", "quantization"))
+"""Attributes of Pillow's JPEG files that other images lack."""
+
+
+def _copied(info: dict[str | tuple[int, int], Any]) -> dict[str | tuple[int, int], Any]:
+    """As Image._copy_info."""
+    return {name: value.copy() if isinstance(value, list) else value for name, value in info.items()}
+
+
+def _pixels(late: JpegPart | Pixels, *, lasting: bool) -> Pixels:
+    return late.record.part(late.box, lasting=lasting) if isinstance(late, JpegPart) else late
+
+
+def _array(pixels: Any) -> Pixels:
+    """A result of OpenCV, whose stubs do not tell the type."""
+    return np.asarray(pixels, np.uint8)
+
+
+_TURNED: dict[Any, Callable[[Pixels], Pixels]] = {
+    Image.Transpose.FLIP_LEFT_RIGHT: lambda pixels: _array(cv2.flip(pixels, 1)),
+    Image.Transpose.FLIP_TOP_BOTTOM: lambda pixels: _array(cv2.flip(pixels, 0)),
+    Image.Transpose.ROTATE_90: lambda pixels: _array(cv2.rotate(pixels, cv2.ROTATE_90_COUNTERCLOCKWISE)),
+    Image.Transpose.ROTATE_180: lambda pixels: _array(cv2.rotate(pixels, cv2.ROTATE_180)),
+    Image.Transpose.ROTATE_270: lambda pixels: _array(cv2.rotate(pixels, cv2.ROTATE_90_CLOCKWISE)),
+    Image.Transpose.TRANSPOSE: lambda pixels: _array(cv2.transpose(pixels)),
+    Image.Transpose.TRANSVERSE: lambda pixels: _array(cv2.transpose(cv2.rotate(pixels, cv2.ROTATE_180))),
+}
+"""Each makes a new array."""
+
+
+_FILTERS: dict[int, pillow_resize.Filter] = {
+    Image.Resampling.BOX: "box",
+    Image.Resampling.BILINEAR: "bilinear",
+    Image.Resampling.HAMMING: "hamming",
+    Image.Resampling.BICUBIC: "bicubic",
+    Image.Resampling.LANCZOS: "lanczos",
+}
+
+
+class _Request(NamedTuple):
+    """A valid resize that presize's C does.
+
+    Attributes:
+        size: (width, height) of the result.
+        filter: its name.
+        box: (left, top, right, bottom) of the part that is resized.
+    """
+
+    size: tuple[int, int]
+    filter: pillow_resize.Filter
+    box: tuple[float, float, float, float]
+
+    def resized(self, pixels: Pixels) -> Pixels | None:
+        """Resize `pixels` as the installed Pillow does; None where only Pillow can."""
+        order = pillow_resize.installed_order()
+        if order == "another":
+            return None
+        vertical_first = order == "vertical when it shrinks more"
+        return pillow_resize.resize(pixels, self.size[::-1], self.filter, self.box, vertical_first=vertical_first)
+
+
+def _request(image: Image.Image, size: Any, resample: Any, box: Any, reducing_gap: Any) -> _Request | None:
+    """Read the arguments of resize(); None for those that Pillow refuses, and where it reduces first or is as fast."""
+    if image.mode not in ("RGB", "L") or not pillow_resize.is_available():
+        return None
+    try:
+        width, height = map(operator.index, size)
+        filter = _FILTERS[Image.Resampling.BICUBIC if resample is None else operator.index(resample)]
+        left, top, right, bottom = (0, 0, *image.size) if box is None else map(_real, box)
+        gap = math.inf if reducing_gap is None else _real(reducing_gap)
+    except (TypeError, ValueError, KeyError):
+        return None
+    is_box = 0 <= left < right <= image.width and 0 <= top < bottom <= image.height
+    if not is_box or not (width > 0 and height > 0 and width * height <= _MOST_PIXELS and gap >= 1):
+        return None
+    if int((right - left) / width / gap) > 1 or int((bottom - top) / height / gap) > 1:
+        return None
+    return _Request((width, height), filter, (left, top, right, bottom))
+
+
+def _real(number: Any) -> float:
+    if not isinstance(number, numbers.Real):
+        raise TypeError
+    return float(number)
+
+
+_MOST_PIXELS = 1 << 28
+"""Larger results are for Pillow to make or to refuse."""

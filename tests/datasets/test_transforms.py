@@ -1,0 +1,168 @@
+"""Transforms of any library give of stored images what they give of Pillow's files, to the bit."""
+
+from __future__ import annotations
+
+import io
+import operator
+import pickle
+import random
+import shutil
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageFilter
+from torch.utils.data import DataLoader
+
+from builds import SERIAL
+from pictures import smooth_image
+from presize.builder.run import build_dataset
+from presize.datasets import LMDBDataset
+from presize.options import BuildOptions, ImageOptions, Size
+from torchvisions import torchvision_or_skip
+
+SIDES = [(96, 96), (96, 150), (130, 96), (300, 400), (211, 240)]
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Noisy images of many sizes, in colour and grey, stored as they are; read only."""
+    folder = tmp_path_factory.mktemp("transforms")
+    rng = np.random.default_rng(0)
+    for number, (height, width) in enumerate(SIDES):
+        pixels = np.clip(smooth_image(height, width, number) + rng.normal(0, 30, (height, width, 3)), 0, 255)
+        (folder / "raw").mkdir(exist_ok=True)
+        Image.fromarray(pixels.astype(np.uint8)).save(folder / "raw" / f"{number}.png")
+    build_dataset(folder / "raw", folder / "lmdb", BuildOptions(ImageOptions(sizes=(Size(600, 600),))), SERIAL)
+    return folder / "lmdb"
+
+
+def files(out: Path) -> list[Image.Image]:
+    """The images as ImageFolder gives them."""
+    values = LMDBDataset(out, decode="bytes", target=None)
+    return [Image.open(io.BytesIO(value)).convert("RGB") for value in values]
+
+
+def equal(ours: Any, theirs: Any) -> bool:
+    if isinstance(theirs, torch.Tensor):
+        return torch.equal(ours, theirs) and ours.dtype == theirs.dtype and ours.stride() == theirs.stride()
+    if isinstance(theirs, np.ndarray):
+        return np.array_equal(ours, theirs) and ours.dtype == theirs.dtype
+    if isinstance(theirs, Image.Image):
+        return (ours.mode, ours.size, ours.tobytes()) == (theirs.mode, theirs.size, theirs.tobytes())
+    return len(ours) == len(theirs) and all(map(equal, ours, theirs))
+
+
+def check(transform: Callable[[Any], Any], out: Path) -> None:
+    def seeded(image: Any) -> Any:
+        """As ever, for the random numbers of an image's size."""
+        for seed in (torch.manual_seed, random.seed, np.random.seed):
+            seed(image.width * 1000 + image.height)
+        return [transform(image) for _ in range(3)]
+
+    found = list(LMDBDataset(out, transform=seeded, target=None))
+    assert len(found) == len(SIDES) and equal(found, list(map(seeded, files(out)))), transform
+
+
+def torchvision_transforms() -> dict[str, Any]:
+    v1, v2 = torchvision_or_skip()
+    to_tensor = [v1.ToTensor(), v1.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))]
+    to_image = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True)]
+    modes = v1.InterpolationMode
+    jitter = [v1.RandomApply([v1.ColorJitter(0.4, 0.4, 0.4, 0.1)], p=0.8), v1.RandomGrayscale(0.2)]
+    made = {
+        "classic": v1.Compose([v1.RandomResizedCrop(64), v1.RandomHorizontalFlip(), *to_tensor]),
+        "evaluation": v1.Compose([v1.Resize(72), v1.CenterCrop(64), *to_tensor]),
+        "centre crop that pads": v1.Compose([v1.CenterCrop(200), v1.PILToTensor()]),
+        "padded crop": v1.RandomCrop(80, padding=4, padding_mode="reflect"),
+        "flips first": v1.Compose([v1.RandomVerticalFlip(), v1.RandomHorizontalFlip(), v1.RandomResizedCrop(50)]),
+        "five crops": v1.FiveCrop(60),
+        "jitter": v1.Compose([v1.RandomResizedCrop(64), *jitter, v1.RandomHorizontalFlip(), *to_tensor]),
+        "RandAugment": v1.Compose([v1.RandomResizedCrop(64), v1.RandomHorizontalFlip(), v1.RandAugment(), *to_tensor]),
+        "TrivialAugment": v1.Compose([v1.TrivialAugmentWide(), v1.Resize((64, 80)), v1.PILToTensor()]),
+        "AutoAugment": v1.Compose([v1.AutoAugment(), v1.PILToTensor()]),
+        "AugMix": v1.AugMix(),
+        "geometry": v1.Compose([v1.RandomRotation(20), v1.RandomPerspective(p=1), v1.RandomAffine(9, (0.1, 0.1))]),
+        "colours": v1.Compose([v1.RandomPosterize(3), v1.RandomSolarize(99), v1.RandomEqualize(), v1.RandomInvert()]),
+        "blur": lambda image: image.filter(ImageFilter.GaussianBlur(1.3)),
+        "grey": v1.Compose([v1.Grayscale(), v1.Resize(50), v1.ToTensor()]),
+        "v2": v2.Compose([v2.RandomResizedCrop(64, antialias=True), v2.RandomHorizontalFlip(), *to_image]),
+        "v2 of a tensor": v2.Compose([v2.ToImage(), v2.RandomResizedCrop(64, antialias=True)]),
+        "v2 zoomed": v2.Compose([v2.RandomZoomOut(p=1), v2.RandomShortestSize(60), v2.PILToTensor()]),
+        "v2 scaled": v2.Compose([v2.ScaleJitter((70, 70)), v2.RandomPhotometricDistort(p=1), v2.PILToTensor()]),
+        "v2 RandAugment": v2.Compose([v2.RandomResizedCrop(64), v2.RandAugment(), v2.PILToTensor()]),
+    }
+    for mode in (modes.NEAREST, modes.BOX, modes.HAMMING, modes.BICUBIC, modes.LANCZOS):
+        made[f"resized by {mode.value}"] = v1.Compose([v1.RandomResizedCrop((60, 90), interpolation=mode), *to_tensor])
+    return made
+
+
+def test_torchvision(out: Path) -> None:
+    for transform in torchvision_transforms().values():
+        check(transform, out)
+
+
+def test_timm(out: Path) -> None:
+    torchvision_or_skip()
+    data = pytest.importorskip("timm.data")
+    for options in (
+        {"is_training": True},
+        {"is_training": True, "auto_augment": "rand-m9-mstd0.5-inc1", "re_prob": 0.5, "interpolation": "bicubic"},
+        {"is_training": True, "use_prefetcher": True, "color_jitter": None, "hflip": 0.3, "vflip": 0.5},
+        {"is_training": False, "crop_pct": 0.9, "interpolation": "bicubic"},
+        {"is_training": False, "crop_mode": "border", "use_prefetcher": True},
+    ):
+        check(data.create_transform((3, 64, 64), **options), out)
+
+
+def test_albumentations(out: Path) -> None:
+    library = pytest.importorskip("albumentations")
+    pipeline = library.Compose([library.RandomCrop(64, 64), library.HorizontalFlip(), library.Normalize()], seed=0)
+    pipelines = [pipeline, pickle.loads(pickle.dumps(pipeline))]
+    data = LMDBDataset(out, transform=lambda image: pipelines[0](image=np.asarray(image))["image"], target=None)
+    expected = [pipelines[1](image=np.asarray(image))["image"] for image in files(out)]
+    assert equal(list(data), expected)
+
+
+# ---- images that are kept ----
+
+
+def cropped(image: Image.Image) -> Image.Image:
+    return image.crop((10, 10, 90, 80))
+
+
+to_bytes = operator.methodcaller("tobytes")
+kept: list[Image.Image] = []
+"""For a forked process, which takes them over without a pickle."""
+
+
+def bytes_of_kept() -> list[bytes]:
+    return list(map(to_bytes, kept))
+
+
+def test_images_outlive_their_dataset_and_go_to_other_processes(out: Path, tmp_path: Path) -> None:
+    copied = shutil.copytree(out, tmp_path / "copied")
+    dataset = LMDBDataset(copied, transform=cropped, target=None)
+    images = list(dataset)
+    del dataset
+    shutil.rmtree(copied)
+    expected = [cropped(image).tobytes() for image in files(out)]
+    kept.extend(images)
+    for method in ("fork", "spawn"):
+        with ProcessPoolExecutor(1, get_context(method)) as pool:
+            assert list(pool.map(to_bytes, images, timeout=60)) == expected
+            if method == "fork":
+                assert pool.submit(bytes_of_kept).result(60) == expected
+    assert list(map(to_bytes, images)) == expected
+
+
+def test_images_come_from_workers(out: Path) -> None:
+    data = LMDBDataset(out, transform=cropped, target=None)
+    loader: DataLoader[Any] = DataLoader(data, 2, num_workers=2, collate_fn=list)
+    found = [image.tobytes() for batch in loader for image in batch]
+    assert found == [cropped(image).tobytes() for image in files(out)]
