@@ -55,7 +55,8 @@ def traced(transform: Any) -> Traced | None:
     method = getattr(kind, "forward" if is_module else "__call__", None)
     if not isinstance(method, FunctionType):
         return None
-    own = {**vars(transform), **vars(transform).get("_modules", {})}
+    attributes = getattr(transform, "__dict__", {})  # none with __slots__
+    own = {**attributes, **attributes.get("_modules", {})}
     names = _names(method.__code__)
     if names is None or not names <= own.keys() | _BUILTINS or names & own.keys() & _BUILTINS:
         return None

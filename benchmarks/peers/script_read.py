@@ -121,10 +121,14 @@ def cpu_seconds() -> float:
 def main() -> None:
     arguments = parser(__doc__ or "")
     arguments.add_argument("--transform", choices=TRANSFORMS, required=True)
-    arguments.add_argument("--reads", choices=("folder", "lmdb"), required=True)
+    arguments.add_argument("--reads", choices=("folder", "lmdb", "fused"), required=True)
     options = arguments.parse_args()
-    read = ImageFolder if options.reads == "folder" else LMDBDataset
-    data: Any = read(options.folder, transform=TRANSFORMS[options.transform]())
+    transform = TRANSFORMS[options.transform]()
+    data: Any
+    if options.reads == "folder":
+        data = ImageFolder(options.folder, transform=transform)
+    else:
+        data = LMDBDataset(options.folder, transform=transform, fuse=options.reads == "fused")
     loader: DataLoader[Any] = DataLoader(
         data, options.batch, shuffle=True, drop_last=True, num_workers=options.workers, persistent_workers=True
     )

@@ -5,7 +5,8 @@
 
 Presizes hard links to the JPEGs below PHOTOS to 256 px, and reads them through the transforms of six well-known scripts
 (benchmarks/peers/script_read.py), in batches of 128 from two workers of a plain DataLoader, with the page cache warm:
-the presized files through ImageFolder, and LMDB through LMDBDataset without fuse, of this version and of another one.
+the presized files through ImageFolder, and LMDB through LMDBDataset without fuse, of this version and of another one,
+and with fuse=True.
 Each variant runs once a round, in random order, in a process of its own. Needs torchvision beside presize, and timm for
 its transform. Prints a table; asserts nothing.
 """
@@ -49,38 +50,33 @@ def measure(command: list[str], script: str, reads: str) -> Iterator[measuring.C
     }
 
 
-def summary(rows: list[rates.Row]) -> str:
+READS = {"lmdb": "LMDBDataset", "fused": "fuse=True", "before": "before"}
+
+
+def against_imagefolder(rows: list[rates.Row], column: str, form: str) -> str:
+    """A table of ImageFolder's images/s, or CPU time, and how many times better the others are."""
     lines = []
-    for script, words in SCRIPTS.items():
-        found = {
-            reads: rates.select(rows, script=script, reads=reads)
-            for reads in ("folder", "before", "lmdb")
-            if rates.select(rows, script=script, reads=reads)
-        }
-        if "folder" not in found or "lmdb" not in found:
-            continue
-        rate = {reads: rates.column(found[reads], "images_per_s") for reads in found}
-        cpu = {reads: rates.column(found[reads], "cpu_ms") for reads in found}
-        before = "" if "before" not in rate else rates.times(rate["before"], rate["folder"])
-        lines.append(
-            [
-                words,
-                rates.spread(rate["folder"], ".0f"),
-                rates.spread(rate["lmdb"], ".0f"),
-                rates.times(rate["lmdb"], rate["folder"]),
-                before,
-                rates.spread(cpu["folder"], ".2f"),
-                rates.spread(cpu["before"], ".2f") if "before" in cpu else "",
-                rates.spread(cpu["lmdb"], ".2f"),
-                rates.times(cpu["folder"], cpu["lmdb"]),
-            ]
-        )
-    heads = ["script", "ImageFolder, images/s", "LMDBDataset", "times ImageFolder", "before"]
-    heads += ["ImageFolder, CPU ms an image", "before", "LMDBDataset", "times less CPU"]
+    for script, name in SCRIPTS.items():
+        folder = rates.column(rates.select(rows, script=script, reads="folder"), column)
+        others = [rates.column(rates.select(rows, script=script, reads=reads), column) for reads in READS]
+        if folder:
+            pairs = [(folder, other) if column == "cpu_ms" else (other, folder) for other in others]
+            lines.append(
+                [name, rates.spread(folder, form), *(rates.times(*pair) if all(pair) else "" for pair in pairs)]
+            )
+    unit = "CPU ms an image" if column == "cpu_ms" else "images/s"
+    return rates.table(
+        ["script", f"ImageFolder, {unit}", *(f"{words}, times better" for words in READS.values())], lines
+    )
+
+
+def summary(rows: list[rates.Row]) -> str:
     first = rows[0]
     return "\n".join(
         [
-            rates.table(heads, lines),
+            against_imagefolder(rows, "images_per_s", ".0f"),
+            "",
+            against_imagefolder(rows, "cpu_ms", ".2f"),
             "",
             rates.other_work(rows),
             f"{rates.rounds(rows)}, photographs: {rates.photographs(first)}.",
@@ -95,7 +91,7 @@ def measure_all(options: argparse.Namespace) -> None:
     files = lmdb.with_name(f"{lmdb.name}-files")
     if not files.exists():
         subprocess.run([builds.PRESIZE, "export", str(lmdb), str(files)], check=True, stdout=sys.stderr)
-    pythons = {"folder": sys.executable, "lmdb": sys.executable}
+    pythons = {"folder": sys.executable, "lmdb": sys.executable, "fused": sys.executable}
     if options.before is not None:
         pythons["before"] = str(options.before.absolute() / ".venv/bin/python")
     variants = {}
@@ -103,7 +99,7 @@ def measure_all(options: argparse.Namespace) -> None:
         epochs = options.epochs * (1 if script in ("moco", "dino") else 2)
         for reads, python in pythons.items():
             command = [python, str(builds.PEERS / "script_read.py"), str(files if reads == "folder" else lmdb)]
-            command += ["--transform", script, "--reads", "folder" if reads == "folder" else "lmdb"]
+            command += ["--transform", script, "--reads", "lmdb" if reads == "before" else reads]
             command += ["--epochs", str(epochs), "--workers", str(options.workers), "--batch", str(options.batch)]
             variants[f"{script}, {reads}"] = partial(measure, command, script, reads)
     measuring.in_rounds(variants, options, bench_runs.facts(tree))

@@ -411,6 +411,16 @@ class Chooses(TwoCrops):
         return [self.base_transform(x), self.base_transform(x) if torch.rand(()) < 2 else x]
 
 
+class Slotted:
+    __slots__ = ("base_transform",)
+
+    def __init__(self, base_transform: Any) -> None:
+        self.base_transform = base_transform
+
+    def __call__(self, x: Any) -> Any:
+        return [self.base_transform(x)]
+
+
 class Chains(TwoCrops):
     def __call__(self, x: Any) -> Any:
         return [self.base_transform(x), self.base_transform(self.base_transform(x))]
@@ -457,7 +467,7 @@ def test_a_number_of_views_that_is_changed_in_place_is_followed(stored: Path) ->
     assert len(dataset[0][0]) == 6
 
 
-@pytest.mark.parametrize("kind", [Chooses, Chains])
+@pytest.mark.parametrize("kind", [Chooses, Chains, Slotted])
 def test_an_object_that_does_more_than_call_its_transforms_stays(kind: Any) -> None:
     fused = fuse(kind(jittered(32)))
     assert fused.crop is None and "is not one of torchvision's" in fused.reason
