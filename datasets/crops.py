@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -85,8 +85,17 @@ Crops = Crop | Sequence[Crop]
 """A crop, or several for as many views of an image."""
 
 
-@dataclass(frozen=True)
-class RandomResizedCrop:
+class _Shown:
+    """A dataclass whose repr leaves out defaults, since messages name crops."""
+
+    def __repr__(self) -> str:
+        own = [field for field in fields(self) if field.repr]  # type: ignore[arg-type]
+        said = [f"{each.name}={getattr(self, each.name)!r}" for each in own if getattr(self, each.name) != each.default]
+        return f"{type(self).__name__}({', '.join(said)})"
+
+
+@dataclass(frozen=True, repr=False)
+class RandomResizedCrop(_Shown):
     """A box of random area and aspect ratio, resized to `size`: torchvision's transform of that name.
 
     The first of ten boxes that fits is taken, or else the middle of the image at the nearest ratio, as in torchvision.
@@ -160,8 +169,8 @@ class RandomResizedCrop:
         return (height - box_height) // 2, (width - box_width) // 2, box_height, box_width
 
 
-@dataclass(frozen=True)
-class RandomCrop:
+@dataclass(frozen=True, repr=False)
+class RandomCrop(_Shown):
     """A box of `size` somewhere in the image, not resized. Stored images must be at least that large."""
 
     size: int | Size
@@ -178,8 +187,8 @@ class RandomCrop:
         return np.stack((tops, lefts, np.full_like(tops, height), np.full_like(lefts, width)), axis=1)
 
 
-@dataclass(frozen=True)
-class CenterCrop:
+@dataclass(frozen=True, repr=False)
+class CenterCrop(_Shown):
     """The middle of the image at `size`, for evaluation. Odd margins are rounded as in torchvision.
 
     Attributes:
@@ -224,8 +233,8 @@ class CenterCrop:
         return np.concatenate((sides, np.rint((sides - np.array(as_size(self.size))) / 2).astype(np.int64)), axis=1)
 
 
-@dataclass(frozen=True)
-class Resize:
+@dataclass(frozen=True, repr=False)
+class Resize(_Shown):
     """The whole image resized to `size`, whatever its aspect ratio, from a full decode, antialiased.
 
     Attributes:

@@ -70,6 +70,7 @@ def test_a_folder_without_a_wheel_of_presize_is_refused(tmp_path: Path) -> None:
     assert f"--wheels: no wheel of presize in {tmp_path}; fill it with tools/wheels.sh" in ran.stderr
 
 
+@pytest.mark.slow
 def test_it_installs_the_wheel_and_starts_in_its_environment(wheels: Path, tmp_path: Path) -> None:
     # Of 20 s no step gets enough to begin: the script starts, reports that, and ends with 1.
     ran = run("--device", "cpu", "--wheels", wheels, "--work", tmp_path, "--seconds", 20)
@@ -85,6 +86,7 @@ def test_it_installs_the_wheel_and_starts_in_its_environment(wheels: Path, tmp_p
     assert (environment / "bin" / "presize").exists()
 
 
+@pytest.mark.slow
 def test_a_package_that_is_missing_is_named(wheels: Path, tmp_path: Path) -> None:
     bare = tmp_path / "bare"
     subprocess.run([sys.executable, "-m", "venv", bare], check=True, capture_output=True)
