@@ -45,7 +45,7 @@ _ENDED_EARLY = "this epoch ended early, because its Loader was closed or began a
 
 @read_only("make another Loader", torch.utils.data.DataLoader, options="")
 class Loader:
-    """Batches (images, targets) of a dataset, cropped before they are decoded.
+    """Batches [images, targets] of a dataset, lists as a DataLoader's, cropped before they are decoded.
 
     images: uint8 (B, channels, height, width) in channels-last memory, on `device`, or uint16 of a dataset of 16 bits;
     with `normalize` of `dtype`. With several crops a tuple of these, one for each view; with
@@ -367,7 +367,7 @@ class Loader:
     def _batch(self, images: Images, targets: Any) -> Any:
         if self._normalize is not None:
             images = self._normalize.views(images, self._reader.views)
-        return images if targets is None else (images, targets)
+        return images if targets is None else [images, targets]
 
 
 _ORDER = "give an order as shuffle=, such as Weighted or class_balanced; ranks share an epoch by themselves"

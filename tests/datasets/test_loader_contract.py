@@ -105,13 +105,8 @@ def values(batch: Any) -> Any:
     return batch
 
 
-def as_tuple(batch: Any) -> Any:
-    """A batch of several parts is a tuple in a Loader, and a list in a DataLoader."""
-    return batch if isinstance(batch, torch.Tensor) else tuple(batch)
-
-
 def digest(batches: Any) -> list[Any]:
-    return [values(as_tuple(batch)) for batch in batches]
+    return [values(batch) for batch in batches]
 
 
 @pytest.fixture(scope="module")
@@ -141,6 +136,12 @@ def test_the_batches_are_the_same_however_they_are_read(
     assert [digest(loader), digest(loader)] == epochs and epochs[0] != epochs[1]
     loader.sampler.set_epoch(0)
     assert digest(loader) == epochs[0]
+
+
+def test_a_part_of_a_batch_can_be_replaced(make: Any, data: LMDBDataset) -> None:
+    batch = next(iter(make(data, 8, num_workers=0)))
+    batch[0] = batch[0].float()
+    assert type(batch) is list and batch[0].dtype == torch.float32
 
 
 def test_each_epoch_has_every_sample_once_with_its_target(make: Any, dataset: Path) -> None:
