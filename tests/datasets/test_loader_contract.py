@@ -487,9 +487,6 @@ NORMALIZE = ((0.5,) * 3, (0.5,) * 3)
         (Loader, {"worker_init_fn": print}, "worker_init_fn: a Loader calls none"),
         (Loader, {"generator": torch.Generator()}, "generator: a Loader draws from seed="),
         (Loader, {"timeout": 30}, "timeout: a Loader needs none"),
-        (Loader, {"in_order": False}, "in_order: a Loader gives batches in order"),
-        (Loader, {"persistent_workers": False}, r"persistent_workers: a Loader's workers stay until close\(\)"),
-        (Loader, {"pin_memory_device": "cuda"}, "pin_memory_device: a Loader pins its own memory .*; give device="),
         (Loader, {"dtype": torch.float16}, "dtype: torch.float16 needs normalize"),
         (Loader, {"normalize": ((0.5,), (0.5,))}, r"normalize: expected \(mean, std\) of 3 channels"),
         (Loader, {"normalize": ((0.5,) * 3, (0.0,) * 3)}, r"normalize: expected \(mean, std\)"),
@@ -513,9 +510,16 @@ HARMLESS: dict[str, Any] = {"persistent_workers": True, "collate_fn": collate, "
 def test_options_of_a_dataloader_that_are_met_anyway_are_accepted(load: Any, data: LMDBDataset) -> None:
     harmless = HARMLESS | {"sampler": None, "batch_sampler": None, "generator": None, "in_order": True}
     context = multiprocessing.get_context("fork")
-    pinned = {"pin_memory": not torch.cuda.is_available(), "pin_memory_device": ""} if load is Loader else {}
-    loader = load(data, 16, num_workers=1, **harmless, **pinned, multiprocessing_context=context)
+    pinned = {"pin_memory": True, "pin_memory_device": "cuda", "in_order": False} if load is Loader else {}
+    loader = load(data, 16, num_workers=1, **{**harmless, **pinned}, multiprocessing_context=context)
     assert len(loader) == 4 and loader.multiprocessing_context in ("fork", context)
+
+
+def test_a_loader_has_dataloaders_attributes(make: Any, data: LMDBDataset) -> None:
+    loader = make(data, 16, num_workers=2, drop_last=True, prefetch_factor=3)
+    assert (loader.dataset, loader.batch_size, loader.num_workers, loader.prefetch_factor) == (data, 16, 2, 3)
+    assert (loader.collate_fn, loader.timeout, loader.generator, loader.pin_memory) == (collate, 0, None, False)
+    assert loader.in_order and loader.batch_sampler.sampler is loader.sampler
 
 
 @pytest.mark.parametrize("load", [Loader, make_loader])
