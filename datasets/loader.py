@@ -6,7 +6,7 @@ import copy
 import os
 import zlib
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 from functools import partial
 from multiprocessing.context import BaseContext
@@ -21,7 +21,7 @@ from presize.datasets.dataset import LMDBDataset
 from presize.datasets.read_only import read_only
 from presize.datasets.reading.batch import Batch
 from presize.datasets.reading.batch_reader import BatchReader
-from presize.datasets.reading.order import Last, Order, Schedule, choose_order
+from presize.datasets.reading.order import Given, Last, Order, Schedule, check_seed, choose_order, with_seed
 from presize.datasets.reading.shard_shuffle import ShardShuffled
 from presize.datasets.reading.slots import HELD_BY_CALLER, FreeSlots, SharedSlots
 from presize.datasets.reading.transfer import (
@@ -82,6 +82,9 @@ class Loader:
         flip: the probability of mirroring an image, from 0 to 1; the dataset's own when None.
         shuffle: True draws a new order each epoch, the same for any number of workers. Or an order
             (presize.datasets.reading.order.Order), such as ShardShuffled for a dataset larger than memory, or Weighted.
+        sampler: in place of shuffle, any sampler of indices with a length, or a list of them, such as torch's
+            WeightedRandomSampler and DistributedSampler: read in its order, an index that comes twice with two crops.
+            It shares an epoch over ranks itself, and an epoch that is left in its middle cannot be resumed.
         seed: of the order and the crops. None is the seed of the order, if it has one, or else draws one from torch's
             generator when the first epoch begins, and is 0 with several ranks (presize.datasets.EpochSampler).
         num_workers: how many read in parallel; None uses every core this process may use, 0 reads in the caller's
@@ -125,7 +128,8 @@ class Loader:
         *,
         crop: Crops | None = None,
         flip: float | None = None,
-        shuffle: bool | Order = False,
+        shuffle: bool | Order | None = False,
+        sampler: Iterable[int] | None = None,
         seed: int | None = None,
         num_workers: int | None = None,
         mode: Mode = "processes",
@@ -157,7 +161,13 @@ class Loader:
         self.pin_memory = self.device.type == "cuda"
         self.persistent_workers = self.num_workers > 0
         self.skipped = 0
-        order = choose_order(len(dataset), shuffle, seed)
+        if sampler is None:
+            order = choose_order(len(dataset), bool(shuffle) if shuffle is None else shuffle, seed)
+        else:
+            _check_sampler(sampler, shuffle, rank, ranks)
+            order = with_seed(Given(sampler, len(dataset)), seed) if seed is not None else Given(sampler, len(dataset))
+            check_seed(seed)
+            rank, ranks = 0, 1
         dataset.data.check_order(isinstance(order, ShardShuffled))
         self.sampler = EpochSampler(
             order,
@@ -168,6 +178,7 @@ class Loader:
             last=last,
             fingerprint=partial(samples_crc32, dataset),
         )
+        self._given: Any = sampler
         self.batch_sampler = torch.utils.data.BatchSampler(self.sampler, batch_size, drop_last)  # for trainers
         self._images_as: _ImagesAs = (crop, flip, normalize, dtype)
         self._pool: WorkerPool | None = None
@@ -265,6 +276,8 @@ class Loader:
         running = self._running = object()
         try:
             epoch, start = self.sampler.begin()
+            if isinstance(self.sampler.order, Given):
+                self.sampler.order.draw(*_rank())
             schedule = gatherable(self.sampler.schedule, start)
             self._delivered, count = 0, schedule.batch_count(start)
             reading = closing(self._on_device(self._read(schedule, epoch, start)))
@@ -305,6 +318,8 @@ class Loader:
         """Make `epoch` the next to be read; without this, epochs follow one another. Not during an epoch."""
         self._check_idle()
         self.sampler.set_epoch(epoch)
+        if hasattr(self._given, "set_epoch"):
+            self._given.set_epoch(epoch)
         self._delivered = 0
 
     def state_dict(self) -> dict[str, int]:
@@ -323,6 +338,8 @@ class Loader:
             OptionError: the state is of another order.
         """
         self._check_idle()
+        if self._given is not None and state.get("consumed"):
+            raise OptionError("state: an epoch of a sampler cannot be resumed in its middle; give an order as shuffle=")
         self.sampler.load_state_dict(state)
         self._resumed_crop = state.get("crop")
         self._delivered = 0
@@ -438,7 +455,6 @@ class Loader:
 _ORDER = "give an order as shuffle=, such as Weighted or class_balanced; ranks share an epoch by themselves"
 
 _UNUSED: dict[str, tuple[tuple[Any, ...], str]] = {
-    "sampler": ((None,), f"a Loader takes no sampler; {_ORDER}"),
     "batch_sampler": ((None,), f"a Loader takes no batch_sampler; {_ORDER}"),
     "collate_fn": ((None, collate), "a Loader calls none, since it decodes into whole batches; use make_loader"),
     "worker_init_fn": (
@@ -452,6 +468,22 @@ _UNUSED: dict[str, tuple[tuple[Any, ...], str]] = {
 
 _WITHOUT_EFFECT = ("in_order", "persistent_workers", "pin_memory", "pin_memory_device")
 """DataLoader's options that are about speed and memory alone."""
+
+
+def _check_sampler(sampler: object, shuffle: object, rank: int | None, ranks: int | None) -> None:
+    if isinstance(sampler, EpochSampler):
+        raise OptionError("sampler: give the order of an EpochSampler as shuffle=; a Loader shares epochs over ranks")
+    if not (shuffle is None or shuffle is False):
+        raise OptionError("sampler: expected it without shuffle; leave one of the two out")
+    if (rank, ranks) != (None, None):
+        raise OptionError("rank: a sampler shares an epoch over ranks itself; give a DistributedSampler, or shuffle=")
+
+
+def _rank() -> tuple[int, int]:
+    """This process's rank, and how many there are."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    return 0, 1
 
 
 def _crc32(crop: object) -> int:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import DistributedSampler, WeightedRandomSampler
 
 from presize.builder.run import build_dataset
 from presize.codecs.jpeg import decoder as jpeg_decoder
@@ -447,3 +448,27 @@ def test_a_device_that_is_not_there_is_one_line(device: str, data: LMDBDataset) 
         pytest.skip("of a machine without CUDA")
     with pytest.raises(OptionError, match="device: "):
         Loader(data, 8, crop=CROP, device=device)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_any_sampler_of_indices_gives_its_order_and_a_crop_for_each_visit(workers: int, dataset: Path) -> None:
+    data = LMDBDataset(dataset, target="path", crop=CROP)
+    paths = [data.data.path(i) for i in range(len(data))]
+    shares = [DistributedSampler(data, 2, rank, shuffle=True, seed=3) for rank in range(2)]
+    weighted = [WeightedRandomSampler([1.0] * 5, 12, generator=torch.Generator().manual_seed(1)) for _ in range(2)]
+    for given, same in [([7, 7, 7, -1], [7, 7, 7, 55]), (range(9), range(9)), weighted, (shares[0], shares[0])]:
+        with Loader(data, 4, sampler=given, num_workers=workers) as loader:
+            batches = list(loader)
+            assert len(loader) == len(batches)
+        assert [path for _, names in batches for path in names] == [paths[i] for i in same]
+    first = next(iter(Loader(data, 3, sampler=[7, 7, 7], num_workers=0)))[0]
+    assert len({image.numpy().tobytes() for image in first}) == 3
+    loader = Loader(data, 4, sampler=shares[0], num_workers=0)
+    loader.set_epoch(2)
+    shares[1].set_epoch(2)
+    assert shares[0].epoch == 2
+    state = {**loader.state_dict(), "consumed": 4}
+    with pytest.raises(OptionError, match="state: an epoch of a sampler cannot be resumed in its middle"):
+        loader.load_state_dict(state)
+    with pytest.raises(OptionError, match="indices: expected numbers from -56 to 55, got 56"):
+        next(iter(Loader(data, 4, sampler=[56], num_workers=0)))
