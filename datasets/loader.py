@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import os
+import zlib
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 from functools import partial
 from multiprocessing.context import BaseContext
@@ -15,15 +16,23 @@ import torch
 
 from presize.datasets.accelerate import gatherable, seen_by_accelerate
 from presize.datasets.collate import Images, collate
-from presize.datasets.crops import Crops
+from presize.datasets.crops import Crop, Crops
 from presize.datasets.dataset import LMDBDataset
 from presize.datasets.read_only import read_only
 from presize.datasets.reading.batch import Batch
 from presize.datasets.reading.batch_reader import BatchReader
-from presize.datasets.reading.order import Last, Order, Schedule, choose_order
+from presize.datasets.reading.order import Given, Last, Order, Schedule, check_seed, choose_order, with_seed
 from presize.datasets.reading.shard_shuffle import ShardShuffled
 from presize.datasets.reading.slots import HELD_BY_CALLER, FreeSlots, SharedSlots
-from presize.datasets.reading.transfer import Normalize, as_device, copied_ahead, normalization_of, pin, to_device
+from presize.datasets.reading.transfer import (
+    Normalization,
+    Normalize,
+    as_device,
+    copied_ahead,
+    normalization_of,
+    pin,
+    to_device,
+)
 from presize.datasets.reading.workers import (
     Answer,
     BatchRequest,
@@ -40,12 +49,15 @@ from presize.options import check_choice
 
 OnErrorInBatch = Literal["raise", "skip"]
 
+_ImagesAs = tuple[Crops | None, float | None, Normalize | None, torch.dtype | None]
+"""The options crop, flip, normalize and dtype."""
+
 _ENDED_EARLY = "this epoch ended early, because its Loader was closed or began another; two at a time need two Loaders"
 
 
-@read_only("make another Loader", torch.utils.data.DataLoader, options="")
+@read_only("make another Loader", torch.utils.data.DataLoader, options="", crop="")
 class Loader:
-    """Batches (images, targets) of a dataset, cropped before they are decoded.
+    """Batches [images, targets] of a dataset, lists as a DataLoader's, cropped before they are decoded.
 
     images: uint8 (B, channels, height, width) in channels-last memory, on `device`, or uint16 of a dataset of 16 bits;
     with `normalize` of `dtype`. With several crops a tuple of these, one for each view; with
@@ -57,17 +69,22 @@ class Loader:
     epoch to epoch; they end when an epoch is left early (break, an error, Ctrl-C), with close(), and with the Loader.
     One epoch at a time.
 
-    Attributes are those that were given, and cannot be changed. A transform that the dataset gets later, or that is
-    changed in place, is looked at when an epoch begins.
+    Attributes are those that were given, and cannot be changed, but for `crop`. A transform that the dataset gets
+    later, or that is changed in place, is looked at when an epoch begins. DataLoader's attributes that a Loader has no
+    option for say what holds for it, such as `collate_fn`.
 
     Args:
         dataset: an LMDBDataset without a transform, or with one that fuse=True took over as a whole; or a Subset or
             ConcatDataset of such.
         batch_size: samples in a batch, from 1.
-        crop: which part of each image to take, or several for as many views of it; the dataset's own when None.
+        crop: which part of each image to take, or several for as many views of it; the dataset's own when None. May be
+            assigned, for the epochs that begin after that, which starts workers anew.
         flip: the probability of mirroring an image, from 0 to 1; the dataset's own when None.
         shuffle: True draws a new order each epoch, the same for any number of workers. Or an order
             (presize.datasets.reading.order.Order), such as ShardShuffled for a dataset larger than memory, or Weighted.
+        sampler: in place of shuffle, any sampler of indices with a length, or a list of them, such as torch's
+            WeightedRandomSampler and DistributedSampler: read in its order, an index that comes twice with two crops.
+            It shares an epoch over ranks itself, and an epoch that is left in its middle cannot be resumed.
         seed: of the order and the crops. None is the seed of the order, if it has one, or else draws one from torch's
             generator when the first epoch begins, and is 0 with several ranks (presize.datasets.EpochSampler).
         num_workers: how many read in parallel; None uses every core this process may use, 0 reads in the caller's
@@ -89,7 +106,7 @@ class Loader:
         rank, ranks: torch.distributed's when it is initialized, otherwise 0 of 1.
         multiprocessing_context: start method of the processes: "fork", "spawn" or "forkserver", or a context of
             multiprocessing; None is Python's default.
-        options: DataLoader's other options, where they ask for what a Loader does anyway.
+        options: DataLoader's other options, where they change no batch: pin_memory, persistent_workers, in_order.
 
     Raises:
         OptionError: an option is out of range, or does not go with another; while iterating, if the dataset has got a
@@ -98,6 +115,12 @@ class Loader:
         LoaderError: while iterating, when a worker dies.
     """
 
+    collate_fn = staticmethod(collate)
+    generator = worker_init_fn = None
+    timeout = 0
+    in_order = True
+    pin_memory_device = ""
+
     def __init__(
         self,
         dataset: torch.utils.data.Dataset[Any],
@@ -105,7 +128,8 @@ class Loader:
         *,
         crop: Crops | None = None,
         flip: float | None = None,
-        shuffle: bool | Order = False,
+        shuffle: bool | Order | None = False,
+        sampler: Iterable[int] | None = None,
         seed: int | None = None,
         num_workers: int | None = None,
         mode: Mode = "processes",
@@ -133,9 +157,17 @@ class Loader:
         self.on_error: OnErrorInBatch = on_error
         self.device = as_device(device)
         self.multiprocessing_context = start_method(multiprocessing_context)
-        _check_unused(options, self.device)
+        _check_unused(options)
+        self.pin_memory = self.device.type == "cuda"
+        self.persistent_workers = self.num_workers > 0
         self.skipped = 0
-        order = choose_order(len(dataset), shuffle, seed)
+        if sampler is None:
+            order = choose_order(len(dataset), bool(shuffle) if shuffle is None else shuffle, seed)
+        else:
+            _check_sampler(sampler, shuffle, rank, ranks)
+            order = with_seed(Given(sampler, len(dataset)), seed) if seed is not None else Given(sampler, len(dataset))
+            check_seed(seed)
+            rank, ranks = 0, 1
         dataset.data.check_order(isinstance(order, ShardShuffled))
         self.sampler = EpochSampler(
             order,
@@ -146,8 +178,9 @@ class Loader:
             last=last,
             fingerprint=partial(samples_crc32, dataset),
         )
+        self._given: Any = sampler
         self.batch_sampler = torch.utils.data.BatchSampler(self.sampler, batch_size, drop_last)  # for trainers
-        self._images_as = crop, flip, normalize, dtype
+        self._images_as: _ImagesAs = (crop, flip, normalize, dtype)
         self._pool: WorkerPool | None = None
         self._slots: FreeSlots | None = None
         self._stream: Any = None
@@ -155,12 +188,39 @@ class Loader:
         self._running: object | None = None  # identifies the epoch that is being read
         self._delivered = 0
         self._on_batch: Callable[[Answer], None] | None = None
+        self._resumed_crop: int | None = None
         self._choose_reader(dataset)
         self._is_finished = True
 
+    @property
+    def crop(self) -> Crop | tuple[Crop, ...] | None:
+        """What an epoch that begins now takes of each image: a crop, several for as many views, or None for all.
+
+        Assigned between epochs or during one, it holds from the next epoch on; None is the dataset's own.
+
+        Raises:
+            OptionError: when assigned, for what is no crop, or none that this Loader could be made with.
+        """
+        return self._reader_for(self.dataset, self._images_as)[0].crop
+
+    @crop.setter
+    def crop(self, crop: Crops | None) -> None:
+        if "_is_finished" not in vars(self):
+            raise OptionError("crop: is set by Loader.__init__; give an attribute of yours another name")
+        images_as = (crop, *self._images_as[1:])
+        self._reader_for(self.dataset, images_as)
+        self._images_as = images_as
+
     def _choose_reader(self, dataset: LMDBDataset) -> None:
-        """Set what reads images and makes batches of them, for the transform of `dataset` as it is."""
-        crop, flip, normalize, dtype = self._images_as
+        """Set what reads images and makes batches of them, for the crop and the transform of `dataset` as they are."""
+        self._reader, self._normalize = self._reader_for(dataset, self._images_as)
+        vars(self)["dataset"] = dataset
+        self._read_as = self._images_as
+        self._transforms = transforms_of(dataset), transforms_of(self._source)  # last: not after an error
+
+    def _reader_for(self, dataset: LMDBDataset, images_as: _ImagesAs) -> tuple[BatchReader, Normalization | None]:
+        """What reads batches of `dataset`, and what normalizes them afterwards."""
+        crop, flip, normalize, dtype = images_as
         if dataset._reading.rest is not None:
             left = "" if dataset.fused is None else f" ({dataset.fused.reason})"
             raise OptionError(f"dataset: a Loader calls no transform{left}; give crop and flip, or use make_loader")
@@ -169,22 +229,23 @@ class Loader:
                 raise OptionError("normalize: the dataset's transform normalizes, and fuse=True took that over")
             normalize = dataset.normalize
         crop, flip = dataset.crop if crop is None else crop, dataset.flip if flip is None else flip
-        self._reader = BatchReader(dataset.data, crop, flip, companions=dataset._reading.images.companions)
-        dataset._targets.check_reader(self._reader)
-        self._normalize = normalization_of(self._reader, normalize, dtype, self.device)
-        if self._normalize is not None and self.device.type == "cpu":
-            self._reader, self._normalize = self._normalize.in_workers(self._reader), None
-        vars(self)["dataset"] = dataset
-        self._transforms = transforms_of(dataset), transforms_of(self._source)  # last: not after an error
+        reader = BatchReader(dataset.data, crop, flip, companions=dataset._reading.images.companions)
+        dataset._targets.check_reader(reader)
+        normalization = normalization_of(reader, normalize, dtype, self.device)
+        if normalization is not None and self.device.type == "cpu":
+            return normalization.in_workers(reader), None
+        return reader, normalization
 
-    def _follow_transforms(self) -> None:
-        """Choose the reader anew if a transform of the dataset, or indices of a Subset, were assigned or changed."""
+    def _follow_changes(self) -> None:
+        """Choose the reader anew if the crop, a transform of the dataset, or indices of a Subset, were assigned or
+        changed."""
         own, source = self._transforms
         dataset = self.dataset
         if not is_changed(dataset, own):
-            if not is_changed(self._source, source):
+            if is_changed(self._source, source):
+                dataset = as_lmdb_dataset(self._source)
+            elif self._read_as is self._images_as:
                 return
-            dataset = as_lmdb_dataset(self._source)
             if len(dataset) != len(self.dataset):
                 raise OptionError(
                     f"dataset: has {len(dataset)} samples now, and had {len(self.dataset)} when this Loader was made; "
@@ -210,10 +271,13 @@ class Loader:
             self.close()
         if (self.batch_sampler.batch_size, self.batch_sampler.drop_last) != (self.batch_size, self.drop_last):
             raise OptionError("batch_sampler: cannot be changed on a finished Loader; make another Loader")
-        self._follow_transforms()
+        self._follow_changes()
+        self._check_crop()
         running = self._running = object()
         try:
             epoch, start = self.sampler.begin()
+            if isinstance(self.sampler.order, Given):
+                self.sampler.order.draw(*_rank())
             schedule = gatherable(self.sampler.schedule, start)
             self._delivered, count = 0, schedule.batch_count(start)
             reading = closing(self._on_device(self._read(schedule, epoch, start)))
@@ -241,25 +305,43 @@ class Loader:
         if self._running is not None:
             raise LoaderError("this Loader is in the middle of an epoch; finish it, or end it with close()")
 
+    def _check_crop(self) -> None:
+        """Raise OptionError where the rest of an epoch would be read with another crop than its beginning."""
+        resumes = self.sampler.start > 0 and not self.sampler.begun
+        if resumes and self._resumed_crop not in (None, _crc32(self._reader.crop)):
+            raise OptionError(
+                f"crop: the epoch that is resumed was begun with another crop than {self._reader.crop!r}; assign that "
+                "one to loader.crop first"
+            )
+
     def set_epoch(self, epoch: int) -> None:
         """Make `epoch` the next to be read; without this, epochs follow one another. Not during an epoch."""
         self._check_idle()
         self.sampler.set_epoch(epoch)
+        if hasattr(self._given, "set_epoch"):
+            self._given.set_epoch(epoch)
         self._delivered = 0
 
     def state_dict(self) -> dict[str, int]:
-        """The position after the last batch that was handed out, as a few integers."""
-        return self.sampler.state_after(self._delivered if self.sampler.begun else 0, self.batch_size)
+        """The position after the last batch that was handed out, and a CRC of the crop, as a few integers."""
+        begun, crop = self.sampler.begun, _crc32(self._reader.crop)
+        if not begun and self.sampler.start > 0 and self._resumed_crop is not None:
+            crop = self._resumed_crop
+        return {**self.sampler.state_after(self._delivered if begun else 0, self.batch_size), "crop": crop}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume where state_dict() was taken, with any number of workers or ranks or another batch size.
-        Not during an epoch.
+        Not during an epoch. One that was left in its middle needs the crop that it was begun with, or its next
+        iteration raises OptionError.
 
         Raises:
             OptionError: the state is of another order.
         """
         self._check_idle()
+        if self._given is not None and state.get("consumed"):
+            raise OptionError("state: an epoch of a sampler cannot be resumed in its middle; give an order as shuffle=")
         self.sampler.load_state_dict(state)
+        self._resumed_crop = state.get("crop")
         self._delivered = 0
 
     def close(self) -> None:
@@ -367,13 +449,12 @@ class Loader:
     def _batch(self, images: Images, targets: Any) -> Any:
         if self._normalize is not None:
             images = self._normalize.views(images, self._reader.views)
-        return images if targets is None else (images, targets)
+        return images if targets is None else [images, targets]
 
 
 _ORDER = "give an order as shuffle=, such as Weighted or class_balanced; ranks share an epoch by themselves"
 
 _UNUSED: dict[str, tuple[tuple[Any, ...], str]] = {
-    "sampler": ((None,), f"a Loader takes no sampler; {_ORDER}"),
     "batch_sampler": ((None,), f"a Loader takes no batch_sampler; {_ORDER}"),
     "collate_fn": ((None, collate), "a Loader calls none, since it decodes into whole batches; use make_loader"),
     "worker_init_fn": (
@@ -382,24 +463,40 @@ _UNUSED: dict[str, tuple[tuple[Any, ...], str]] = {
     ),
     "generator": ((None,), "a Loader draws from seed=; give that"),
     "timeout": ((0, None), "a Loader needs none: it notices when a worker dies; leave it out"),
-    "in_order": ((True,), "a Loader gives batches in order; leave it out"),
-    "persistent_workers": ((True,), "a Loader's workers stay until close(); leave it out"),
-    "pin_memory": (
-        (None, False),
-        'a Loader pins its own memory when it copies batches; give device="cuda" and leave it out',
-    ),
-    "pin_memory_device": (("", None), "a Loader pins its own memory when it copies batches; give device="),
 }
-"""DataLoader's options that a Loader has no use for, each with the values that change nothing, and what to do."""
+"""DataLoader's options that would change batches, each with the values that change nothing, and what to do."""
+
+_WITHOUT_EFFECT = ("in_order", "persistent_workers", "pin_memory", "pin_memory_device")
+"""DataLoader's options that are about speed and memory alone."""
 
 
-def _check_unused(options: Mapping[str, Any], device: torch.device) -> None:
+def _check_sampler(sampler: object, shuffle: object, rank: int | None, ranks: int | None) -> None:
+    if isinstance(sampler, EpochSampler):
+        raise OptionError("sampler: give the order of an EpochSampler as shuffle=; a Loader shares epochs over ranks")
+    if not (shuffle is None or shuffle is False):
+        raise OptionError("sampler: expected it without shuffle; leave one of the two out")
+    if (rank, ranks) != (None, None):
+        raise OptionError("rank: a sampler shares an epoch over ranks itself; give a DistributedSampler, or shuffle=")
+
+
+def _rank() -> tuple[int, int]:
+    """This process's rank, and how many there are."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    return 0, 1
+
+
+def _crc32(crop: object) -> int:
+    return zlib.crc32(repr(crop).encode())
+
+
+def _check_unused(options: Mapping[str, Any]) -> None:
     """Raise OptionError for an option of DataLoader that asks for anything else, and TypeError for other names."""
     for name, value in options.items():
+        if name in _WITHOUT_EFFECT:
+            continue
         if name not in _UNUSED:
             raise TypeError(f"Loader() got an unexpected keyword argument {name!r}")
         harmless, answer = _UNUSED[name]
-        if name == "pin_memory" and (device.type == "cuda" or not torch.cuda.is_available()):
-            continue
         if value not in harmless:
             raise OptionError(f"{name}: {answer}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import zlib
 from dataclasses import InitVar, dataclass, field
+from itertools import islice
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -138,6 +139,45 @@ class Weighted:
 
     def keys(self, epoch: int, positions: Positions) -> Numbers:  # noqa: ARG002
         return self.population + np.asarray(positions, np.int64)
+
+
+@dataclass(eq=False)
+class Given:
+    """The samples that a sampler of indices gives, in its order. draw() asks it for those of an epoch, 8 bytes each.
+
+    Attributes:
+        sampler: indices from -population to population - 1, one or more times each; it has a length.
+        population: samples in the dataset.
+        seed: of the crops.
+    """
+
+    sampler: Any = field(repr=False)
+    population: int
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if not hasattr(self.sampler, "__len__") or not hasattr(self.sampler, "__iter__"):
+            raise OptionError(f"sampler: expected indices that have a length, got {type(self.sampler).__name__}")
+        self._length = len(self.sampler)
+        self._drawn: Numbers = np.empty(0, np.int64)
+        self._rank = 0, 1
+
+    def __len__(self) -> int:
+        return self._length
+
+    def draw(self, rank: int, ranks: int) -> None:
+        """Ask the sampler for an epoch. Crops differ between `ranks`, which may read the same samples."""
+        indices = [int(index) for index in islice(self.sampler, self._length + 1)]
+        if len(indices) != self._length:
+            raise OptionError(f"sampler: has a length of {self._length}, and gave another number of indices")
+        self._drawn, self._rank = sample_numbers(indices, self.population), (rank, ranks)
+
+    def samples(self, epoch: int, positions: Positions) -> Numbers:  # noqa: ARG002
+        return self._drawn[positions]
+
+    def keys(self, epoch: int, positions: Positions) -> Numbers:  # noqa: ARG002
+        rank, ranks = self._rank
+        return self.population + np.asarray(positions, np.int64) * ranks + rank
 
 
 @dataclass(frozen=True, eq=False)

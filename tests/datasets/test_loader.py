@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import DistributedSampler, WeightedRandomSampler
 
 from presize.builder.run import build_dataset
 from presize.codecs.jpeg import decoder as jpeg_decoder
@@ -271,11 +272,49 @@ def test_what_trainers_ask_of_a_dataloader_is_there(data: LMDBDataset) -> None:
     assert (loader.num_workers, loader.drop_last, loader.dataset) == (0, True, data)
 
 
-def test_memory_is_pinned_for_a_device_alone(data: LMDBDataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    Loader(data, 16, crop=CROP, pin_memory=False)
-    with pytest.raises(OptionError, match=r'pin_memory: a Loader pins its own memory .*; give device="cuda"'):
-        Loader(data, 16, crop=CROP, pin_memory=True)
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("options", [{}, {"normalize": ((0.5,) * 3, (0.5,) * 3)}], ids=["uint8", "normalized"])
+@pytest.mark.parametrize(
+    "larger", [RandomResizedCrop(48), [RandomResizedCrop(40), CenterCrop(12)]], ids=["one view", "two views"]
+)
+def test_a_crop_that_is_assigned_holds_from_the_next_epoch_on(
+    larger: Any, options: dict[str, Any], workers: int, dataset: Path
+) -> None:
+    data = LMDBDataset(dataset, crop=CenterCrop(20))
+    options = options | {"flip": 0.5, "shuffle": True, "seed": 5, "num_workers": workers}
+    with Loader(data, 8, crop=CROP, **options) as loader, Loader(data, 8, crop=larger, **options) as other:
+        sizes = []
+        for images, _ in loader:
+            sizes.append(images.shape[2])
+            loader.crop = larger
+        assert sizes == [CROP.size] * 7 and loader.crop == other.crop
+        other.set_epoch(1)
+        for ours, theirs in zip(loader, other, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
+        loader.crop = None
+        assert next(iter(loader))[0].shape[2:] == (20, 20), "the dataset's own"
+
+
+def test_a_crop_that_cannot_be_is_refused_and_the_one_before_it_stays(data: LMDBDataset) -> None:
+    loader = Loader(data, 8, crop=CROP, num_workers=0)
+    with pytest.raises(OptionError, match="crop: expected one of presize"):
+        loader.crop = 160  # type: ignore[assignment]
+    assert loader.crop == CROP
+
+
+def test_an_epoch_is_resumed_with_the_crop_that_it_was_begun_with(data: LMDBDataset) -> None:
+    first, second = (Loader(data, 8, crop=CROP, shuffle=True, seed=5, num_workers=0) for _ in range(2))
+    first.crop = RandomResizedCrop(32)
+    batches = iter(first)
+    next(batches)
+    first.crop = CROP  # of the next epoch
+    second.load_state_dict(first.state_dict())
+    assert second.state_dict() == first.state_dict()
+    with pytest.raises(OptionError, match="crop: the epoch that is resumed was begun with another crop than Random"):
+        next(iter(second))
+    second.crop = RandomResizedCrop(32)
+    for ours, theirs in zip(batches, second, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
 
 
 def test_a_dataset_that_cannot_be_read_in_batches_is_refused(dataset: Path, data: LMDBDataset) -> None:
@@ -409,3 +448,27 @@ def test_a_device_that_is_not_there_is_one_line(device: str, data: LMDBDataset) 
         pytest.skip("of a machine without CUDA")
     with pytest.raises(OptionError, match="device: "):
         Loader(data, 8, crop=CROP, device=device)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_any_sampler_of_indices_gives_its_order_and_a_crop_for_each_visit(workers: int, dataset: Path) -> None:
+    data = LMDBDataset(dataset, target="path", crop=CROP)
+    paths = [data.data.path(i) for i in range(len(data))]
+    shares = [DistributedSampler(data, 2, rank, shuffle=True, seed=3) for rank in range(2)]
+    weighted = [WeightedRandomSampler([1.0] * 5, 12, generator=torch.Generator().manual_seed(1)) for _ in range(2)]
+    for given, same in [([7, 7, 7, -1], [7, 7, 7, 55]), (range(9), range(9)), weighted, (shares[0], shares[0])]:
+        with Loader(data, 4, sampler=given, num_workers=workers) as loader:
+            batches = list(loader)
+            assert len(loader) == len(batches)
+        assert [path for _, names in batches for path in names] == [paths[i] for i in same]
+    first = next(iter(Loader(data, 3, sampler=[7, 7, 7], num_workers=0)))[0]
+    assert len({image.numpy().tobytes() for image in first}) == 3
+    loader = Loader(data, 4, sampler=shares[0], num_workers=0)
+    loader.set_epoch(2)
+    shares[1].set_epoch(2)
+    assert shares[0].epoch == 2
+    state = {**loader.state_dict(), "consumed": 4}
+    with pytest.raises(OptionError, match="state: an epoch of a sampler cannot be resumed in its middle"):
+        loader.load_state_dict(state)
+    with pytest.raises(OptionError, match="indices: expected numbers from -56 to 55, got 56"):
+        next(iter(Loader(data, 4, sampler=[56], num_workers=0)))

@@ -105,13 +105,8 @@ def values(batch: Any) -> Any:
     return batch
 
 
-def as_tuple(batch: Any) -> Any:
-    """A batch of several parts is a tuple in a Loader, and a list in a DataLoader."""
-    return batch if isinstance(batch, torch.Tensor) else tuple(batch)
-
-
 def digest(batches: Any) -> list[Any]:
-    return [values(as_tuple(batch)) for batch in batches]
+    return [values(batch) for batch in batches]
 
 
 @pytest.fixture(scope="module")
@@ -141,6 +136,12 @@ def test_the_batches_are_the_same_however_they_are_read(
     assert [digest(loader), digest(loader)] == epochs and epochs[0] != epochs[1]
     loader.sampler.set_epoch(0)
     assert digest(loader) == epochs[0]
+
+
+def test_a_part_of_a_batch_can_be_replaced(make: Any, data: LMDBDataset) -> None:
+    batch = next(iter(make(data, 8, num_workers=0)))
+    batch[0] = batch[0].float()
+    assert type(batch) is list and batch[0].dtype == torch.float32
 
 
 def test_each_epoch_has_every_sample_once_with_its_target(make: Any, dataset: Path) -> None:
@@ -480,15 +481,15 @@ NORMALIZE = ((0.5,) * 3, (0.5,) * 3)
         (Loader, {"on_error": "ignore"}, "on_error: expected one of raise, skip"),
         (Loader, {"multiprocessing_context": "thread"}, "context: expected one of fork, spawn, forkserver, got 'thr"),
         (Loader, {"multiprocessing_context": 3}, "context: expected one of fork, spawn, forkserver, got 3"),
-        (Loader, {"sampler": [0]}, "sampler: a Loader takes no sampler; give an order as shuffle=, such as"),
+        (Loader, {"sampler": [0], "shuffle": True}, "sampler: expected it without shuffle"),
+        (Loader, {"sampler": [0], "ranks": 2, "rank": 0}, "rank: a sampler shares an epoch over ranks itself"),
+        (Loader, {"sampler": iter([0])}, "sampler: expected indices that have a length, got list_iterator"),
+        (Loader, {"sampler": EpochSampler(Sequential(56))}, "sampler: give the order of an EpochSampler as shuffle="),
         (Loader, {"batch_sampler": [[0, 1]]}, "batch_sampler: a Loader takes no batch_sampler; give an order as shuf"),
         (Loader, {"collate_fn": list}, "collate_fn: a Loader calls none, .*; use make_loader"),
         (Loader, {"worker_init_fn": print}, "worker_init_fn: a Loader calls none"),
         (Loader, {"generator": torch.Generator()}, "generator: a Loader draws from seed="),
         (Loader, {"timeout": 30}, "timeout: a Loader needs none"),
-        (Loader, {"in_order": False}, "in_order: a Loader gives batches in order"),
-        (Loader, {"persistent_workers": False}, r"persistent_workers: a Loader's workers stay until close\(\)"),
-        (Loader, {"pin_memory_device": "cuda"}, "pin_memory_device: a Loader pins its own memory .*; give device="),
         (Loader, {"dtype": torch.float16}, "dtype: torch.float16 needs normalize"),
         (Loader, {"normalize": ((0.5,), (0.5,))}, r"normalize: expected \(mean, std\) of 3 channels"),
         (Loader, {"normalize": ((0.5,) * 3, (0.0,) * 3)}, r"normalize: expected \(mean, std\)"),
@@ -512,9 +513,16 @@ HARMLESS: dict[str, Any] = {"persistent_workers": True, "collate_fn": collate, "
 def test_options_of_a_dataloader_that_are_met_anyway_are_accepted(load: Any, data: LMDBDataset) -> None:
     harmless = HARMLESS | {"sampler": None, "batch_sampler": None, "generator": None, "in_order": True}
     context = multiprocessing.get_context("fork")
-    pinned = {"pin_memory": not torch.cuda.is_available(), "pin_memory_device": ""} if load is Loader else {}
-    loader = load(data, 16, num_workers=1, **harmless, **pinned, multiprocessing_context=context)
+    pinned = {"pin_memory": True, "pin_memory_device": "cuda", "in_order": False} if load is Loader else {}
+    loader = load(data, 16, num_workers=1, **{**harmless, **pinned}, multiprocessing_context=context)
     assert len(loader) == 4 and loader.multiprocessing_context in ("fork", context)
+
+
+def test_a_loader_has_dataloaders_attributes(make: Any, data: LMDBDataset) -> None:
+    loader = make(data, 16, num_workers=2, drop_last=True, prefetch_factor=3)
+    assert (loader.dataset, loader.batch_size, loader.num_workers, loader.prefetch_factor) == (data, 16, 2, 3)
+    assert (loader.collate_fn, loader.timeout, loader.generator, loader.pin_memory) == (collate, 0, None, False)
+    assert loader.in_order and loader.batch_sampler.sampler is loader.sampler
 
 
 @pytest.mark.parametrize("load", [Loader, make_loader])

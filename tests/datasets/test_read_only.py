@@ -54,11 +54,11 @@ DATASET: dict[str, Any] = {
     "samples": [], "imgs": [], "splits": ["train"], "transforms": abs, "loader": len, "is_valid_file": len,
 }  # fmt: skip
 LOADER: dict[str, Any] = {
-    "dataset": None, "batch_size": 2, "crop": RandomCrop(9), "flip": 0.1, "shuffle": True, "seed": 5,
+    "dataset": None, "batch_size": 2, "flip": 0.1, "shuffle": True, "seed": 5,
     "mode": "threads", "last": "keep", "device": "cuda",
     "normalize": ((0.0,), (1.0,)), "dtype": torch.float16, "on_error": "skip", "rank": 1,
     "ranks": 2, "num_workers": 3, "drop_last": True, "sampler": [0], "batch_sampler": [[0]],
-    "collate_fn": len, "generator": torch.Generator(), "pin_memory": True, "persistent_workers": False,
+    "collate_fn": len, "generator": torch.Generator(), "pin_memory": True, "persistent_workers": True,
     "prefetch_factor": 5, "timeout": 1, "worker_init_fn": len, "multiprocessing_context": "spawn",
 }  # fmt: skip
 SAMPLER: dict[str, Any] = {
