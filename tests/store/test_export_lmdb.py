@@ -1,8 +1,8 @@
 """Exported LMDBs hold the stored bytes at the keys that other programs ask for, and come back by build --keys.
 
 Readers here do what those do: LmdbDataset of clovaai/deep-text-recognition-benchmark (e2117f2), paired_paths_from_lmdb
-and LmdbBackend of BasicSR (8d56e3a) and of MMEngine (3b46a49), LSUNClass of torchvision (0773175). None installs
-without all of its project.
+and LmdbBackend of BasicSR (8d56e3a) and of MMEngine (3b46a49), LSUNClass of torchvision (0773175). The projects
+themselves are not run.
 """
 
 from __future__ import annotations
