@@ -15,6 +15,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import presize
@@ -335,13 +336,18 @@ def test_parts_by_a_scheduler_make_the_dataset(scheduler: str, place: Path, tmp_
 
 
 @pytest.mark.slow
-def test_tables_of_coco_and_voc_have_every_box(place: Path) -> None:
+def test_tables_of_coco_voc_and_yolo_have_every_box(place: Path) -> None:
     coco = Dataset(place / "OUT-COCO").index
     assert coco.column("bbox").to_pylist() == [[[1.5, 2, 3, 4], [5, 6, 7, 8]], []]
     assert coco.column("category").to_pylist() == [[1, 0], []]
     voc = Dataset(place / "OUT-VOC").index
     assert voc.column("bbox").to_pylist() == [[[0, 1, 30, 40], [4, 5, 7, 8]]]
     assert voc.column("name").to_pylist() == [["cat", "dog"]]
+    yolo = Dataset(place / "OUT-YOLO")
+    width, height = (yolo.numbers(side)[0] for side in ("width", "height"))
+    shares = np.array(yolo.column("bbox").to_pylist()[0][0]) / [width, height, width, height]
+    np.testing.assert_allclose(shares, [0.3, 0.4, 0.7, 0.6], rtol=1e-5)
+    assert yolo.column("category").to_pylist() == [[2]]
 
 
 @pytest.mark.slow

@@ -13,7 +13,9 @@ from presize.formatting import plural
 from presize.options import ExportLayout
 
 
-@command("presize export OUT FILES", "presize export OUT SHARDS --to tar")
+@command(
+    "presize export OUT FILES", "presize export OUT SHARDS --to tar", "presize export OUT DIR --to lmdb --keys basicsr"
+)
 @dataset_argument
 @click.argument("folder", metavar="DIR", type=PATH)
 @click.option(
@@ -22,16 +24,20 @@ from presize.options import ExportLayout
     type=choice(ExportLayout),
     default="folder",
     show_default=True,
-    help="Image files, tar shards for WebDataset, or Parquet for Hugging Face's datasets.",
+    help="Image files, tar shards for WebDataset, Parquet for Hugging Face's datasets, or an LMDB (--keys).",
 )
+@click.option("--keys", help="Of an LMDB: text-recognition, basicsr, lsun, or a pattern such as image-{:09d}.")
+@click.option("--label-keys", help="Of its labels, with a pattern: label-{:09d}, or COLUMN=label-{:09d}.")
 @quiet_option
-def export(dataset: str, folder: str, layout: ExportLayout, quiet: bool) -> None:
+def export(
+    dataset: str, folder: str, layout: ExportLayout, keys: str | None, label_keys: str | None, quiet: bool
+) -> None:
     """Write the images of OUT into DIR, for other programs."""
     from presize.store.export import export_dataset
     from presize.store.manifest import read_manifest
 
     with Progress(sys.stderr, "export", quiet=quiet) as progress:
         progress.begin(read_manifest(dataset).samples)
-        written = export_dataset(dataset, folder, lambda: progress.add(1), layout)
+        written = export_dataset(dataset, folder, lambda: progress.add(1), layout, keys, label_keys)
     if not quiet:
         print_text(f"{folder}: {plural(written, 'image')}")

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple, get_args
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,12 +19,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from presize.codecs.sniff import sniff
-from presize.errors import OptionError, SourceError, warn
+from presize.errors import SourceError, warn
 from presize.formatting import plural, printable
-from presize.options import KeyPreset, SourceOptions
+from presize.options import SourceOptions
 from presize.sources.contents import Contents, as_utf8, field_name, rejected
 from presize.sources.source_files import Container
 from presize.sources.text_columns import as_text, looks_like, whole_numbers
+from presize.store.key_pattern import TEXT_RECOGNITION, KeyPattern, label_pattern
 from presize.store.rejects import Reject
 from presize.store.shard_pages import (
     HEADER_BYTES,
@@ -46,9 +47,6 @@ from presize.system.files import open_at_once
 _PAGES_AT_ONCE = 4096
 _PAGE_NUMBER_BYTES = 8
 _SUB_DATABASE, _DUPLICATES = 0x02, 0x04
-_FIELD = re.compile(r"([^{}%]*)(?:\{(?::0?(\d{0,2})d?)?\}|%0?(\d{0,2})d)([^{}%]*)")
-_MOST_DIGITS = 17
-"""One more is still a 64-bit number."""
 _KEYS_SHOWN = 5
 _TRIED = 16
 _LABEL_BYTES = 1 << 16
@@ -161,44 +159,6 @@ def _gather(content: npt.NDArray[np.uint8], begin: Numbers, lengths: Numbers) ->
 
 
 @dataclass(frozen=True)
-class KeyPattern:
-    """Keys that differ in a number: ``image-{:09d}``, or as C writes it, ``image-%09d``.
-
-    Attributes:
-        before: the text before the number.
-        width: the least digits of the number, filled with zeros.
-        behind: the text behind it.
-    """
-
-    before: str
-    width: int
-    behind: str
-
-    @classmethod
-    def parse(cls, option: str, text: str) -> KeyPattern:
-        match = _FIELD.fullmatch(text)
-        width = max(1, int(match[2] or match[3] or 0)) if match else 0
-        if match is None or width > _MOST_DIGITS:
-            presets = f", or {', '.join(get_args(KeyPreset))}" if option == "keys" else ""
-            example = "image-{:09d}"
-            raise OptionError(f"{option}: expected a pattern with one number, such as {example}{presets}, got {text!r}")
-        return cls(match[1], width, match[4])
-
-    def __str__(self) -> str:
-        return f"{self.before}{{:0{self.width}d}}{self.behind}"
-
-    def numbers(self, keys: pa.LargeBinaryArray) -> tuple[Numbers, Numbers]:
-        """The rows of the keys that fit, and their numbers, ascending."""
-        digits = rf"[0-9]{{{self.width}}}|[1-9][0-9]{{{self.width},{_MOST_DIGITS}}}"
-        fits = rf"^{re.escape(self.before)}(?P<number>{digits}){re.escape(self.behind)}$"
-        matches = pc.extract_regex(keys, fits)
-        rows = np.flatnonzero(matches.is_valid().to_numpy(zero_copy_only=False))
-        numbers = matches.field("number").take(pa.array(rows)).cast(pa.large_string()).cast(pa.int64()).to_numpy()
-        order = np.argsort(numbers, kind="stable")
-        return rows[order], numbers[order]
-
-
-@dataclass(frozen=True)
 class _Chosen:
     """The images of an LMDB: their rows and paths, in the order of samples, their fields, and what is no sample."""
 
@@ -244,10 +204,8 @@ def _chooser(keys: str | None, label_keys: str | None) -> _Choose | None:
     images = KeyPattern.parse("keys", keys)
     if label_keys is None:
         return partial(_numbered, images=images)
-    column, equals, pattern = label_keys.rpartition("=")
-    if equals and not column:
-        raise OptionError(f"label_keys: expected a column before =, such as text=label-{{:09d}}, got {label_keys!r}")
-    return partial(_numbered, images=images, labels=KeyPattern.parse("label_keys", pattern), column=column or "label")
+    column, labels = label_pattern(label_keys)
+    return partial(_numbered, images=images, labels=labels, column=column)
 
 
 def _paths(keys: pa.LargeBinaryArray) -> pa.Array:
@@ -336,7 +294,7 @@ def _lsun(values: LmdbValues, _path: str, _name: str) -> _Chosen:
 
 _PRESETS: dict[str, _Choose] = {
     "text-recognition": partial(
-        _numbered, images=KeyPattern("image-", 9, ""), labels=KeyPattern("label-", 9, ""), column="text"
+        _numbered, images=TEXT_RECOGNITION[0], labels=TEXT_RECOGNITION[1], column=TEXT_RECOGNITION[2]
     ),
     "basicsr": _basicsr,
     "lsun": _lsun,

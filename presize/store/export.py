@@ -1,4 +1,5 @@
-"""Exports a dataset: as image files, as tar shards for WebDataset, or as Parquet for Hugging Face's datasets."""
+"""Exports a dataset: as image files, as tar shards for WebDataset, as Parquet for Hugging Face's datasets, or
+as an LMDB with the keys of another program."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -21,12 +22,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet
 
 from presize.codecs.encode import encode
-from presize.errors import BuildError, DatasetError
-from presize.options import ExportLayout, ImageOptions, check_choice
+from presize.errors import BuildError, DatasetError, OptionError
+from presize.options import ExportLayout, ImageOptions, KeyPreset, check_choice
 from presize.store.dataset import Dataset
 from presize.store.dealing import mix
 from presize.store.filenames import SUFFIXES, file_names, is_safe, path_problem, repeated
 from presize.store.index import index_columns
+from presize.store.key_pattern import TEXT_RECOGNITION, KeyPattern, label_pattern
+from presize.store.shard import ShardWriter
 from presize.system.files import new_files
 
 _RAW_AS = ImageOptions(format="png")
@@ -314,6 +317,136 @@ def _image_column(files: ImageFiles, samples: range) -> pa.StructArray:
     return pa.StructArray.from_arrays([pa.array(values, pa.binary()), pa.array(names, pa.string())], fields=[*_IMAGE])
 
 
+_KEY_BYTES = 511
+"""The most that a key of an LMDB may have."""
+_LMDB_RECORD_BYTES, _LMDB_BYTES = 4 * 4096, 64 << 20
+"""Of address space for a record and for the file, beside twice the values: enough for any order of keys."""
+_COMMIT_RECORDS = 10_000
+_BASICSR_KEY = r"^[!-\-/-~][ -\-/-~]*$"
+"""ASCII without a dot, since BasicSR's reader ends a name there, and asks for ASCII."""
+
+
+def write_lmdb(
+    exported: Exported, out: Path, on_image: Callable[[], None], keys: str, label_keys: str | None = None
+) -> None:
+    """Write ``out/data.mdb``, and ``meta_info.txt`` for ``basicsr``, with keys as ``presize build --keys`` reads them.
+
+    Raises:
+        OptionError: `keys` or `label_keys` is no preset and no pattern.
+        BuildError: a file cannot be written.
+        DatasetError: a record is damaged, or the layout has no place for what the dataset holds. Nothing was written.
+    """
+    dataset = exported.dataset
+    if exported.companions:
+        names = ", ".join(exported.companions)
+        raise DatasetError(
+            f"export: --to lmdb holds images alone, and there are companions ({names}); choose --to folder"
+        )
+    if dataset.manifest.format == "raw":
+        raise DatasetError(
+            "export: readers of other programs cannot take raw pixels; build with --format png, for which the files of "
+            "presize export --to folder will do"
+        )
+    image_keys, others = _lmdb_keys(exported, keys, label_keys)
+    _check_keys([*image_keys, *others])
+    values_bytes = int(dataset.numbers("nbytes").sum()) + sum(map(len, others.values()))
+    space = 2 * values_bytes + (len(image_keys) + len(others)) * _LMDB_RECORD_BYTES + _LMDB_BYTES
+    space = -(-space // (1 << 20)) << 20
+    out.mkdir(parents=True, exist_ok=True)
+    with (
+        new_files(out) as new_file,
+        ShardWriter(new_file("data.mdb"), space, _COMMIT_RECORDS, "choose a folder on another disk") as lmdb,
+    ):
+        for start in range(0, len(image_keys), _BATCH):
+            for i, content in exported.images.contents(range(start, min(start + _BATCH, len(image_keys)))):
+                lmdb.put(image_keys[start + i], content)
+                on_image()
+        for key, value in others.items():
+            lmdb.put(key, value)
+        if keys == "basicsr":
+            new_file("meta_info.txt").write_text(_meta_info(exported), "ascii")
+        lmdb.publish()
+
+
+def _lmdb_keys(exported: Exported, keys: str, label_keys: str | None) -> tuple[list[bytes], dict[bytes, bytes]]:
+    """The keys of the images, and all other records."""
+    names = exported.images.names
+    if keys in get_args(KeyPreset) and label_keys is not None:
+        raise OptionError(f"label_keys: --keys {keys} has its own; give patterns for both, or leave it out")
+    if keys == "lsun":
+        return [name.encode() for name in names.to_pylist()], {}
+    if keys == "basicsr":
+        stems = pc.replace_substring_regex(names, r"\.[^./]*$", "")
+        bad = names.filter(pc.invert(pc.match_substring_regex(stems, _BASICSR_KEY)))
+        if len(bad):
+            raise DatasetError(
+                f"export: BasicSR reads names in ASCII up to their first dot, and {bad[0].as_py()!r} is none; "
+                "rename it in the source and build with --update, or choose --keys lsun"
+            )
+        return [stem.encode() for stem in stems.to_pylist()], {}
+    labels: KeyPattern | None = None
+    if keys == "text-recognition":
+        images, labels, column = TEXT_RECOGNITION
+    else:
+        images, column = KeyPattern.parse("keys", keys), ""
+        if label_keys is not None:
+            column, labels = label_pattern(label_keys)
+    numbers = range(1, len(names) + 1)
+    others = {b"num-samples": str(len(names)).encode()}
+    if labels is not None:
+        texts = zip(numbers, _texts(exported, column), strict=True)
+        others = {labels.key(number).encode(): text.encode() for number, text in texts} | others
+    return [images.key(number).encode() for number in numbers], others
+
+
+def _texts(exported: Exported, column: str) -> list[str]:
+    """The values of a column as text; labels that have names as these."""
+    if column not in exported.columns:
+        has = ", ".join(exported.columns) or "none"
+        raise DatasetError(
+            f"export: there is no column {column!r} for the labels (columns: {has}); name one, such as "
+            "--keys image-{:09d} --label-keys caption=label-{:09d}"
+        )
+    values = exported.dataset.column(column)
+    classes = exported.dataset.manifest.classes
+    if column == "label" and classes is not None:
+        values = pa.chunked_array([pa.array(classes, pa.large_string())]).take(values)
+    kind = values.type
+    if not (pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+        raise DatasetError(f"export: labels of an LMDB are text or whole numbers, and {column!r} is {kind}")
+    if values.null_count:
+        row = values.is_null().index(True).as_py()
+        name = exported.images.names[row].as_py()
+        raise DatasetError(
+            f"export: {name!r} has no {column!r}, which its reader needs; leave it out with presize derive"
+        )
+    texts: list[str] = values.cast(pa.large_string()).to_pylist()
+    return texts
+
+
+def _check_keys(keys: list[bytes]) -> None:
+    """Raises DatasetError when a key is too long for LMDB, or there twice."""
+    taken = set()
+    for key in keys:
+        if len(key) > _KEY_BYTES or key in taken:
+            problem = "is there twice" if key in taken else f"has more than {_KEY_BYTES} bytes"
+            raise DatasetError(f"export: the key {key.decode()!r} {problem}; choose --keys image-{{:09d}}")
+        taken.add(key)
+
+
+def _meta_info(exported: Exported) -> str:
+    """What BasicSR has beside its LMDBs: name, size and a level of compression, which nobody reads, of each image."""
+    dataset = exported.dataset
+    channels = dataset.manifest.channels
+    sizes = zip(
+        exported.images.names.to_pylist(),
+        dataset.numbers("height").tolist(),
+        dataset.numbers("width").tolist(),
+        strict=True,
+    )
+    return "".join(f"{name} ({height},{width},{channels}) 1\n" for name, height, width in sizes)
+
+
 _WRITERS: dict[ExportLayout, Callable[[Exported, Path, Callable[[], None]], None]] = {
     "folder": write_folder,
     "tar": write_tars,
@@ -326,6 +459,8 @@ def export_dataset(
     out: str | os.PathLike[str],
     on_image: Callable[[], None] = lambda: None,
     layout: ExportLayout = "folder",
+    keys: str | None = None,
+    label_keys: str | None = None,
 ) -> int:
     """Write every image of a dataset for other programs, and return their number.
 
@@ -337,20 +472,34 @@ def export_dataset(
         out: the folder to write, absent or empty.
         on_image: called after each image.
         layout: "folder" writes image files. "tar" and "parquet" write labels and the other columns of the label table,
-            too (docs/derive.md), and name their files when all of them are whole.
+            too (docs/derive.md), and name their files when all of them are whole. So does "lmdb".
+        keys: for "lmdb", whose keys to use: text-recognition, basicsr, lsun, or a pattern such as ``image-{:09d}``,
+            numbered from 1 (docs/imports.md).
+        label_keys: for a pattern, where to write labels: ``label-{:09d}``, or ``COLUMN=label-{:09d}``.
 
     Raises:
         DatasetError: the dataset is damaged, or `layout` has no place for one of its columns.
         BuildError: `out` is not empty, or cannot be written.
-        OptionError: there is no such layout.
+        OptionError: there is no such layout, or `keys` is missing, no pattern, or of another layout.
     """
     check_choice("to", layout, ExportLayout)
+    if layout == "lmdb" and keys is None:
+        raise OptionError(
+            f"keys: --to lmdb needs one of {', '.join(get_args(KeyPreset))}, or a pattern: image-{{:09d}}"
+        )
+    if layout != "lmdb" and (keys, label_keys) != (None, None):
+        raise OptionError("keys: only --to lmdb has --keys and --label-keys")
+    if keys is not None and keys not in get_args(KeyPreset):
+        KeyPattern.parse("keys", keys)  # before the dataset is read
     out = Path(os.path.abspath(out))
     if os.path.exists(out) and (not out.is_dir() or os.listdir(out)):  # which a name of any length may be asked
         raise BuildError(f"export: {out} is not an empty folder; choose a new one")
     exported = Exported.of(root)
     try:
-        _WRITERS[layout](exported, out, on_image)
+        if keys is not None:
+            write_lmdb(exported, out, on_image, keys, label_keys)
+        else:
+            _WRITERS[layout](exported, out, on_image)
     except OSError as error:
         raise BuildError(f"export: cannot write {error.filename or out}: {error.strerror or error}") from None
     return len(exported.dataset)

@@ -50,7 +50,7 @@ def commit_records(record_bytes: int) -> int:
 
 
 class ShardWriter:
-    """Writes one shard under a temporary name; publish() renames it.
+    """Writes one shard, or an LMDB with keys of one's own, under a temporary name; publish() renames it.
 
     A context manager: leaving it without publish() removes what was written. For one thread. The same records, map
     size and commit count give the same bytes. Records that are larger than expected are committed sooner, since a
@@ -60,8 +60,15 @@ class ShardWriter:
         BuildError: from any method, when the disk is full or the folder cannot be written to.
     """
 
-    def __init__(self, path: Path, map_bytes: int, commit_records: int) -> None:
+    def __init__(
+        self,
+        path: Path,
+        map_bytes: int,
+        commit_records: int,
+        advice: str = "what is finished is kept, run again to resume",
+    ) -> None:
         self.path = path
+        self._advice = advice
         self.rows = 0
         self._commit_records = commit_records
         self._waiting_records = self._waiting_bytes = 0
@@ -84,11 +91,16 @@ class ShardWriter:
 
     def append(self, value: bytes) -> int:
         """Store `value` and return its row. After MapFull or BuildError the writer can only be closed."""
+        self.put(key(self.rows), value, append=True)
+        self.rows += 1
+        return self.rows - 1
+
+    def put(self, name: bytes, value: bytes, append: bool = False) -> None:
+        """Store `value` at the key `name`; with `append` that is behind all others. Errors are those of append."""
         try:
             if self._txn is None:
                 self._txn = self._env.begin(write=True)
-            self._txn.put(key(self.rows), value, append=True)
-            self.rows += 1
+            self._txn.put(name, value, append=append)
             self._waiting_records += 1
             self._waiting_bytes += len(value)
             if self._waiting_records == self._commit_records or self._waiting_bytes >= _COMMIT_BYTES:
@@ -97,7 +109,6 @@ class ShardWriter:
             raise MapFull from None
         except lmdb.Error as error:
             raise self._failure(error) from None
-        return self.rows - 1
 
     def _commit(self) -> None:
         txn, self._txn = self._txn, None  # a failed commit ends the transaction, too
@@ -136,9 +147,7 @@ class ShardWriter:
                 file.write(bytes(1 << 20))
         except OSError as reason:
             error = reason
-        return BuildError(
-            f"cannot write {self.path}: {reason_of(error)}; what is finished is kept, run again to resume"
-        )
+        return BuildError(f"cannot write {self.path}: {reason_of(error)}; {self._advice}")
 
     def __enter__(self) -> Self:
         return self

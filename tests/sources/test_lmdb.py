@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from effort import examples
 from foreign import write_lmdb
 from presize.errors import SourceError
-from presize.sources.lmdb import KeyPattern, read_lmdb
+from presize.sources.lmdb import read_lmdb
+from presize.store.key_pattern import KeyPattern
 
 
 @pytest.mark.parametrize(

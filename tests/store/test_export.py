@@ -37,7 +37,8 @@ from presize.store.dataset import Dataset
 from presize.store.export import Exported, export_dataset, sample_keys
 from tampering import change_offset, flip_record, read_table, write_table
 
-LAYOUTS: tuple[ExportLayout, ...] = get_args(ExportLayout)
+LAYOUTS: tuple[ExportLayout, ...] = tuple(layout for layout in get_args(ExportLayout) if layout != "lmdb")
+"""Those that take no --keys."""
 KEYS = ["dogs/sub/b", "cats/a_png", "cats/a", "cats/my_best_cat"]
 """Of captioned.ROWS."""
 

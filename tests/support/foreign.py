@@ -100,8 +100,17 @@ def write_sources(folder: Path) -> None:
         <object><name>cat</name><bndbox><xmin>1</xmin><ymin>2</ymin><xmax>30</xmax><ymax>40</ymax></bndbox></object>
         <object><name>dog</name><bndbox><ymin>6</ymin><xmin>5</xmin><xmax>7</xmax><ymax>8</ymax></bndbox></object>
         </annotation>"""
-    images = {"COCO/val2017/9.png": picture(9), "COCO/val2017/4.png": picture(4), "VOC/JPEGImages/1.png": picture(1)}
-    texts = {"COCO/instances.json": json.dumps(coco).encode(), "VOC/Annotations/1.xml": voc.encode()}
+    images = {
+        "COCO/val2017/9.png": picture(9),
+        "COCO/val2017/4.png": picture(4),
+        "VOC/JPEGImages/1.png": picture(1),
+        "YOLO/images/a/1.jpg": picture(1, "JPEG"),
+    }
+    texts = {
+        "COCO/instances.json": json.dumps(coco).encode(),
+        "VOC/Annotations/1.xml": voc.encode(),
+        "YOLO/labels/a/1.txt": b"2 0.5 0.5 0.4 0.2\n",
+    }
     for name, content in (images | texts).items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)

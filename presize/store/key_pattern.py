@@ -1,0 +1,75 @@
+"""Patterns of the keys of other programs' LMDBs, for imports and exports. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import get_args
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from presize.errors import OptionError
+from presize.options import KeyPreset
+
+_FIELD = re.compile(r"([^{}%]*)(?:\{(?::0?(\d{0,2})d?)?\}|%0?(\d{0,2})d)([^{}%]*)")
+_MOST_DIGITS = 17
+"""One more is still a 64-bit number."""
+
+Numbers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class KeyPattern:
+    """Keys that differ in a number: ``image-{:09d}``, or as C writes it, ``image-%09d``.
+
+    Attributes:
+        before: the text before the number.
+        width: the least digits of the number, filled with zeros.
+        behind: the text behind it.
+    """
+
+    before: str
+    width: int
+    behind: str
+
+    @classmethod
+    def parse(cls, option: str, text: str) -> KeyPattern:
+        match = _FIELD.fullmatch(text)
+        width = max(1, int(match[2] or match[3] or 0)) if match else 0
+        if match is None or width > _MOST_DIGITS:
+            presets = f", or {', '.join(get_args(KeyPreset))}" if option == "keys" else ""
+            example = "image-{:09d}"
+            raise OptionError(f"{option}: expected a pattern with one number, such as {example}{presets}, got {text!r}")
+        return cls(match[1], width, match[4])
+
+    def __str__(self) -> str:
+        return f"{self.before}{{:0{self.width}d}}{self.behind}"
+
+    def key(self, number: int) -> str:
+        """The key of a number that is not negative."""
+        return f"{self.before}{number:0{self.width}d}{self.behind}"
+
+    def numbers(self, keys: pa.LargeBinaryArray) -> tuple[Numbers, Numbers]:
+        """The rows of the keys that fit, and their numbers, ascending."""
+        digits = rf"[0-9]{{{self.width}}}|[1-9][0-9]{{{self.width},{_MOST_DIGITS}}}"
+        fits = rf"^{re.escape(self.before)}(?P<number>{digits}){re.escape(self.behind)}$"
+        matches = pc.extract_regex(keys, fits)
+        rows = np.flatnonzero(matches.is_valid().to_numpy(zero_copy_only=False))
+        numbers = matches.field("number").take(pa.array(rows)).cast(pa.large_string()).cast(pa.int64()).to_numpy()
+        order = np.argsort(numbers, kind="stable")
+        return rows[order], numbers[order]
+
+
+def label_pattern(label_keys: str) -> tuple[str, KeyPattern]:
+    """The column and the pattern of ``text=label-{:09d}``; without a column it is ``label``."""
+    column, equals, pattern = label_keys.rpartition("=")
+    if equals and not column:
+        raise OptionError(f"label_keys: expected a column before =, such as text=label-{{:09d}}, got {label_keys!r}")
+    return column or "label", KeyPattern.parse("label_keys", pattern)
+
+
+TEXT_RECOGNITION = (KeyPattern("image-", 9, ""), KeyPattern("label-", 9, ""), "text")
+"""The images, the labels and the column that has them, in the layout of CRNN and its kin."""
