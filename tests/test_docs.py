@@ -388,7 +388,8 @@ def test_the_format_page_lists_every_column_of_the_index_and_all_that_is_left_ou
     assert all(f"`{name}` (" in page for name in read_manifest(dataset).left_out)
 
 
-@pytest.mark.parametrize("classes", [3, pytest.param(0, marks=pytest.mark.slow)], ids=["classes", "no classes"])
+@pytest.mark.slow
+@pytest.mark.parametrize("classes", [3, 0], ids=["classes", "no classes"])
 def test_the_demo_reads_any_folder_of_images(classes: int, tmp_path: Path) -> None:
     photos = tmp_path / "raw"
     make_samples(photos, SampleOptions(images=12, classes=max(classes, 1), long_side=160, broken=2))

@@ -116,6 +116,7 @@ def test_a_cluster_makes_the_bytes_of_a_sequential_build(
     assert files(tmp_path / "out") == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", DASK_AT_ONCE)
 def test_a_worker_that_is_killed_costs_its_shards_alone(
     engine: str, photos: Path, expected: dict[str, str], tmp_path: Path

@@ -35,6 +35,7 @@ def some_of(faults: Sequence[T]) -> list[T]:
     return random.sample(faults, len(faults) if FAULTS == "all" else min(int(FAULTS), len(faults)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_crash_before_any_change_of_out_loses_nothing(name: str, tmp_path: Path) -> None:
     scenario = Scenario(name, tmp_path)

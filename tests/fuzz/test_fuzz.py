@@ -73,6 +73,7 @@ def test_coverage_leads_to_no_file_that_crashes_the_decoder_or_is_decoded_wrongl
     assert found and int(found[1]) > 0 and int(found[2]) > 0
 
 
+@pytest.mark.slow
 def test_no_damaged_dataset_is_more_than_a_reader_can_take() -> None:
     seed = random.randrange(2**32)
     said = ran("fuzz_datasets.py", "--seconds", 0, "--least", 3, "--seed", seed)

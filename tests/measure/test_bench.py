@@ -56,6 +56,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> list[Run]:
     return runs
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("here")
 def test_masks_and_labels_that_are_no_classes_are_left_out_and_a_diagnosis_has_what_the_doctor_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

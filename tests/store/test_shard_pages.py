@@ -337,6 +337,7 @@ FLIPS = """
 """
 
 
+@pytest.mark.slow
 def test_whatever_is_changed_in_the_pages_of_a_shard_no_reader_dies(whole: Path, tmp_path: Path) -> None:
     data = bytearray(whole.read_bytes())
     places = [0, PAGE, root_of(data), first_leaf(data)]
