@@ -44,8 +44,8 @@ int main(int count, char **arguments)
         const size_t bytes = (size_t)(to_height * to_width * channels);
         uint8_t *pixels = read_exactly(file, (size_t)(height * width * channels)), *out = malloc(bytes);
         uint8_t *expected = read_exactly(file, bytes);
-        const Axis columns = {width, to_width, box[0], box[2], (Filter)head[5], channels, head[6], head[7], ANY};
-        const Axis rows = {height, to_height, box[1], box[3], (Filter)head[5], 0, false, false, ANY};
+        const Axis columns = {width, to_width, box[0], box[2], (Filter)head[5], channels, head[6], head[7], ANY, 0, 0, 0, 0};
+        const Axis rows = {height, to_height, box[1], box[3], (Filter)head[5], 0, false, false, ANY, 0, 0, 0, 0};
         Table across, down;
         void *tables[2] = {table_of(&columns, &across), table_of(&rows, &down)};
         const Image image = {pixels, width * channels, height, width, channels};
