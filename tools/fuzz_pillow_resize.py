@@ -43,6 +43,35 @@ def part(length: int, choice: random.Random) -> tuple[float, float]:
     return (begin, end) if begin < end else (0, length)
 
 
+def cut(inputs: int, outputs: int, reach: float, choice: random.Random) -> tuple[int, int, int, int]:
+    """A part of the outputs, and the inputs that it may take: where each begins and ends."""
+    begin = choice.randrange(outputs)
+    end = choice.randint(begin + 1, outputs)
+    if inputs == outputs:
+        return begin, end, begin, end
+    step = inputs / outputs
+    reach = reach * max(step, 1) + 1
+    return begin, end, max(0, int(begin * step - reach)), min(inputs, int(end * step + reach) + 1)
+
+
+def wrong_part(module: Any, pixels: Any, size: tuple[int, int], filter: Any, choice: random.Random) -> str | None:
+    """What is wrong with a random part of a resize, if anything is."""
+    vertical_first, reach = choice.random() < 0.5, pillow_model.FILTERS[filter][1]
+    top, bottom, first_row, last_row = cut(pixels.shape[0], size[0], reach, choice)
+    left, right, first_column, last_column = cut(pixels.shape[1], size[1], reach, choice)
+    whole = pillow_resize.Whole(pixels.shape[:2], (first_row, first_column), size, (top, left))
+    part = pixels[first_row:last_row, first_column:last_column].copy()
+    expected = pillow_model.resize(pixels, size, filter, None, vertical_first)[top:bottom, left:right]
+    for level in range(module.level() + 1):
+        how: dict[str, Any] = {"vertical_first": vertical_first, "whole": whole, "level": level}
+        found = pillow_resize.resize_by(module, part, (bottom - top, right - left), filter, **how)
+        if found is None or not np.array_equal(found, expected):
+            return (
+                f"{pixels.shape}, {whole} by {filter}, {vertical_first=}, level {level}: not taken, or different pixels"
+            )
+    return None
+
+
 def wrong(module: Any, choice: random.Random) -> str | None:
     """What is wrong with one random resize, if anything is."""
     (height, width), size = (side(choice), side(choice)), (side(choice), side(choice))
@@ -54,6 +83,8 @@ def wrong(module: Any, choice: random.Random) -> str | None:
     if choice.random() < 0.3:
         pixels = pixels[::-1] if choice.random() < 0.5 else pixels[:, ::-1]
     filter = choice.choice(get_args(pillow_resize.Filter))
+    if choice.random() < 0.3:
+        return wrong_part(module, pixels, size, filter, choice)
     (left, right), (top, bottom) = part(width, choice), part(height, choice)
     box = (left, top, right, bottom)
     vertical_first, flip = choice.random() < 0.5, choice.random() < 0.3
