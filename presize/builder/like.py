@@ -67,7 +67,7 @@ def options_to_update(out: str | os.PathLike[str]) -> BuildOptions | None:
     >>> build_dataset("RAW", "OUT", options, RunOptions(update=True))                   # doctest: +SKIP
 
     Raises:
-        DatasetError: its manifest is damaged.
+        DatasetError: its manifest is damaged, or the folder cannot be read.
         OptionError: a later presize built it, with options that this one does not have.
         RemoteError: the URL cannot be read.
     """
@@ -78,12 +78,15 @@ def options_to_update(out: str | os.PathLike[str]) -> BuildOptions | None:
 
 def _manifests_in(out: Path) -> Iterator[Manifest]:
     """The manifest in `out`; of several sizes those in their folders."""
-    if (out / MANIFEST).exists():
-        yield read_manifest(out)
-        return
-    for name in sorted(names_in(out)):
-        if (out / name / MANIFEST).exists() and (manifest := read_manifest(out / name)).size == name:
-            yield manifest
+    try:
+        if (out / MANIFEST).exists():
+            yield read_manifest(out)
+            return
+        for name in sorted(names_in(out)):
+            if (out / name / MANIFEST).exists() and (manifest := read_manifest(out / name)).size == name:
+                yield manifest
+    except OSError as error:
+        raise DatasetError(f"OUT {error.filename or out}: {error.strerror}") from None
 
 
 def _manifests_at(url: str) -> Iterator[Manifest]:

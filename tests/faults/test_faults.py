@@ -51,8 +51,9 @@ def test_a_crash_before_any_change_of_out_loses_nothing(name: str, tmp_path: Pat
 
 @pytest.mark.slow
 @pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize("name", [name for name in SCENARIOS if not name.startswith("a repair")])
 def test_a_fault_at_any_system_call_loses_nothing(name: str, tmp_path: Path) -> None:
+    # Repairs are only killed, above: they start helper processes, and a fault may meet Python's own imports there.
     scenario = Scenario(name, tmp_path)
     calls = calls_on(scenario.out, scenario.command, tmp_path / "calls.log")
     whole = scenario.contents()
