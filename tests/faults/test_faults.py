@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 WITH_HELPERS = "a repair", "a repair that moves shards of two sizes", "a dataset that is derived"
-"""These start processes whose system calls are counted as well, so that a fault may meet Python's own start-up there."""
+"""They start processes whose system calls count as well: a fault may meet Python's own start-up there."""
 
 
 def some_of(faults: Sequence[T]) -> list[T]:
