@@ -31,10 +31,6 @@ PATIENCE_S = 60
 T = TypeVar("T")
 
 
-WITH_HELPERS = "a repair", "a repair that moves shards of two sizes", "a dataset that is derived"
-"""They start processes whose system calls count as well: a fault may meet Python's own start-up there."""
-
-
 def some_of(faults: Sequence[T]) -> list[T]:
     return random.sample(faults, len(faults) if FAULTS == "all" else min(int(FAULTS), len(faults)))
 
@@ -55,7 +51,7 @@ def test_a_crash_before_any_change_of_out_loses_nothing(name: str, tmp_path: Pat
 
 @pytest.mark.slow
 @pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
-@pytest.mark.parametrize("name", [name for name in SCENARIOS if name not in WITH_HELPERS])
+@pytest.mark.parametrize("name", SCENARIOS)
 def test_a_fault_at_any_system_call_loses_nothing(name: str, tmp_path: Path) -> None:
     scenario = Scenario(name, tmp_path)
     calls = calls_on(scenario.out, scenario.command, tmp_path / "calls.log")

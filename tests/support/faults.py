@@ -158,9 +158,10 @@ class _Forks:
 
 
 def _traced(process: int, strace: Sequence[str]) -> subprocess.Popen[bytes]:
-    """Let strace follow a process that has stopped itself, and let the process go on."""
+    """Attach strace to the main thread of a process that has stopped itself, and let the process go on. With -f it
+    follows other threads and processes, whose calls have numbers of their own."""
     _wait_for(process, r"State:\tT")
-    tracer = subprocess.Popen(["strace", "-f", "-qq", *strace, "-p", str(process)], stderr=subprocess.DEVNULL)
+    tracer = subprocess.Popen(["strace", "-qq", *strace, "-p", str(process)], stderr=subprocess.DEVNULL)
     _wait_for(process, r"TracerPid:\t[1-9]")
     os.kill(process, signal.SIGCONT)
     return tracer
@@ -177,7 +178,7 @@ _forks = functools.cache(_Forks)
 def calls_on(out: Path, arguments: Sequence[object], log: Path) -> list[tuple[str, int]]:
     """Run ``presize arguments``, and list the calls of its main thread that touch `out` or what is in it: (call, number
     among all calls of that name, from 1)."""
-    code, said = _forks().run(arguments, ["-y", "-o", str(log), "-e", f"trace={','.join(CALLS)}"], timeout_s=120)
+    code, said = _forks().run(arguments, ["-f", "-y", "-o", str(log), "-e", f"trace={','.join(CALLS)}"], timeout_s=120)
     assert code == 0, said
     lines = log.read_text("utf-8", "replace").splitlines()
     main, counts, found = lines[0].partition(" ")[0], Counter[str](), []
