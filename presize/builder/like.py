@@ -17,7 +17,7 @@ from presize.sources.dataset import OF_SAMPLES
 from presize.store.data_files import MANIFEST
 from presize.store.index import COMPANION_COLUMNS, INDEX_COLUMNS, read_index
 from presize.store.manifest import Manifest, parse_manifest, read_manifest
-from presize.system.files import is_url, names_in
+from presize.system.files import is_url, names_in, working_in
 
 
 class DatasetOptions(NamedTuple):
@@ -67,7 +67,8 @@ def options_to_update(out: str | os.PathLike[str]) -> BuildOptions | None:
     >>> build_dataset("RAW", "OUT", options, RunOptions(update=True))                   # doctest: +SKIP
 
     Raises:
-        DatasetError: its manifest is damaged, or the folder cannot be read.
+        BuildError: the folder cannot be read.
+        DatasetError: its manifest is damaged.
         OptionError: a later presize built it, with options that this one does not have.
         RemoteError: the URL cannot be read.
     """
@@ -78,15 +79,13 @@ def options_to_update(out: str | os.PathLike[str]) -> BuildOptions | None:
 
 def _manifests_in(out: Path) -> Iterator[Manifest]:
     """The manifest in `out`; of several sizes those in their folders."""
-    try:
+    with working_in(out):
         if (out / MANIFEST).exists():
             yield read_manifest(out)
             return
         for name in sorted(names_in(out)):
             if (out / name / MANIFEST).exists() and (manifest := read_manifest(out / name)).size == name:
                 yield manifest
-    except OSError as error:
-        raise DatasetError(f"OUT {error.filename or out}: {error.strerror}") from None
 
 
 def _manifests_at(url: str) -> Iterator[Manifest]:

@@ -37,7 +37,7 @@ from presize.store.data_files import MANIFEST, STATE, DataFile
 from presize.store.filenames import unsafe_paths
 from presize.store.manifest import Manifest, read_manifest
 from presize.store.verify import Problem, check_data_file
-from presize.system.files import working_in
+from presize.system.files import names_in, working_in
 from presize.system.resources import usable_cores
 
 
@@ -87,7 +87,8 @@ def repair_dataset(
     """
     out = Path(os.path.abspath(out))
     found = _scanned(source, out, samples)
-    output = _output_dir(out)  # raises before anything is written, the lock included
+    with working_in(out):
+        output = _output_dir(out)  # raises before anything is written, the lock included
     with (
         working_in(output.path),
         OutputDir.of(output.path.parent).lock() if (output.path.parent / STATE).exists() else nullcontext(),
@@ -153,7 +154,8 @@ def _scanned(source: str | os.PathLike[str], out: Path, samples: SourceOptions) 
 
 def _output_dir(out: Path) -> OutputDir:
     """The folders of the dataset in `out`, of all sizes that are there. Raises DatasetError where there is none."""
-    here = [out] if (out / MANIFEST).exists() else sorted(path.parent for path in out.glob(f"*/{MANIFEST}"))
+    folders = [out] if (out / MANIFEST).exists() else [out / name for name in sorted(names_in(out))]
+    here = [folder for folder in folders if (folder / MANIFEST).exists()]
     first = read_manifest(here[0] if here else out)  # which says what is there instead of a dataset
     if first.layout != "lmdb":
         raise DatasetError(f"{here[0]} holds files, no shards; presize build --overwrite makes them anew")
