@@ -520,7 +520,7 @@ def test_pillows_own_limit_does_not_count(kind: str, monkeypatch: pytest.MonkeyP
 # Pillow warns about broken EXIF inside an AVIF and about a huge frame of a GIF, and cannot be asked not to.
 @pytest.mark.filterwarnings("ignore::UserWarning:PIL.TiffImagePlugin")
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(510), deadline=None)
 @given(st.sampled_from([data for data, _ in FILES.values()]).flatmap(lambda data: damaged(data, within=300)))
 def test_damaged_images_give_an_image_or_an_image_error(data: bytes) -> None:
     try:
@@ -626,7 +626,7 @@ def plugged_file(plugged: Plugged) -> bytes:
 
 
 @given(data=st.data())
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_damaged_files_of_plug_ins_are_decoded_or_refused(data: st.DataObject, plugged_file: bytes) -> None:
     try:
         decode.decode(data.draw(damaged(plugged_file)), max_pixels=10**6)

@@ -52,7 +52,7 @@ def is_too_narrow(width: int, sampling: str, scale: int) -> bool:
 
 
 @compiled
-@settings(deadline=None, max_examples=examples(100))
+@settings(deadline=None, max_examples=examples(370))
 @given(
     draw=st.data(),
     height=st.integers(1, 160),

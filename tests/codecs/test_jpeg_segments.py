@@ -378,7 +378,7 @@ WHOLE = [
 ]
 
 
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(130), deadline=None)
 @given(st.sampled_from(WHOLE).flatmap(damaged), st.binary(max_size=100))
 def test_any_bytes_give_a_result_or_an_image_error(damaged: bytes, rest: bytes) -> None:
     data = damaged + rest

@@ -55,7 +55,7 @@ def check_cut(stored: bytes, box: tuple[int, int, int, int], reference: bytes, s
 sizes = st.sampled_from([1, 2, 7, 8, 9, 15, 16, 17, 33, 63, 64, 65, 100, 128, 129, 176, 203, 272])
 
 
-@settings(deadline=None, max_examples=examples(70))
+@settings(deadline=None, max_examples=examples(80))
 @given(
     data=st.data(),
     height=sizes,
@@ -363,7 +363,7 @@ def check_harmless(data: bytes, box: tuple[int, int, int, int]) -> None:
 
 
 @of_either
-@settings(deadline=None, max_examples=examples(80))
+@settings(deadline=None, max_examples=examples(110))
 @given(data=st.data(), end=st.floats(0, 1), begin=st.integers(0, 40), box=boxes(64, 96))
 def test_damage_does_no_harm(
     stored: bytes, data: st.DataObject, end: float, begin: int, box: tuple[int, int, int, int]

@@ -386,7 +386,7 @@ WHOLE = {format: encoded(format, icc_profile=SRGB, exif=oriented(1)) for format 
 
 
 @given(st.data(), st.sampled_from(FORMATS))
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_damaged_files_are_stored_or_refused(data: st.DataObject, format: str) -> None:
     try:
         result = transcode(data.draw(damaged(WHOLE[format])), keep(format=format))

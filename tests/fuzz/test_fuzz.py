@@ -44,7 +44,7 @@ def test_what_is_accepted_or_coded_again_has_the_pixels_of_libjpeg_turbo(source:
         wrong = wrong or DIFFERENTIAL["recoding_difference"](decoder, data, choice)
         assert wrong is None, f"{wrong}: {data.hex()}"
         taken += accepted
-    assert taken > 0
+    assert taken > (0 if source == "corpus" else examples(600) / 20)
 
 
 def has_sanitizers() -> bool:
@@ -76,8 +76,8 @@ def test_coverage_leads_to_no_file_that_crashes_the_decoder_or_is_decoded_wrongl
 @pytest.mark.slow
 def test_no_damaged_dataset_is_more_than_a_reader_can_take() -> None:
     seed = random.randrange(2**32)
-    said = ran("fuzz_datasets.py", "--seconds", 0, "--least", 3, "--seed", seed)
-    assert said.endswith("\n3 datasets, none of which a reader could not take\n"), f"seed {seed}: {said}"
+    said = ran("fuzz_datasets.py", "--seconds", 0, "--least", 5, "--seed", seed)
+    assert said.endswith("\n5 datasets, none of which a reader could not take\n"), f"seed {seed}: {said}"
 
 
 @pytest.mark.slow

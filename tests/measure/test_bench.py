@@ -58,11 +58,12 @@ def here(monkeypatch: pytest.MonkeyPatch) -> list[Run]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("labels", [[3, 1, 4], [0.5, 1.5, 2.5], [["a"], ["a", "b"], []]], ids=str)
 def test_masks_and_labels_that_are_no_classes_are_left_out_and_a_diagnosis_has_what_the_doctor_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    labels: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_pairs(tmp_path / "raw")
-    rows = [{"path": f"images/{number:02}.jpg", "label": ["a", "b"][: number % 3]} for number in range(12)]
+    rows = [{"path": f"images/{number:02}.jpg", "label": labels[number % 3]} for number in range(12)]
     (tmp_path / "labels.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     build_dataset(tmp_path / "raw", tmp_path / "out", WITH_MASKS, SERIAL, SourceOptions(tmp_path / "labels.jsonl"))
     quick = replace(QUICK, size=None, crop=16, models=("small",), variants=("lmdb", "loader"), batch=2)

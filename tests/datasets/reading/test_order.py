@@ -180,12 +180,12 @@ def test_a_shuffle_takes_no_memory_for_its_length() -> None:
 def test_a_sample_lands_anywhere_alike_and_so_does_the_next_one_from_there(length: int, bins: int, reason: str) -> None:
     side = math.isqrt(length - 1) + 1
     positions = np.array([0, 1, side - 1, side, length - 1]) % length
-    landed = np.array([permute(positions, length, (seed, 0, 0)) for seed in range(2000)])
-    assert z_score(np.bincount(landed[:, 0] * bins // length, minlength=bins), 2000 / bins) < 4, reason
+    landed = np.array([permute(positions, length, (seed, 0, 0)) for seed in range(4000)])
+    assert z_score(np.bincount(landed[:, 0] * bins // length, minlength=bins), 4000 / bins) < 4, reason
     if length > 7:  # where a distance of 0 is a bin of its own
         distances = (landed[:, 1:] - landed[:, :1]) % length
         for column in distances.T:
-            assert z_score(np.bincount(column * bins // length, minlength=bins), 2000 / bins) < 4, reason
+            assert z_score(np.bincount(column * bins // length, minlength=bins), 4000 / bins) < 4, reason
 
 
 def test_all_orders_of_a_few_samples_come_alike_often() -> None:

@@ -40,7 +40,7 @@ def noise(shape: tuple[int, ...], seed: int = 0, dtype: type = np.uint8) -> Pixe
     return np.random.default_rng(seed).integers(-most // 4, most * 5 // 4, shape).clip(0, most).astype(dtype)
 
 
-@settings(max_examples=examples(100))
+@settings(max_examples=examples(300))
 @given(sides, sides, sides, sides, st.booleans(), st.integers(0, 9))
 def test_rgb_has_the_bytes_that_pillow_makes_of_the_box(
     height: int, width: int, to_height: int, to_width: int, flip: bool, beside: int
