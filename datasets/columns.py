@@ -24,7 +24,7 @@ FlipPairs = Sequence[tuple[int, int]]
 """Keypoints that change places when an image is mirrored, such as the left eye and the right one, by number."""
 
 Shown = Sequence[CropGeometry | None]
-"""What is shown of the image of each sample; None for all of it."""
+"""Crop geometry of each sample; None for the whole image."""
 
 
 class TargetColumn:
@@ -130,7 +130,7 @@ class MultiHotColumn(TargetColumn):
 
 
 class ListColumn(TargetColumn):
-    """A column of lists, of which each has a value for each object.
+    """A column of lists with one value per object.
 
     Attributes:
         lengths: of the lists, (n,).
@@ -175,7 +175,7 @@ class ListColumn(TargetColumn):
 
 
 class BoxColumn(ListColumn):
-    """A column of boxes: float32 (n, 4), x1, y1, x2, y2 in pixels, those alone of which something is left."""
+    """A column of boxes: float32 (n, 4), x1, y1, x2, y2 in pixels. Drops empty boxes."""
 
     def __init__(self, data: Data, name: str, tv: Any = None) -> None:
         super().__init__(data, name)
@@ -268,7 +268,7 @@ def _have_area(boxes: npt.NDArray[np.float32]) -> npt.NDArray[np.bool_]:
 
 
 def _move(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64], shown: CropGeometry) -> None:
-    """Bring coordinates of the stored image, in place, to those of what is shown of it."""
+    """Convert coordinates in the stored image to coordinates in the crop, in place."""
     (top, left, box_height, box_width), (height, width), flip = shown
     x -= left
     x *= width / box_width
@@ -309,7 +309,7 @@ def with_objects(
 
 
 def _box_column(data: Data, column: ListColumn, box_columns: Sequence[BoxColumn]) -> BoxColumn:
-    """The first of the columns of boxes of which each has a value in `column`."""
+    """Return the first column of boxes that has as many boxes per sample as `column` has values."""
     for box_column in box_columns:
         if np.array_equal(box_column.lengths, column.lengths):
             return box_column

@@ -25,7 +25,7 @@ Interpolation = Literal[Filter, "random"]
 """A filter, or "random" for one of RANDOM_FILTERS, drawn for each image."""
 
 RANDOM_FILTERS: tuple[Filter, Filter] = "bilinear", "bicubic"
-"""What timm's interpolation="random" chooses from."""
+"""The filters that timm's interpolation="random" chooses from."""
 
 SUPPORTS: dict[Filter, float] = {"bilinear": 1.0, "bicubic": 2.0, "lanczos": 3.0, "hamming": 1.0, "box": 0.5}
 """How many pixels to each side a filter reaches, where it does not shrink."""

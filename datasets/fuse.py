@@ -130,12 +130,19 @@ def fuse(transform: Transform | None, *, decode: Decode = "pil", data: Dataset |
     return _fused(transform, decode, data)
 
 
-def _fused(transform: Transform, decode: Decode, data: Dataset | None, most: int | None = None) -> Fused:
-    """What can be taken over of one view's transform: `most` steps of it."""
+def _fused(
+    transform: Transform, decode: Decode, data: Dataset | None, after_crop: Sequence[str] | None = None
+) -> Fused:
+    """Split the transform of one view. `after_crop` names the classes that may be taken over behind the crop; None
+    allows all."""
     steps = _flat(transform)
     taking = _Taking(decode, data)
     count, reason = 0, ""
-    while count < len(steps) and count != most and not (reason := taking.take(steps[count])):
+    while count < len(steps):
+        if after_crop is not None and taking.crop is not None and type(steps[count]).__name__ not in after_crop:
+            break
+        if reason := taking.take(steps[count]):
+            break
         count += 1
     names = tuple(map(repr, steps))
     if taking.crop is None:
@@ -154,14 +161,13 @@ def _fused(transform: Transform, decode: Decode, data: Dataset | None, most: int
 
 
 def _fused_views(transform: Transform, found: Traced, decode: Decode, data: Dataset | None) -> Fused:
-    """What can be taken over of the transforms of several views: the same of each, or the crops alone."""
+    """Split the transforms of several views: take over all of each where they are alike, else crops and equal flips."""
     views = [_fused(part, decode, data) for part in found.parts]
     whole = all(view.crop is not None and view.rest is None for view in views)
     if not whole or len({(view.flip, view.normalize, view.decode) for view in views}) > 1:
-        crops_end = [_count_until_crop(part) for part in found.parts]
-        flips = {_fused(part, decode, data, most + 1).flip for part, most in zip(found.parts, crops_end, strict=True)}
-        more = len(flips) == 1 and 0.0 not in flips
-        views = [_fused(part, decode, data, most + more) for part, most in zip(found.parts, crops_end, strict=True)]
+        views = [_fused(part, decode, data, ("RandomHorizontalFlip",)) for part in found.parts]
+        if len({view.flip for view in views}) > 1:
+            views = [_fused(part, decode, data, ()) for part in found.parts]
     names = tuple(name for view in views for name in (*view.taken, *view.stays))
     reason = next((view.reason for view in views if view.reason), "")
     if not all(view.crop is not None and view.decode == views[0].decode for view in views):
@@ -178,13 +184,6 @@ def _fused_views(transform: Transform, found: Traced, decode: Decode, data: Data
         reason or "its views differ in what follows their crops",
         (_Seen(transform, None, found.parts), *(seen for view in views for seen in view._seen)),
     )
-
-
-def _count_until_crop(transform: Transform) -> int:
-    """How many steps a transform has up to its crop, with that."""
-    crops = ("RandomResizedCrop", "RandomResizedCropAndInterpolation", "CenterCrop", "RandomCrop")
-    steps = _flat(transform)
-    return next((at + 1 for at, step in enumerate(steps) if type(step).__name__ in crops), len(steps))
 
 
 class _Taking:
