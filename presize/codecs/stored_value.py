@@ -99,6 +99,8 @@ def decode_jpeg(
         ImageError: `data` is not a JPEG, is damaged, or has too many pixels.
         OptionError: `box` is not inside the image.
     """
+    if bytes(data[:2]) != b"\xff\xd8":
+        raise ImageError("not a JPEG: it does not begin with FF D8")
     try:
         height, width, _ = coded_size(data)
         check_pixels((height, width), max_pixels)
