@@ -196,9 +196,9 @@ def companion_color(format: Format) -> Color:
 COMPANION_NAME = r"[A-Za-z][A-Za-z0-9_]{0,31}"
 """The names that companions may have, as a regular expression for ASCII."""
 
-_FIELD = re.compile(r"\{\{|\}\}|\{(\w*)\}|[{}]", re.ASCII)
+_FIELD = re.compile(r"\{\{|\}\}|\{(\w*)(%[^{}]+)?\}|[{}]", re.ASCII)
 
-_FIELDS = ("stem", "dir", "name")
+_FIELDS = ("stem", "dir", "name", "subdir")
 
 
 @documented
@@ -208,8 +208,9 @@ class Companion:
 
     `name` is that of its shards and index columns. `pattern` is the path of its file, relative to the source:
     ``masks/{stem}.png``. ``{name}`` is the name of the image's file, ``{stem}`` the same without its suffix, ``{dir}``
-    its folder, ``{{`` and ``}}`` are braces. `column` is the column of the label table that holds the path, in place of
-    `pattern`.
+    its folder, ``{subdir}`` that without its first folder; ``{stem%_img}`` is the stem without the ``_img`` at its end,
+    and likewise with all fields; ``{{`` and ``}}`` are braces. `column` is the column of the label table that holds the
+    path, in place of `pattern`.
     """
 
     name: str
@@ -265,11 +266,11 @@ class Companion:
         """Whether the values of its pixels are kept."""
         return self.filter == "nearest"
 
-    def pieces(self) -> list[tuple[str, str]]:
-        """The pattern as pairs of literal text and the field that follows it, "" for none.
+    def pieces(self) -> list[tuple[str, str, str]]:
+        """The pattern as literal texts, each with the field that follows it, "" for none, and what that ends with.
 
-        >>> Companion("mask", "masks/{stem}.png").pieces()
-        [('masks/', 'stem'), ('.png', '')]
+        >>> Companion("mask", "masks/{stem%_img}.png").pieces()
+        [('masks/', 'stem', '_img'), ('.png', '', '')]
         """
         pattern, pieces, literal, end = self.pattern or "", [], "", 0
         for match in _FIELD.finditer(pattern):
@@ -278,14 +279,14 @@ class Companion:
             if match[0] in ("{{", "}}"):
                 literal += match[0][0]
             elif match[1] in _FIELDS:
-                pieces.append((literal, match[1]))
+                pieces.append((literal, match[1], (match[2] or "")[1:]))
                 literal = ""
             else:
                 raise OptionError(
-                    f"pair: {match[0]} in {pattern!r} is none of {{stem}}, {{dir}} and {{name}}; "
+                    f"pair: {match[0]} in {pattern!r} is none of {{stem}}, {{dir}}, {{subdir}} and {{name}}; "
                     "write {{ and }} for braces"
                 )
-        return [*pieces, (literal + pattern[end:], "")]
+        return [*pieces, (literal + pattern[end:], "", "")]
 
     def image_options(self, image: ImageOptions) -> ImageOptions:
         """How it is stored beside images of these options. The values of an exact one are kept whatever its color."""

@@ -13,10 +13,11 @@ import pyarrow.compute as pc
 from presize.errors import RemoteError, SourceError
 from presize.remote.bucket import Bucket, Listed
 from presize.remote.transfer import Connections
-from presize.sources.folder import Refuse, RefusedFile
+from presize.sources.folder import Refuse, RefusedFile, no_path
 from presize.sources.source_files import Url
+from presize.sources.spellings import NamesIn, names_of
 from presize.sources.tree import FileTree
-from presize.store.filenames import is_safe
+from presize.store.filenames import is_safe, unsafe_paths
 
 _CHUNK = 65536
 _AT_ONCE = 32
@@ -68,23 +69,24 @@ def _listed(url: Url) -> Iterator[Listed]:
         raise SourceError(f"source {error}") from None
 
 
+def names_in_bucket(url: Url) -> NamesIn | None:
+    """Return what lists the folders that a bucket looks like; None for a web server."""
+    return None if url.startswith("http") else names_of(one.path for one in _listed(url))
+
+
 def look_up_objects(url: Url, paths: pa.ChunkedArray, refuse: Refuse) -> npt.NDArray[np.int64]:
-    """Return the sizes in bytes and modification times in nanoseconds, int64 (objects, 2), of those that a table lists.
-
-    A store that can be listed is; a web server gets a request for each.
-
-    Args:
-        url: where the paths begin.
-        paths: large_string.
-        refuse: is called for each path that does not exist; the result is -1 there.
+    """A LookUp of objects below a URL. A store that can be listed is; a web server gets a request for each.
 
     Raises:
         SourceError: the store cannot be read.
     """
+    unsafe = pc.fill_null(unsafe_paths(paths), True)
     facts = np.full((len(paths), 2), -1, np.int64)
-    (_ask_each if url.startswith("http") else _find_in_listing)(url, paths, facts)
+    asked = pc.if_else(unsafe, pa.scalar(None, paths.type), paths)
+    (_ask_each if url.startswith("http") else _find_in_listing)(url, asked, facts)
     for row in np.flatnonzero(facts[:, 0] < 0).tolist():
-        refuse(row, paths[row].as_py(), RefusedFile("does not exist"))
+        path = paths[row].as_py()
+        refuse(row, path or "", no_path(path) if unsafe[row].as_py() else RefusedFile("does not exist"))
     return facts
 
 
@@ -102,7 +104,7 @@ def _ask_each(url: Url, paths: pa.ChunkedArray, facts: npt.NDArray[np.int64]) ->
 
     def ask(first: int) -> None:
         for row, path in enumerate(paths.slice(first, _ASKED_IN_TURN).to_pylist(), first):
-            listed = bucket.head(path)
+            listed = None if path is None else bucket.head(path)
             if listed is not None:
                 facts[row] = listed.nbytes, listed.mtime_ns
 

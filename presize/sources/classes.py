@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from unicodedata import normalize
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -41,11 +42,24 @@ def class_labels(
         raise no_text(strange[0].as_py().encode())
     if classes is None and by_value and all(map(_WHOLE.fullmatch, known)):
         known = tuple(sorted(known, key=lambda name: (int(name), name)))
-    numbers = pc.index_in(labels, pa.array(known, pa.large_string()))
-    unknown = labels.filter(pc.is_null(numbers))
-    if len(unknown):
-        raise SourceError(f"the label {unknown[0].as_py()!r} is not in the class list of {len(known)} names")
-    return numbers.cast(pa.int32()), known
+    number_of = class_numbers(names.to_pylist(), known)
+    unknown = [name for name in names.to_pylist() if name not in number_of]
+    if unknown:
+        raise SourceError(
+            f"the label {unknown[0]!r} is not in the class list of {len(known)} names, such as {known[0]!r}; a class "
+            "list has one name a line, and nothing else"
+        )
+    numbers = pa.array([number_of[name] for name in names.to_pylist()], pa.int32())
+    return pa.chunked_array([numbers.take(pc.index_in(labels, names).combine_chunks())]), known
+
+
+def class_numbers(names: Iterable[str], classes: Sequence[str]) -> dict[str, int]:
+    """Return the positions of `names` in a class list, as they are or in another Unicode normalization. Names that are
+    not in it are left out."""
+    alike = {normalize("NFC", name): number for number, name in enumerate(classes)}
+    number_of = {name: number for number, name in enumerate(classes)}
+    found = ((name, number_of.get(name, alike.get(normalize("NFC", name)))) for name in names)
+    return {name: number for name, number in found if number is not None}
 
 
 def check_classes(names: Sequence[str]) -> tuple[str, ...]:

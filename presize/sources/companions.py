@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +16,24 @@ from presize.errors import ImageError, OptionError, SourceError
 from presize.options import SPELLINGS, Companion
 from presize.sources.columns import with_column
 from presize.sources.contents import Source
-from presize.sources.folder import RefusedFile, look_up_files
+from presize.sources.folder import RefusedFile, look_up_files, names_in
 from presize.sources.source_files import starts_like_an_image
+from presize.sources.spellings import Spellings, look_up_spelled
+from presize.sources.splits import folder_at
 from presize.store.index import COMPANION_COLUMNS
-from presize.store.rejects import NOT_AN_IMAGE, UNREADABLE, Reject, claims_to_be_an_image, of_companion
+from presize.store.rejects import IMAGE_NAMES, NOT_AN_IMAGE, UNREADABLE, Reject, claims_to_be_an_image, of_companion
 from presize.store.rejects_file import Rejects
 
 
-def add_companions(source: Source, companions: Sequence[Companion], follow_links: bool = False) -> Source:
+def add_companions(
+    source: Source, companions: Sequence[Companion], follow_links: bool = False, listed: bool = False
+) -> Source:
     """`source` with the sizes and modification times of companions, ``mask_source_nbytes`` and
     ``mask_source_mtime_ns`` for a companion called mask.
 
     Samples whose companion is missing become rejects. Files that are companions by a pattern are no samples, and a
-    class folder that holds nothing else is no class.
+    class folder that holds nothing else is no class. Files whose name does not end as a pattern says are skipped, but
+    for those that are `listed` by a table. The paths in columns become what the source calls these files.
 
     Raises:
         SourceError: a column is missing or its name is taken, or no sample is left.
@@ -39,14 +45,25 @@ def add_companions(source: Source, companions: Sequence[Companion], follow_links
     table = source.table
     reasons: dict[int, tuple[str, str, str]] = {}
     """For samples without one of their companions: the error, its reason, and the path of the companion."""
+    look_up = partial(look_up_files, str(source.root), follow_links)
+    spellings = Spellings(partial(names_in, str(source.root)))
     for companion in companions:
 
         def refuse(row: int, path: str, reason: RefusedFile, companion: Companion = companion) -> None:
-            where = "" if path else f" in column {companion.column}"
+            where = (
+                "" if path else f" by {companion.pattern}" if companion.pattern else f" in column {companion.column}"
+            )
             error = UNREADABLE if reason.error == UNREADABLE else ImageError.__name__
+            if companion.pattern and not path and not listed:
+                error = NOT_AN_IMAGE  # a sample of others
             reasons.setdefault(row, (error, f"{of_companion(companion.name)} {reason}{where}", path))
 
-        facts = look_up_files(str(source.root), companion_paths(companion, table), follow_links, refuse)
+        paths = companion_paths(companion, table)
+        if companion.column is None:
+            facts = look_up(paths, refuse)
+        else:
+            paths, facts = look_up_spelled(paths, look_up, spellings, refuse)
+            table = with_column(table, companion.column, paths)
         for name, values in zip(("source_nbytes", "source_mtime_ns"), facts.T, strict=True):
             table = table.append_column(f"{companion.name}_{name}", pa.array(values))
     if not reasons:
@@ -56,11 +73,36 @@ def add_companions(source: Source, companions: Sequence[Companion], follow_links
     rejects = [_reject(source, path, *reasons[row][:2]) for row, path in zip(rows.tolist(), paths, strict=True)]
     if len(rejects) == len(table):
         _, reason, missing = reasons[0]
-        raise SourceError(f"no sample of {source.root} can be used; {paths[0]}: the {reason}: {missing!r}")
+        raise SourceError(
+            f"no sample of {source.root} can be used; {paths[0]}: the {reason}{f': {missing!r}' if missing else ''}"
+        )
     stays = np.ones(len(table), np.bool_)
     stays[rows] = False
     left_out = Rejects.joined([source.rejects, Rejects.of(rejects)])
     return replace(source, table=table.filter(pa.array(stays)), rejects=left_out)
+
+
+def images_folder(paths: pa.ChunkedArray, companions: Sequence[Companion]) -> str:
+    """Return the folder of the source that holds all images, whose companions lie beside it, as in ``images`` and
+    ``masks``; "" for the source itself, if there is none.
+
+    Args:
+        paths: of all files in the source.
+        companions: those by patterns decide.
+    """
+    table = pa.table({"path": paths})
+    patterns = [companion_paths(companion, table) for companion in companions if companion.column is None]
+    if not patterns:
+        return ""
+    is_image = pc.match_substring_regex(paths, IMAGE_NAMES)
+    for named in patterns:
+        is_image = pc.and_(is_image, pc.and_not(named.is_valid(), pc.is_in(paths, value_set=pc.unique(named))))
+    images = folder_at(paths.filter(is_image), 0)
+    beside = [folder_at(named.filter(is_image), 0) for named in patterns]
+    folders = images.unique().to_pylist()
+    if len(folders) != 1 or folders[0] is None or any(pc.any(pc.equal(each, folders[0])).as_py() for each in beside):
+        return ""
+    return str(folders[0])
 
 
 def companions_of(pairs: Sequence[str], formats: Sequence[str], filters: Sequence[str]) -> tuple[Companion, ...]:
@@ -79,8 +121,8 @@ def companions_of(pairs: Sequence[str], formats: Sequence[str], filters: Sequenc
 
 
 def companion_paths(companion: Companion, table: pa.Table) -> pa.ChunkedArray:
-    """Return the path of each sample's companion from the source, large_string; null where its column has none. Raises
-    SourceError when there is no such column."""
+    """Return the path of each sample's companion from the source, large_string; null where its column has none, or its
+    name does not end as the pattern says. Raises SourceError when there is no such column."""
     if companion.column is not None:
         if companion.column not in table.column_names:
             names = ", ".join(table.column_names)
@@ -88,16 +130,24 @@ def companion_paths(companion: Companion, table: pa.Table) -> pa.ChunkedArray:
         return table.column(companion.column)
     paths = table.column("path")
     names = pc.replace_substring_regex(paths, "(?s)^.*/", "")
+    folders = pc.replace_substring_regex(paths, "/?[^/]*$", "")
     fields = {
-        "dir": pc.replace_substring_regex(paths, "/?[^/]*$", ""),
+        "dir": folders,
+        "subdir": pc.replace_substring_regex(folders, "^[^/]*/?", ""),
         "name": names,
         "stem": pc.replace_substring_regex(names, r"(?s)^(.+)\.[^.]*$", r"\1"),
     }
     joined = pc.replace_substring_regex(paths, "(?s)^.*$", "")
-    for literal, field in companion.pieces():
-        added = [pa.scalar(literal, paths.type), *([fields[field]] if field else [])]
+    for literal, field, end in companion.pieces():
+        added = [pa.scalar(literal, paths.type), *([_without_end(fields[field], end)] if field else [])]
         joined = pc.binary_join_element_wise(joined, *added, pa.scalar("", paths.type))
     return pc.replace_substring_regex(joined, "^/|(/)/+", r"\1")  # where {dir} is empty
+
+
+def _without_end(texts: pa.ChunkedArray, end: str) -> pa.ChunkedArray:
+    """Texts without what they end with; null for others."""
+    cut = pc.utf8_slice_codeunits(texts, 0, -len(end)) if end else texts
+    return pc.if_else(pc.ends_with(texts, end), cut, pa.scalar(None, texts.type))
 
 
 def _check_columns(table: pa.Table, companions: Sequence[Companion]) -> None:

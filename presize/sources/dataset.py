@@ -21,7 +21,9 @@ from presize.errors import DatasetError, SourceError
 from presize.formatting import plural
 from presize.options import Size, Stream
 from presize.sources.classes import check_classes, naming
+from presize.sources.columns import python_values
 from presize.sources.contents import Source
+from presize.sources.spellings import Spellings, names_of
 from presize.store.data_files import DataFile
 from presize.store.filenames import path_problem
 from presize.store.index import (
@@ -356,12 +358,18 @@ def _concatenated(datasets: Sequence[PublishedDataset], prefix: bool) -> pa.Tabl
 
 
 def _taken(paths: pa.ChunkedArray, only: Sequence[str]) -> npt.NDArray[np.bool_]:
-    """True for each of `paths` that is in `only`."""
-    listed = pa.array(only, pa.large_string())
-    unknown = listed.filter(pc.invert(pc.is_in(listed, value_set=paths.combine_chunks())))
+    """True for each of `paths` that is in `only`, in whatever spelling."""
+    known, listed = paths.combine_chunks(), pa.array(only, pa.large_string())
+    is_strange = pc.invert(pc.is_in(listed, value_set=known))
+    spellings = Spellings(names_of(python_values(paths)))
+    spelled = map(spellings.spelled, listed.filter(is_strange).to_pylist())
+    listed = pc.replace_with_mask(listed, is_strange, pa.array(spelled, listed.type))
+    unknown = listed.filter(pc.invert(pc.is_in(listed, value_set=known)))
     if len(unknown):
+        first = unknown[0].as_py()
         raise SourceError(
-            f"--only: {len(unknown)} of {len(listed)} paths are in no dataset, the first is {unknown[0].as_py()!r}"
+            f"--only: {len(unknown)} of {len(listed)} paths are in no dataset, the first is {first!r}"
+            f"{spellings.hint(first)}"
         )
     return np.asarray(pc.is_in(paths, value_set=listed).to_numpy(), np.bool_)
 

@@ -29,6 +29,10 @@ Folder = tuple[str, tuple[Identity, ...]]
 Refuse = Callable[[int, str, "RefusedFile"], None]
 """Takes the row, the path and the reason of a file that cannot be used."""
 
+LookUp = Callable[[pa.ChunkedArray, Refuse], npt.NDArray[np.int64]]
+"""Returns sizes in bytes and modification times in nanoseconds, int64 (files, 2), of the files that a table lists.
+Their paths are large_string, null where there is none. Those that it refuses have -1."""
+
 UNSEEN = "cannot be looked at"
 """In the reason of what was refused, unlisted, because the disk failed."""
 
@@ -144,15 +148,22 @@ def _identity(status: os.stat_result) -> Identity:
     return status.st_dev, status.st_ino
 
 
-def look_up_files(root: str, paths: pa.ChunkedArray, follow_links: bool, refuse: Refuse) -> npt.NDArray[np.int64]:
-    """Return sizes in bytes and modification times in nanoseconds, int64 (files, 2), of the files that a table lists.
+def names_in(root: str, folder: str) -> list[str]:
+    """Return the names in a folder that ends with a slash, or is "": those of folders with a slash behind them. None
+    of a folder that cannot be read, and none that are not UTF-8."""
+    try:
+        with os.scandir(f"{root}/{folder}") as entries:
+            return [entry.name + "/" * _is_folder(entry) for entry in entries if is_utf8(entry.name)]
+    except OSError:
+        return []
 
-    Args:
-        root: where the paths begin.
-        paths: large_string; null where there is none.
-        follow_links: take files that lie outside of `root`.
-        refuse: is called for each path that is no file; the result is -1 there.
-    """
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    return os.path.isdir(entry.path) if entry.is_symlink() else entry.is_dir()
+
+
+def look_up_files(root: str, follow_links: bool, paths: pa.ChunkedArray, refuse: Refuse) -> npt.NDArray[np.int64]:
+    """A LookUp of files below `root`; with `follow_links` also of those that links lead to outside of it."""
 
     @functools.cache
     def leads_out(folder: str) -> bool:
@@ -180,11 +191,16 @@ def look_up_files(root: str, paths: pa.ChunkedArray, follow_links: bool, refuse:
     for row, path in enumerate(python_values(paths)):
         try:
             if unsafe[row]:
-                raise RefusedFile("leads out of the source" if path else "is not named")
+                raise no_path(path)
             facts[row] = look_at(path)
         except RefusedFile as reason:
             refuse(row, path or "", reason)
     return facts
+
+
+def no_path(path: str | None) -> RefusedFile:
+    """Return why a path is none of a file in the source."""
+    return RefusedFile("leads out of the source" if path else "is not named")
 
 
 def indexed_ns(mtime_ns: int) -> int:

@@ -23,15 +23,19 @@ from presize.options import ColumnType, Companion, SourceOptions
 from presize.sources.bucket import walk_bucket
 from presize.sources.classes import check_classes, naming
 from presize.sources.columns import python_values
-from presize.sources.companions import add_companions
+from presize.sources.companions import add_companions, images_folder
 from presize.sources.containers import list_containers
 from presize.sources.contents import Source
 from presize.sources.folder import resolve, walk_folder
 from presize.sources.recognize import check_options, recognize
 from presize.sources.source_files import Url, starts_like_an_image
 from presize.sources.splits import with_splits
-from presize.sources.table import IMAGE_NAMES, is_list, list_table
+from presize.sources.table import is_list, list_table
 from presize.sources.tree import list_tree
+from presize.store.rejects import IMAGE_NAMES
+
+IMAGES = {"image", "images", "img", "imgs", "jpegimages", "leftimg8bit"}
+"""Names of folders that probably hold all images, and are no class."""
 
 
 def scan(
@@ -64,6 +68,7 @@ def scan(
         with naming("classes"):
             samples = replace(samples, classes=check_classes(samples.classes))
     url, given = Url.of(root), dict(types)
+    images = ""
     containers = None if samples.table is not None or url else recognize(root, samples.keys is not None)
     check = partial(
         check_options, source=root, keys=samples.keys, label_keys=samples.label_keys, column_type=types, pair=companions
@@ -77,9 +82,15 @@ def scan(
             source = list_table(samples.table, root, url or Path(resolve(root)), samples, follow_links, given)
     else:
         check("buckets" if url else "folders")
-        source = list_tree(walk_bucket(url) if url else walk_folder(root, follow_links), samples)
+        tree = walk_bucket(url) if url else walk_folder(root, follow_links)
+        by_folder = samples.labels != "none" or samples.split == "folders"
+        found = images_folder(tree.paths, companions) if by_folder else ""
+        images = found if found and tree.folders_in(found) else ""
+        source = list_tree(tree, samples, images)
     _warn_of_backslashes(source, samples)
-    return add_companions(with_splits(source, samples), companions, follow_links)
+    if source.by_folder and samples.classes is None and not companions:
+        _warn_of_companions(source)
+    return add_companions(with_splits(source, samples, images), companions, follow_links, samples.table is not None)
 
 
 def scan_images(root: str | os.PathLike[str]) -> Source:
@@ -102,6 +113,18 @@ def scan_images(root: str | os.PathLike[str]) -> Source:
     if not is_image.any():
         raise SourceError(f"{os.fspath(root)} holds no images")
     return replace(source, table=source.table.filter(pa.array(is_image)))
+
+
+def _warn_of_companions(source: Source) -> None:
+    """Warn of a class that is named like a folder of all images, beside others."""
+    names = source.classes or ()
+    root = next((name for name in names if name.lower() in IMAGES), None)
+    if root is not None and len(names) > 1:
+        other = next(name for name in names if name != root)
+        warn(
+            f"source {str(source.root)!r} holds {', '.join(names[:4])}: they become its classes; if {other} holds "
+            f"masks of the images in {root}, add --pair mask={other}/{{subdir}}/{{stem}}.png, else build {root} alone"
+        )
 
 
 def _warn_of_backslashes(source: Source, options: SourceOptions) -> None:

@@ -23,8 +23,8 @@ SPLITS = {"train", "training", "val", "valid", "validation", "test", "testing", 
 """Names of folders and files that are probably splits."""
 
 
-def with_splits(source: Source, options: SourceOptions) -> Source:
-    """Return a source, with the column ``split`` if `options` ask for one.
+def with_splits(source: Source, options: SourceOptions, images: str = "") -> Source:
+    """Return a source, with the column ``split`` if `options` ask for one; `images` is the folder of all images.
 
     Raises:
         SourceError: there is such a column already, or a sample lies in no folder.
@@ -41,7 +41,7 @@ def with_splits(source: Source, options: SourceOptions) -> Source:
     if options.split == "folders" and source.containers:
         splits = of_containers(table, _container_splits([container.path for container in source.containers]))
     elif options.split == "folders":
-        splits = folder_at(paths, 0)
+        splits = folder_at(paths, 1 if images else 0)
         if splits.null_count:
             first = paths.filter(splits.is_null())[0].as_py()
             raise SourceError(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import codecs
 import io
 import json
 import os
 import re
 import stat
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -15,6 +17,7 @@ from types import MappingProxyType
 from typing import Any, BinaryIO
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
@@ -23,36 +26,47 @@ import pyarrow.parquet
 from presize.errors import SourceError, warn
 from presize.formatting import plural
 from presize.options import Repeated, SourceOptions, ValueType
-from presize.sources.bucket import look_up_objects
+from presize.sources.bucket import look_up_objects, names_in_bucket
 from presize.sources.classes import class_labels
 from presize.sources.columns import joined, one_line, plain_column, rows_table, with_types
 from presize.sources.contents import Source, is_utf8
-from presize.sources.folder import RefusedFile, look_up_files
+from presize.sources.folder import LookUp, RefusedFile, look_up_files, names_in
 from presize.sources.source_files import Url
+from presize.sources.spellings import Spellings, look_up_spelled
 from presize.sources.splits import with_folder_labels
 from presize.sources.text_columns import label_texts, lost_spelling, read_texts, unquoted, whole_numbers
 from presize.store.filenames import unsafe_paths
 from presize.store.index import INDEX_COLUMNS
-from presize.store.rejects import IMAGE_SUFFIXES
+from presize.store.rejects import IMAGE_NAMES, IMAGE_SUFFIXES
 from presize.system.files import open_at_once
 
 PATH_NAMES = ("path", "filename", "file_name")
 """What the column of paths may be called; the first of them that a table has."""
 
-IMAGE_NAMES = rf"(?i)({'|'.join(re.escape(suffix) for suffix in sorted(IMAGE_SUFFIXES))})$"
-"""A regular expression for names with the suffix of an image format."""
+ID_NAMES = ("image", "image_path", "image_id", "id")
+"""What it may be called where no column has one of PATH_NAMES, and one alone has one of these."""
 
 JSON_ROWS_AT_ONCE = 16384
 """How many lines of JSON become an Arrow table at a time."""
 
 _HEADER_BYTES = 1 << 20
+_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _TAB_LABEL = r"(?s)^(?P<path>[^\t]*)\t\s*(?P<label>.+)$"
 _SUFFIX = rf"(?:{'|'.join(re.escape(suffix) for suffix in sorted(IMAGE_SUFFIXES))})"
 _LABEL = rf"(?is)^(?P<path>[^\"]*{_SUFFIX}|.*{_SUFFIX})[ ,;]\s*(?P<label>.+)$"
+_WORD_LABEL = r"(?s)^(?P<path>[^\s,;]+)[ ,;]\s*(?P<label>.+)$"
+"""Of a path without such a suffix, where it is a file."""
+_NUMBER = r"^[0-9]+\s+"
+_NUMBERS = r"^[-+]?[0-9.]+(?:[ ,;\t]+[-+]?[0-9.]+)+$"
+_NO_COMMENT = rf"(?i)^(?:[^#]|#\S*{_SUFFIX})"
+"""A line that begins with # is a comment, unless that is the name of an image."""
 _QUOTED_PATH = rf"(?is)^\"([^\"]*{_SUFFIX})\"([ ,;\t]|$)"
 
 Types = Mapping[str, ValueType] | None
 """The types that columns are given, by their names: readers leave those as text. None, if paths alone are wanted."""
+
+Fits = Callable[[str], bool] | None
+"""Returns whether a path means one file of the source; None where that is not known."""
 
 
 def list_table(
@@ -68,7 +82,8 @@ def list_table(
     Raises:
         SourceError: the table cannot be used, or does not fit the source.
     """
-    table = read_table(path, root, options.repeated, types)
+    files = _Files(base, follow_links)
+    table = read_table(path, root, options.repeated, types, files)
     if "label" not in table.column_names and is_list(path):
         table = with_folder_labels(table, options)
     columns = dict(zip(table.column_names, table.columns, strict=True))
@@ -78,24 +93,47 @@ def list_table(
     elif options.classes is not None:
         fix = "; --column-type label:class reads numbers as their names" if "label" in columns else ""
         raise SourceError(f"--classes needs a label column of strings{fix}")
-    refused, first = 0, ""
-
-    def refuse(_: int, path: str, reason: RefusedFile) -> None:
-        nonlocal refused, first
-        hint = "; expected / between folders, not a backslash" if "\\" in path else ""
-        refused, first = refused + 1, first or f"{path!r} {reason}{hint}"
-
     paths = columns.pop("path")
-    if isinstance(base, Url):
-        facts = look_up_objects(base, paths, refuse)
-    else:
-        facts = look_up_files(str(base), paths, follow_links, refuse)
-    if refused:
-        raise SourceError(
-            f"{refused} of its {len(paths)} paths cannot be used, the first: {first}; source {str(base)!r}"
+    facts = files.facts_of(paths)
+    own = {"path": paths, "source_nbytes": facts[:, 0], "source_mtime_ns": facts[:, 1]}
+    return Source(base, pa.table(own | columns), classes)
+
+
+class _Files:
+    """The files of a source that a table lists."""
+
+    def __init__(self, base: Path | Url, follow_links: bool) -> None:
+        self._base = base
+        if isinstance(base, Url):
+            self._look_up: LookUp = partial(look_up_objects, base)
+            self.spellings = Spellings(names_in_bucket(base))
+        else:
+            self._look_up = partial(look_up_files, str(base), follow_links)
+            self.spellings = Spellings(partial(names_in, str(base)))
+
+    def find(self, paths: pa.ChunkedArray) -> pa.ChunkedArray:
+        """Return the paths as the source spells them. Raises SourceError unless each is that of a file."""
+        refused, first = 0, ""
+
+        def refuse(_: int, path: str, reason: RefusedFile) -> None:
+            nonlocal refused, first
+            refused, first = refused + 1, first or f"{path!r} {reason}{self.spellings.hint(path)}"
+
+        texts = paths.combine_chunks().dictionary_encode()
+        found, self._facts = look_up_spelled(
+            pa.chunked_array([texts.dictionary]), self._look_up, self.spellings, refuse
         )
-    files = {"path": paths, "source_nbytes": facts[:, 0], "source_mtime_ns": facts[:, 1]}
-    return Source(base, pa.table(files | columns), classes)
+        if refused:
+            raise SourceError(
+                f"{refused} of its {len(texts.dictionary)} paths cannot be used, the first: {first}; source "
+                f"{str(self._base)!r}"
+            )
+        self._found = found.combine_chunks()
+        return pa.chunked_array([self._found.take(texts.indices)])
+
+    def facts_of(self, found: pa.ChunkedArray) -> npt.NDArray[np.int64]:
+        """Return the sizes and modification times of paths that find() gave."""
+        return np.asarray(self._facts[pc.index_in(found, self._found).to_numpy()])
 
 
 def read_table(
@@ -103,13 +141,14 @@ def read_table(
     root: str | os.PathLike[str] | None = None,
     repeated: Repeated = "refuse",
     types: Mapping[str, ValueType] = MappingProxyType({}),
+    files: _Files | None = None,
 ) -> pa.Table:
     """The label table at `path`: a ``path`` column of strings and any others, in its own order.
 
     The suffix decides how it is read: .csv (numbers, booleans or text, see presize.sources.text_columns; separated by
     commas, semicolons, tabs or bars), .tsv, .txt (a path in each line, with or without a label behind it), .jsonl,
-    .ndjson or .json (one object per line; a missing key is a null), or .parquet. The column of paths may be called
-    ``filename`` or ``file_name``.
+    .ndjson or .json (one object per line; a missing key is a null), or .parquet. The column of paths has one of
+    PATH_NAMES, or else of ID_NAMES.
     Columns are normalized: strings and binaries have 64-bit offsets, lists are large lists, dictionaries are decoded.
     Equal values give equal bytes, those under nulls included, whatever file they were read from.
 
@@ -119,6 +158,7 @@ def read_table(
         repeated: "refuse" a path that several rows have, or make these rows one, at the place of the first: all other
             columns then hold lists.
         types: the types of columns, by their names.
+        files: those of the source: paths become what it calls them. None takes paths as they are.
 
     Raises:
         SourceError: the table cannot be read; a path is missing, repeated, or leads out of the source; a row has no
@@ -127,15 +167,17 @@ def read_table(
     Warns:
         PresizeWarning: decimals are written as they would not be printed.
     """
-    table = _with_path(_read_file(os.fspath(path), types))
+    table = _with_path(_read_file(os.fspath(path), types, None if files is None else files.spellings.fits))
     _check_columns(table.column_names)
     if len(table) == 0:
         raise SourceError("it lists no samples")
     table = pa.table({name: plain_column(name, table.column(name)) for name in table.column_names})
     table = with_types(table, types)
     columns = dict(zip(table.column_names, table.columns, strict=True))
-    if root is not None:
-        columns["path"] = _relative(columns["path"], root)
+    _check_named(columns["path"])
+    columns["path"] = _relative(columns["path"], root)
+    if files is not None:
+        columns["path"] = files.find(columns["path"])
     _check_paths(columns["path"])
     if "label" in columns:
         columns["label"] = label_texts(columns["label"])
@@ -152,7 +194,7 @@ def read_paths(path: str | os.PathLike[str]) -> list[str]:
     return list(paths.to_pylist())
 
 
-def _read_file(path: str, types: Types = None) -> pa.Table:
+def _read_file(path: str, types: Types = None, fits: Fits = None) -> pa.Table:
     """Return all columns of a file, whose suffix decides how it is read. Raises SourceError when it cannot be."""
     read = _READERS.get(os.path.splitext(path)[1].lower())
     if read is None:
@@ -161,7 +203,10 @@ def _read_file(path: str, types: Types = None) -> pa.Table:
         with open(path, "rb", opener=open_at_once) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise SourceError("it is not a regular file")
-            table = read(file, types)
+            begin = b"" if read is _read_parquet else file.peek(2)[:2]
+            if begin in _UTF16 or b"\0" in begin:
+                raise SourceError("it is UTF-16 text, or none; save it as UTF-8")
+            table = _read_list(file, types, fits) if read is _read_list else read(file, types)
             table.validate(full=True)
             table.column_names  # noqa: B018  # raises for names that are not UTF-8
             return table
@@ -180,9 +225,10 @@ def is_list(path: str | os.PathLike[str]) -> bool:
 
 def _read_csv(file: BinaryIO, types: Types, separators: str = ",;\t|") -> pa.Table:
     columns, spelled = [], {}
-    table = _texts(file, _separator(file, separators))
+    table = _with_names(_texts(file, _separator(file, separators)))
+    path_name = _path_name(table.column_names)
     for name, texts in zip(table.column_names, table.columns, strict=True):
-        is_text = types is None or name in types or name in PATH_NAMES
+        is_text = types is None or name in types or name in (path_name, *PATH_NAMES)
         columns.append(texts if is_text else read_texts(texts, is_label=name == "label"))
         if pa.types.is_floating(columns[-1].type) and (text := lost_spelling(texts)) is not None:
             spelled[name] = text
@@ -212,6 +258,13 @@ def _texts(file: BinaryIO, separator: str) -> pa.Table:
     return pa.table(columns, [name.strip(' "') if name.startswith(" ") else name.strip() for name in names])
 
 
+def _with_names(table: pa.Table) -> pa.Table:
+    """Without the empty columns that spreadsheets write behind the last one that has a name."""
+    names = table.column_names
+    kept = [i for i, name in enumerate(names) if name or pc.any(pc.not_equal(table.column(i), "")).as_py()]
+    return table.select(kept)
+
+
 def _tell_spelling(path: str, spelled: Mapping[str, str]) -> None:
     """Warn of columns of decimals that would not be printed as they are written."""
     name = "label" if "label" in spelled else next(iter(spelled))
@@ -239,36 +292,97 @@ def _separator(file: BinaryIO, separators: str) -> str:
     file.seek(0)
     names = {separator: [name.strip(' "') for name in line.split(separator)] for separator in separators}
     likeliest = max(names, key=lambda separator: len(names[separator]))  # for the message about a table without paths
-    return next((separator for separator in names if not {*PATH_NAMES}.isdisjoint(names[separator])), likeliest)
+    return next(
+        (separator for separator in names if not {*PATH_NAMES, *ID_NAMES}.isdisjoint(names[separator])), likeliest
+    )
 
 
-def _read_list(file: BinaryIO, types: Types) -> pa.Table:
+def _read_list(file: BinaryIO, types: Types, fits: Fits = None) -> pa.Table:
     """One path per line, with or without a label behind each: after a tab, or after a name with the suffix of an image
     format, as in ``cats/1.jpg 3``. Labels that are all whole numbers, without zeros before them, are numbers; quotes
-    around paths and labels are none of them."""
+    around paths and labels are none of them.
+
+    Where the first path does not look like one and fits no file, the list is read so that it fits one: without a count
+    of lines at the top, without a number before each path, or with labels behind names without a suffix.
+    """
     text = pa.array([file.read().decode("utf-8-sig")], pa.large_string())
     lines = pc.utf8_trim_whitespace(pc.split_pattern(text, "\n").flatten())
-    lines = pc.replace_substring_regex(lines.filter(pc.not_equal(lines, "")), _QUOTED_PATH, r"\1\2")
+    lines = lines.filter(pc.match_substring_regex(lines, _NO_COMMENT))
+    try:
+        table = _listed(lines, types)
+    except SourceError:
+        fitting = _fitting(lines, types, fits)
+        if fitting is None:
+            raise
+        table = fitting
+    else:
+        fitting = _fitting(lines, types, fits) if _is_doubtful(table) else None
+        table = table if fitting is None else fitting
+    _check_one_label(table, types)
+    return table
+
+
+def _fitting(lines: pa.Array, types: Types, fits: Fits) -> pa.Table | None:
+    """Return a list read in the first of the ways in which its first path fits a file; None where none does."""
+    if fits is None or not len(lines):
+        return None
+    for some, labelled in _readings(lines):
+        with suppress(SourceError):
+            table = _listed(some, types, labelled)
+            if fits(table.column("path")[0].as_py()):
+                return table
+    return None
+
+
+def _is_doubtful(table: pa.Table) -> bool:
+    """Whether the first path of a list has no suffix of an image, or begins with a number and a blank."""
+    first = table.column("path")[:1]
+    is_image, has_number = (pc.match_substring_regex(first, pattern) for pattern in (IMAGE_NAMES, _NUMBER))
+    return pc.any(pc.or_(pc.invert(is_image), has_number)).as_py() or False
+
+
+def _readings(lines: pa.Array) -> Iterator[tuple[pa.Array, str]]:
+    """Yield the lines of a list as they may be meant, with the expression that takes labels off them."""
+    for some in (lines, lines[1:]) if lines[0].as_py() == str(len(lines) - 1) else (lines,):
+        numbered = pc.all(pc.match_substring_regex(some, _NUMBER)).as_py()
+        for each in (some, pc.replace_substring_regex(some, _NUMBER, "")) if numbered else (some,):
+            yield each, _LABEL
+            yield each, _WORD_LABEL
+
+
+def _listed(lines: pa.Array, types: Types, labelled: str = _LABEL) -> pa.Table:
+    lines = pc.replace_substring_regex(lines, _QUOTED_PATH, r"\1\2")
     with_tabs = pc.any(pc.match_substring(lines, "\t")).as_py()
-    fields = pc.extract_regex(lines, _TAB_LABEL if with_tabs else _LABEL)
+    fields = pc.extract_regex(lines, _TAB_LABEL if with_tabs else labelled)
     if not with_tabs:  # "a photo 1.jpg" has a space and no label
         fields = pc.if_else(pc.match_substring_regex(lines, IMAGE_NAMES), pa.scalar(None, fields.type), fields)
     if fields.null_count == len(lines):
-        return pa.table({"path": _without_dot(lines)})
+        return pa.table({"path": lines})
     if fields.null_count:
         first, other = lines.filter(fields.is_null())[0].as_py(), lines.filter(fields.is_valid())[0].as_py()
         raise SourceError(
             f"{fields.null_count} of {len(lines)} lines have no label, such as {one_line(repr(first))}, and others "
-            f"have one, such as {one_line(repr(other))}; expected a label in each line or in none"
+            f"have one, such as {one_line(repr(other))}; expected a label in each line or in none; comments begin with "
+            "#, and a table with a header is CSV"
         )
     labels = unquoted(pc.struct_field(fields, "label"), "\t" if with_tabs else ",;")
     labels = labels if types is None or "label" in types else whole_numbers(labels)
-    return pa.table({"path": _without_dot(pc.struct_field(fields, "path")), "label": labels})
+    return pa.table({"path": pc.struct_field(fields, "path"), "label": labels})
 
 
-def _without_dot(paths: pa.Array) -> pa.Array:
-    """``./cats/1.jpg``, as `find` prints it, is ``cats/1.jpg``."""
-    return pc.replace_substring_regex(paths, r"^(\./+)+", "")
+def _check_one_label(table: pa.Table, types: Types) -> None:
+    """Raise SourceError where all labels of a list are rows of numbers: columns of a table without a header."""
+    if types is None or "label" in types or "label" not in table.column_names:
+        return
+    labels = table.column("label")
+    if pa.types.is_string(labels.type) or pa.types.is_large_string(labels.type):
+        if pc.all(pc.match_substring_regex(labels, _NUMBERS)).as_py():
+            first = " ".join(str(table.column(name)[0]) for name in ("path", "label"))
+            raise SourceError(
+                f"each line has several numbers behind its path, such as {one_line(repr(first))}; expected one label; "
+                "save columns as CSV, with a header such as path,label,x, or keep them as one text: --column-type "
+                "label:text"
+            )
 
 
 def _read_json(file: BinaryIO, _: Types) -> pa.Table:
@@ -312,34 +426,54 @@ _READERS: Mapping[str, Callable[[BinaryIO, Types], pa.Table]] = {
 }
 
 
+def _path_name(names: Sequence[str]) -> str | None:
+    """Return the name of the column of paths; None where there is none. Raises SourceError if it may be several."""
+    given = [name for name in PATH_NAMES if name in names] or [name for name in ID_NAMES if name in names]
+    if len(given) > 1 and "path" not in given:
+        raise SourceError(f"it has the columns {' and '.join(map(repr, given))}; rename the one of the paths to path")
+    return given[0] if given else None
+
+
 def _with_path(table: pa.Table) -> pa.Table:
     """The table with its column of paths named ``path``."""
     names = table.column_names
-    given = [name for name in PATH_NAMES if name in names]
-    if not given:
+    given = _path_name(names)
+    if given is None:
+        if {"images", "annotations"} <= {*names}:
+            raise SourceError(
+                "it is COCO's annotations, one object for all images; expected one for each image, in a line of its "
+                "own: docs/imports.md has the lines that make such a table"
+            )
         some = ", ".join(map(repr, names[:8])) + (", ..." if len(names) > 8 else "")
         raise SourceError(
             f"it has no path column (called {', '.join(PATH_NAMES[:-1])} or {PATH_NAMES[-1]}); it has "
             f"{some[:200] or 'none'}; rename the column of the paths to path"
         )
-    if "path" not in given and len(given) > 1:
-        raise SourceError(f"it has the columns {' and '.join(map(repr, given))}; rename the one of the paths to path")
-    return table.rename_columns(["path" if name == given[0] else name for name in names])
+    return table.rename_columns(["path" if name == given else name for name in names])
 
 
 def _check_columns(names: Sequence[str]) -> None:
     for name in names:
+        if names.count(name) > 1 and not name:
+            raise SourceError(f"it has {names.count(name)} columns without a name, which hold something; name them")
         if names.count(name) > 1:
             raise SourceError(f"it has the column {name!r} more than once")
         if name in INDEX_COLUMNS and name != "path":
             raise SourceError(f"the index has a column {name!r} of its own; rename yours")
 
 
-def _check_paths(paths: pa.ChunkedArray) -> None:
+def _check_named(paths: pa.ChunkedArray) -> None:
     if not pa.types.is_large_string(paths.type):
         raise SourceError(f"the path column holds {one_line(paths.type)}, expected strings")
-    if paths.null_count:
-        raise SourceError(f"{paths.null_count} of {len(paths)} rows have no path")
+    unnamed = pc.fill_null(pc.equal(pc.utf8_trim_whitespace(paths), ""), True)
+    if pc.any(unnamed).as_py():
+        raise SourceError(
+            f"{pc.sum(unnamed).as_py()} of {len(paths)} rows have no path, the first is row "
+            f"{pc.index(unnamed, True).as_py() + 1}"
+        )
+
+
+def _check_paths(paths: pa.ChunkedArray) -> None:
     unsafe = paths.filter(unsafe_paths(paths))
     if len(unsafe):
         raise SourceError(
@@ -347,15 +481,16 @@ def _check_paths(paths: pa.ChunkedArray) -> None:
         )
 
 
-def _relative(paths: pa.ChunkedArray, root: str | os.PathLike[str]) -> pa.ChunkedArray:
-    """Absolute paths below `root`, as given or with its links resolved, as relative ones. Others are unchanged."""
-    if not pa.types.is_large_string(paths.type):
-        return paths
-    for prefix in {os.path.join(folder, "") for folder in (os.path.abspath(root), os.path.realpath(root))}:
+def _relative(paths: pa.ChunkedArray, root: str | os.PathLike[str] | None) -> pa.ChunkedArray:
+    """Paths without the ``./`` that `find` prints in front; absolute ones below `root`, as given or with its links
+    resolved, as relative ones. Others are unchanged."""
+    for prefix in (
+        {os.path.join(folder, "") for folder in (os.path.abspath(root), os.path.realpath(root))} if root else ()
+    ):
         if is_utf8(prefix):
             inside = pc.starts_with(paths, prefix)
             paths = pc.if_else(inside, pc.utf8_slice_codeunits(paths, len(prefix)), paths)
-    return paths
+    return pc.replace_substring_regex(paths, r"^(?:\./+)+", "")
 
 
 def _without_repeats(table: pa.Table, repeated: Repeated) -> pa.Table:

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from presize.errors import SourceError, warn
 from presize.formatting import plural, printable
 from presize.options import SourceOptions
+from presize.sources.classes import class_numbers
 from presize.sources.columns import python_values
 from presize.sources.contents import Source, warn_left_out
 from presize.sources.source_files import Url
@@ -119,14 +120,19 @@ class FileTree:
         begin, end = self._span_below(folder)
         return [self.files_in(folder), range(self._begins[begin], self._begins[end])]
 
+    @property
+    def paths(self) -> pa.ChunkedArray:
+        """Those of all files."""
+        return self._files.column("path")
+
     def rows(self, parts: Iterable[range]) -> pa.Table:
         """Return ``path``, ``source_nbytes`` and ``source_mtime_ns`` of these rows."""
         slices = [self._files.slice(rows.start, len(rows)) for rows in parts]
         return pa.concat_tables([self._files.slice(0, 0), *slices])
 
 
-def list_tree(tree: FileTree, options: SourceOptions) -> Source:
-    """List the samples among the files of a tree.
+def list_tree(tree: FileTree, options: SourceOptions, images: str = "") -> Source:
+    """List the samples among the files of a tree, those in the folder `images` of it.
 
     With ``--labels none`` and in a source without class folders all files of the source, or of its splits, are samples
     without a label.
@@ -137,7 +143,7 @@ def list_tree(tree: FileTree, options: SourceOptions) -> Source:
     Warns:
         PresizeWarning: something was probably not meant.
     """
-    runs, classes = _classify(tree, options)
+    runs, classes = _classify(tree, options, images)
     if options.classes is not None and classes is None:
         raise SourceError(f"--classes needs class folders, or --labels; source {tree.root!r} has no folders of classes")
     samples = [(name, rows) for name, rows in runs if name is not None]
@@ -158,11 +164,11 @@ def list_tree(tree: FileTree, options: SourceOptions) -> Source:
         )
     warn_left_out(tree.root, "folder", tree.refused_folders)
     in_splits = options.split == "folders"
-    images = sum(map(claims_to_be_an_image, python_values(beside.column("path"))))
-    if images:
+    strays = sum(map(claims_to_be_an_image, python_values(beside.column("path"))))
+    if strays:
         folders = "its splits, and folders in them its classes" if in_splits else "its classes"
         warn(
-            f"source {tree.root!r} has folders, which become {folders}; {plural(images, 'image')} beside them belong "
+            f"source {tree.root!r} has folders, which become {folders}; {plural(strays, 'image')} beside them belong "
             "to none and are left out: move them into such a folder, or take all images without labels: --labels none"
         )
     by_folder = classes is not None and not in_splits
@@ -170,15 +176,15 @@ def list_tree(tree: FileTree, options: SourceOptions) -> Source:
     return Source(root, table, classes, Rejects.of(tree.rejects), tree.hidden, len(beside), by_folder)
 
 
-def _classify(tree: FileTree, options: SourceOptions) -> tuple[list[Run], tuple[str, ...] | None]:
+def _classify(tree: FileTree, options: SourceOptions, images: str) -> tuple[list[Run], tuple[str, ...] | None]:
     """Return the runs of all files, in dataset order, and the sorted names of the class folders, if there are any."""
     in_splits = options.split == "folders"
-    parents = tree.folders_in("") if in_splits else [""]
+    parents = tree.folders_in(images) if in_splits else [images]
     if not parents and not tree.refused_folders:
         raise SourceError(
             f"--split folders: source {tree.root!r} has no folders; expected one for each split, such as train and val"
         )
-    runs: list[Run] = [(None, tree.files_in(""))] if in_splits else []
+    runs: list[Run] = [(None, tree.files_in(images))] if in_splits else []
     if options.labels == "none":
         return [*runs, *(("", rows) for parent in parents for rows in tree.files_below(parent))], None
     by_split = {parent: tree.folders_in(parent) for parent in parents}
@@ -222,11 +228,11 @@ def _name(folder: str) -> str:
 
 def _class_numbers(names: list[str], classes: tuple[str, ...]) -> npt.NDArray[np.int32]:
     """Return the positions of class folders in the class list. Raises SourceError when one is not in it."""
-    number = {name: i for i, name in enumerate(classes)}
-    unknown = sorted(set(names) - number.keys())
+    number_of = class_numbers(names, classes)
+    unknown = sorted(set(names) - number_of.keys())
     if unknown:
         raise SourceError(
-            f"class folder {unknown[0]!r} ({len(unknown)} such) is not in the class list of {len(number)} names; "
-            "add it to the list or move the folder away"
+            f"class folder {unknown[0]!r} ({len(unknown)} such) is not in the class list of {len(classes)} names, such "
+            f"as {classes[0]!r}; add it to the list or move the folder away"
         )
-    return np.array([number[name] for name in names], np.int32)
+    return np.array([number_of[name] for name in names], np.int32)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -16,6 +17,8 @@ IMAGE_SUFFIXES = frozenset(
 """Suffixes of names that claim to be an image. They decide whether a file that is none counts as rejected or as
 skipped, never what is stored."""
 
+IMAGE_NAMES = rf"(?i)({'|'.join(map(re.escape, sorted(IMAGE_SUFFIXES)))})$"
+"""A regular expression for names that end with one of them."""
 
 CRASH = "CrashError"
 """The error of files that ended the process which decoded them."""

@@ -33,9 +33,13 @@ MASK = Companion("mask", "masks/{stem}.png")
         ("{dir}/{stem}_mask.png", "a/b/1.tar_mask.png"),
         ("{{{stem}}}/x", "{1.tar}/x"),
         ("same.png", "same.png"),
+        ("masks/{subdir}/{stem}.png", "masks/b/1.tar.png"),
+        ("masks/{subdir}/{stem%.tar}_mask.png", "masks/b/1_mask.png"),
+        ("{dir%/b}/masks/{name%.tar.gz}.png", "a/masks/1.png"),
+        ("{dir}/{stem%_img}.png", None),
     ],
 )
-def test_a_pattern_names_the_companion_of_a_path(pattern: str, path: str) -> None:
+def test_a_pattern_names_the_companion_of_a_path(pattern: str, path: str | None) -> None:
     table = pa.table({"path": pa.array(["a/b/1.tar.gz"], pa.large_string())})
     assert companion_paths(Companion("mask", pattern), table).to_pylist() == [path]
 
@@ -44,7 +48,9 @@ def test_a_pattern_names_the_companion_of_a_path(pattern: str, path: str) -> Non
     images=st.lists(
         st.lists(st.text("ab.é\n ", min_size=1, max_size=4), min_size=1, max_size=3), min_size=1, max_size=5
     ),
-    pattern=st.lists(st.sampled_from(["{stem}", "{dir}", "{name}", "x", "/y/", "{{", "}}"]), min_size=1, max_size=4),
+    pattern=st.lists(
+        st.sampled_from(["{stem}", "{dir}", "{subdir}", "{name}", "x", "/y/", "{{", "}}"]), min_size=1, max_size=4
+    ),
 )
 def test_a_pattern_is_filled_as_format_fills_it(images: list[list[str]], pattern: list[str]) -> None:
     text = "p/" + "".join(pattern)
@@ -54,7 +60,8 @@ def test_a_pattern_is_filled_as_format_fills_it(images: list[list[str]], pattern
     for path in written:
         folder, _, name = path.rpartition("/")
         stem, dot, _ = name.rpartition(".")
-        filled = text.format(stem=stem if dot and stem else name, dir=folder, name=name)
+        below = folder.partition("/")[2]
+        filled = text.format(stem=stem if dot and stem else name, dir=folder, name=name, subdir=below)
         while "//" in filled:
             filled = filled.replace("//", "/")
         expected.append(filled)
@@ -70,7 +77,7 @@ def test_a_pattern_is_filled_as_format_fills_it(images: list[list[str]], pattern
         ("mask=", "pair: expected a path from the source for mask, got ''"),
         ("mask=/etc/{stem}", "pair: expected a path from the source for mask, got '/etc/"),
         ("mask=../{stem}", "pair: expected a path from the source for mask, got"),
-        ("mask={file}", r"\{file\} in '\{file\}' is none of \{stem\}, \{dir\} and \{name\}"),
+        ("mask={file}", r"\{file\} in '\{file\}' is none of \{stem\}, \{dir\}, \{subdir\} and \{name\}"),
         ("mask={stem", r"\{ in '\{stem' is none of"),
     ],
 )

@@ -70,15 +70,42 @@ NOT_TEXT = "its label is not UTF-8 text; it looks like a "
 LABELS = {"labels": "t.csv"}
 NO_CLASSES = "--classes needs a label column of strings"
 CATS = ("cats/0.jpg", "dogs/0.jpg")
+SEVERAL = ("two.jpg", "two.png", "deep/1.jpg", "\xe9\xe9.jpg", "e\u0301e\u0301.jpg")
 NO_PATH: list[tuple[str, str, str]] = [
     ("gone.jpg", "'gone.jpg' does not exist", "there is none"),
-    ("cats\\0.jpg", "'cats\\\\0.jpg' does not exist; expected / between folders, not a backslash", "a backslash"),
-    ("Cats/0.jpg", "'Cats/0.jpg' does not exist", "case counts"),
+    (
+        "far\\0.jpg",
+        "'far\\\\0.jpg' does not exist; expected a path from the source with / between folders, such as",
+        "",
+    ),
+    (
+        "D:\\far\\x.jpg",
+        "'D:\\\\far\\\\x.jpg' does not exist; expected a path from the source with / between",
+        "a drive",
+    ),
+    (
+        "/etc/passwd",
+        "'/etc/passwd' does not exist; expected a path from the source with / between folders",
+        "elsewhere",
+    ),
+    ("../raw/dogs/0.jpg", "'../raw/dogs/0.jpg' leads out of the source; there is 'dogs/0.jpg'", "out and in again"),
+    ("/home/me/raw/dogs/0.jpg", "'/home/me/raw/dogs/0.jpg' does not exist; there is 'dogs/0.jpg'", "another machine"),
+    ("Dogs/0.jpg", "'Dogs/0.jpg' does not exist; there is 'dogs/0.jpg', and case counts", "case counts"),
+    ("dogs/0.JPG", "'dogs/0.JPG' does not exist; there is 'dogs/0.jpg', and case counts", "case counts"),
+    ("dogs%2F0.jpg", "'dogs%2F0.jpg' does not exist; there is 'dogs/0.jpg'", "a URL's escapes are not decoded"),
+    ("two", "'two' does not exist; there are 'two.jpg' and 'two.png'", "which of the two?"),
+    (
+        "e\u0301\xe9",
+        r"; there are 'e\u0301e\u0301.jpg' and '\xe9\xe9.jpg', and this is 'e\u0301\xe9'",
+        "which of the two?",
+    ),
+    ("1.jpg", "'1.jpg' does not exist; there is 'deep/1.jpg'", "in another folder"),
     ("broken.jpg", "'broken.jpg' does not exist", "a link to nothing"),
     ("loop.jpg", "'loop.jpg' cannot be looked at: Too many levels", "a link to itself"),
     ("cats/0.jpg/1.jpg", "'cats/0.jpg/1.jpg' cannot be looked at: Not a directory", "below a file"),
     ("x" * 256, "xxx' cannot be looked at: File name too long", "no file system has it"),
     ("cats", "'cats' is not a file", "a folder"),
+    ("cats/", "'cats/' is not a file", "a folder"),
     ("pipe", "'pipe' is not a file", "opening it would wait for ever"),
     ("zero", "'zero' is a link out of the source; use --follow-links", "a device, outside"),
     ("out.jpg", "'out.jpg' is a link out of the source; use --follow-links", "a file outside"),
@@ -95,7 +122,7 @@ LINKS = (
 
 def listing(path: str) -> Make:
     """A table of three paths, of which the first can be used."""
-    listed = table(f"path\ncats/0.jpg\n{path}\nalso gone\n", *CATS, "../far/1.jpg", *LINKS)
+    listed = table(f"path\ncats/0.jpg\n{path}\nalso gone\n", *CATS, *SEVERAL, "../far/1.jpg", *LINKS)
 
     def write(folder: Path) -> Path:
         source: Path = listed(folder)
@@ -113,7 +140,7 @@ REFUSED: list[tuple[Make, dict[str, Any], str, str]] = [
     (files("1.jpg", "2.jpg", "thumbs/"), {}, "no files (2 beside the class folders)", "a stray empty folder"),
     (files("a/1\n.jpg -> /dev"), {}, r"1 refused, the first is 'a/1\n.jpg', a link out", "refused files alone"),
     (files("ant/1", "be\ne/1", "cow/1"), {"classes": ["ant"]},
-     r"class folder 'be\ne' (2 such) is not in the class list of 1 names", "no such class"),
+     r"class folder 'be\ne' (2 such) is not in the class list of 1 names, such as 'ant'", "no such class"),
     (files("1.jpg"), {"classes": ["ant"]}, "--classes needs class folders", "a flat folder"),
     (files("a/1"), {"classes": "classes.txt"}, "the text 'classes.txt'", "the name of a file is not a list"),
     (files("a/1"), {"classes": ["a", "b", "a"]}, "classes: expected each name once, got 'a' 2 times", "which?"),

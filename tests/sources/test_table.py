@@ -129,7 +129,15 @@ READ: list[tuple[str, str, dict[str, list[Any]], str]] = [
     ("a.txt", "a b.jpg\n,c\n", {"path": ["a b.jpg", ",c"]}, "spaces and commas are part of a name"),
     ("a.txt", '"a".jpg\n', {"path": ['"a".jpg']}, "so are quotes"),
     ("a.txt", "cat 1\ncat 2\n", {"path": ["cat 1", "cat 2"]}, "a name without the suffix of an image has no label"),
-    ("a.txt", "./c/a.jpg\n././/b.jpg\n", {"path": ["c/a.jpg", "b.jpg"]}, "as find prints them"),
+    *((f"a.{suffix}", text, {"path": ["c/a.jpg", "b.jpg"]}, "as find prints them") for suffix, text in (
+        ("txt", "./c/a.jpg\n././/b.jpg\n"), ("csv", "path\n./c/a.jpg\n././/b.jpg\n"),
+        ("jsonl", '{"path": "./c/a.jpg"}\n{"path": "././/b.jpg"}\n'))),
+    ("a.txt", "# ours: a.jpg\n#Image CLASS\na.jpg 1\n#b.jpg 2\n", {"path": ["a.jpg", "#b.jpg"], "label": [1, 2]},
+     "a line that begins with # is a comment, unless that is the name of an image"),
+    ("a.csv", "path,n,,\na,1,,\nb,2,,\n", {"path": ["a", "b"], "n": [1, 2]}, "empty columns behind the last"),
+    ("a.csv", ",path\n0,a\n", {"": [0], "path": ["a"]}, "one that pandas writes in front"),
+    ("a.csv", "id,breed\n0,x\n1,y\n", {"path": ["0", "1"], "breed": ["x", "y"]}, "Kaggle's ids are paths"),
+    ("a.csv", "path,id\na,7\n", {"path": ["a"], "id": [7]}, "where no column is called path"),
     ("a.txt", "a.jpg 3\nb.JPEG 12\n", {"path": ["a.jpg", "b.JPEG"], "label": [3, 12]}, "numbers, as ImageNet's"),
     ("a.txt", "a.jpg,3\nb.png, -1\n", {"path": ["a.jpg", "b.png"], "label": [3, -1]}, "a comma between"),
     ("a.txt", "a.jpg x\nb.png 2\n", {"path": ["a.jpg", "b.png"], "label": ["x", "2"]}, "one text makes all text"),
@@ -302,7 +310,7 @@ TIMES = [
     (pa.array([0], pa.timestamp("s", tz="Mars/Olympus")), "an unknown time zone"),
 ]
 
-ELSEWHERE = ["/etc/passwd", "../a", "a/../../b", "..", ".", "./a", "a/./b", "a//b", "a/", "/", "a\0b", "\n/.."]
+ELSEWHERE = ["/etc/passwd", "../a", "a/../../b", "..", ".", "a/./b", "a//b", "a/", "/", "a\0b", "\n/.."]
 NOT_UTF8 = pa.Array.from_buffers(pa.string(), 1, pa.array([b"\xff"]).buffers())
 MAP = pa.array([[("key", 1)]], pa.map_(pa.string(), pa.int64()))
 GARBAGE = bytes(range(256)) * 64
@@ -322,7 +330,7 @@ REFUSED = [
     (file("labels.parquet", b"PAR1" + GARBAGE + b"PAR1"), "Parquet file size", "a bad footer"),
     (csv(GARBAGE), "labels.csv': ", "not CSV"),
     (csv(b""), "Empty CSV file", "nothing at all"),
-    (csv(bytes(5000)), "CSV", "zeros"),
+    (csv(bytes(5000)), "it is UTF-16 text, or none", "zeros"),
     (csv("path,n\na,1\nb,2,\x1b[31m\n"), r"Expected 2 columns, got 3: b,2,\x1b[31m", "terminal codes stay text"),
     (csv(b"path,n\n\xff,1\n"), "column 'path' is not UTF-8 text; save the table as UTF-8", "Latin-1"),
     (csv(b"path,label\na,caf\xe9\n"), "column 'label' is not UTF-8 text", "Latin-1 in labels"),
@@ -336,8 +344,20 @@ REFUSED = [
     (csv("path,n,n\na,1,2\n"), "it has the column 'n' more than once", "which of the two?"),
     (csv("path,path\na,b\n"), "it has the column 'path' more than once", "which of the two?"),
     (csv("Path;n\na;2\n"), "it has 'Path', 'n'; rename the column of the paths to path", "by the likeliest separator"),
-    (csv("path;n\na;1\n;2\n"), "'' is not a relative path inside the source", "an empty path at the end"),
-    (csv("path,n\n,1\na,2\n"), "'' is not a relative path inside the source", "an empty path"),
+    (csv("path;n\na;1\n;2\n"), "1 of 2 rows have no path, the first is row 2", "an empty path at the end"),
+    (csv("path,n\n,1\na,2\n,3\n"), "2 of 3 rows have no path, the first is row 1", "an empty path"),
+    (csv("path,n\na,1\n  ,2\n"), "1 of 2 rows have no path, the first is row 2", "a path of blanks"),
+    *((file(f"labels.{suffix}", "path,label\ncats/1.jpg,cat\n".encode(code)),
+       "it is UTF-16 text, or none; save it as UTF-8", "a spreadsheet's Unicode text")
+      for suffix in ("csv", "tsv", "txt", "jsonl") for code in ("utf-16", "utf-16-le", "utf-16-be")),
+    (csv("path,label,,\na,1,x,\nb,2,,y\n"), "it has 2 columns without a name, which hold something; name", "which?"),
+    (csv("id,image\n1,a\n"), "columns 'image' and 'id'; rename the one of the paths to path", "which of the two?"),
+    (json_lines('{"images": [], "annotations": [], "categories": []}\n'),
+     "it is COCO's annotations, one object for all images; expected one for each image, in a line of its own: docs/imp",
+     "instances_val2017.json"),
+    (txt("3\na.jpg 1\nb.jpg 2\n"), "1 of 3 lines have no label, such as '3'", "a count of lines that is another"),
+    (txt("a.jpg -1  1 1\nb.jpg  1 -1 1\n"), "each line has several numbers behind its path, such as 'a.jpg -1  1 1'; "
+     "expected one label; save columns as CSV, with a header such as path,label,x, or", "CelebA's attributes"),
     (json_lines(""), "no path column (called path, filename or file_name); it has none", "nothing at all"),
     (json_lines("\n \n"), "no path column (called path, filename or file_name); it has none", "blank lines"),
     (json_lines("{}\n{}\n"), "no path column (called path, filename or file_name); it has none", "no keys"),
@@ -353,9 +373,9 @@ REFUSED = [
     (json_lines('{"path": "a", "\\ud800": 1}\n'), "it is not UTF-8 text", "half an emoji as a name"),
     (json_lines('{"path": 5}\n'), "the path column holds int64, expected strings", "numbers as paths"),
     (json_lines('{"path": null}\n'), "the path column holds null, expected strings", "no path at all"),
-    (json_lines('{"path": "a"}\n{"n": 1}\n'), "1 of 2 rows have no path", "a row without a path"),
+    (json_lines('{"path": "a"}\n{"n": 1}\n'), "1 of 2 rows have no path, the first is row 2", "no path"),
     (columns(path=[1.5]), "the path column holds double, expected strings", "numbers as paths"),
-    (columns(path=["a", None, None]), "2 of 3 rows have no path", "nulls as paths"),
+    (columns(path=["a", None, None]), "2 of 3 rows have no path, the first is row 2", "nulls as paths"),
     (columns(path=["a", "b", "a", "c", "b", "a"]), "2 paths are listed more than once, the first is 'a', 3 t", "twice"),
     (columns(path=["a\n", "a\n"]), r"the first is 'a\n', 2 times", "a name that breaks lines"),
     (columns(path=[{"\n": 1}]), r"the path column holds struct<\n: int64>, expected strings", "structs as paths"),

@@ -1,0 +1,198 @@
+"""Finds the files that the paths of a table mean, however they are spelled."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from array import array
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import NamedTuple
+from urllib.parse import unquote
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from presize.sources.columns import python_values
+from presize.sources.folder import LookUp, Refuse
+from presize.store.filenames import is_safe
+from presize.store.rejects import claims_to_be_an_image
+
+NamesIn = Callable[[str], Iterable[str]]
+"""Returns the names in a folder, "" for the source: those of folders end with a slash. What is no folder has none."""
+
+_DRIVE = re.compile(r"[A-Za-z]:(?=[/\\])")
+_FOLDERS_TRIED = 100
+"""How many folders of a source a hint looks into."""
+
+
+class _Names(NamedTuple):
+    """The names in one folder, by what they have in common: folders by their name, files by that without its suffix."""
+
+    folders: dict[str, list[str]]
+    files: dict[str, list[str]]
+
+
+def _nfc(name: str) -> str:
+    return unicodedata.normalize("NFC", name)
+
+
+def _caseless(name: str) -> str:
+    return _nfc(name).casefold()
+
+
+def plain(text: str) -> str:
+    """Return a path from the source in its plainest spelling.
+
+    >>> plain(r"./cats//1.jpg "), plain("/cats/1.jpg"), plain(r"C:\\cats\\1.jpg")
+    ('cats/1.jpg', 'cats/1.jpg', 'cats/1.jpg')
+    """
+    parts = re.split(r"[/\\]", _DRIVE.sub("", text.strip(), count=1))
+    return "/".join(part for part in parts if part not in ("", "."))
+
+
+class Spellings:
+    """The files of a source by other spellings of their paths.
+
+    A path is tried as it is, then without ``./``, slashes and a drive in front and blanks around it, with slashes for
+    backslashes. A name fits a file in another Unicode normalization, and one whose suffix alone it lacks; images go
+    before other files. Letters of another case, and ``%20``, are other names. What is found is inside the source: it
+    consists of listed names.
+
+    Args:
+        names_in: lists a folder; None where nothing can be listed, such as a web server.
+        alike: brings names that count as one to one form.
+    """
+
+    def __init__(self, names_in: NamesIn | None, alike: Callable[[str], str] = _nfc) -> None:
+        self._names_in = names_in
+        self._alike = alike
+        self._listed: dict[str, _Names] = {}
+
+    def find(self, text: str) -> list[str]:
+        """Return the paths of the files that a text may mean: none, one, or several."""
+        for path in dict.fromkeys((text, plain(text))):
+            *folders, name = path.split("/")
+            above = [""]
+            for folder in folders:
+                above = [f"{each}{found}/" for each in above for found in self._folders(each, folder)]
+            found = [f"{each}{file}" for each in above for file in self._files(each, name)]
+            if found:
+                return found
+        return []
+
+    def fits(self, text: str) -> bool:
+        """Return whether there is one file that a text means."""
+        return self._names_in is not None and len(self.find(text)) == 1
+
+    def spelled(self, text: str | None) -> str | None:
+        """Return the path of the one file that a text means, as the source spells it; else the text, in plain spelling
+        if it is no path."""
+        found = self.find(text) if text is not None and self._names_in is not None else []
+        if text is None or len(found) == 1:
+            return found[0] if found else None
+        return text if is_safe(text) and self._names_in is not None else plain(text)
+
+    def hint(self, text: str) -> str:
+        """Return what an error adds about a path without a file, such as "; there is 'cats/1.jpg'"."""
+        if self._names_in is None:
+            return ""
+        found = self.find(text)[:2]
+        if not found:
+            found = next(filter(None, map(Spellings(self._names_in, _caseless).find, self._guesses(plain(text)))), [])[
+                :1
+            ]
+        if not found:
+            is_plain = text == plain(text)
+            return "" if is_plain else "; expected a path from the source with / between folders, such as cats/1.jpg"
+        looks = [_nfc(path) for path in (text, *found)]
+        if len({*looks}) < len(looks):
+            return (
+                f"; there {'are' if len(found) > 1 else 'is'} {' and '.join(map(ascii, found))}, and this is {text!a}"
+            )
+        same = ", and case counts" if plain(text) != found[0] and _caseless(plain(text)) == _caseless(found[0]) else ""
+        return f"; there {'are' if len(found) > 1 else 'is'} {' and '.join(map(repr, found))}{same}"
+
+    def _guesses(self, path: str) -> Iterator[str]:
+        """Yield what a path may have been meant to be: in other folders, or with its escapes decoded."""
+        parts = path.split("/")
+        yield from ("/".join(parts[first:]) for first in range(len(parts)))
+        yield plain(unquote(path))
+        folders = (name for names in self._in("").folders.values() for name in names)
+        yield from (f"{folder}/{path}" for folder in islice(folders, _FOLDERS_TRIED))
+
+    def _files(self, folder: str, name: str) -> list[str]:
+        """The files that a name means: of that name, of one that is alike, or of that stem."""
+        files, alike = self._in(folder).files, self._alike(name)
+        named = files.get(self._alike(_stem(name)), [])
+        if name in named:
+            return [name]
+        found = [file for file in named if self._alike(file) == alike] or files.get(alike, [])
+        return (list(filter(claims_to_be_an_image, found)) or found) if len(found) > 1 else found
+
+    def _folders(self, folder: str, name: str) -> list[str]:
+        found = self._in(folder).folders.get(self._alike(name), [])
+        return [name] if name in found else found
+
+    def _in(self, folder: str) -> _Names:
+        """The names in a folder, which ends with a slash unless it is the source."""
+        if folder not in self._listed and self._names_in is not None:
+            names = _Names(defaultdict(list), defaultdict(list))
+            for name in sorted(self._names_in(folder)):
+                if name.endswith("/"):
+                    names.folders[self._alike(name[:-1])].append(name[:-1])
+                else:
+                    names.files[self._alike(_stem(name))].append(name)
+            self._listed[folder] = names
+        return self._listed[folder]
+
+
+def _stem(name: str) -> str:
+    stem, _, _ = name.rpartition(".")
+    return stem or name
+
+
+def look_up_spelled(
+    paths: pa.ChunkedArray, look_up: LookUp, spellings: Spellings, refuse: Refuse
+) -> tuple[pa.ChunkedArray, npt.NDArray[np.int64]]:
+    """Return the paths of the files that a table lists, as the source spells them, with their sizes and times.
+
+    Args:
+        paths: large_string, as the table has them; null where there is none.
+        look_up: finds the files, or the objects, of paths that are spelled as the source does.
+        spellings: of the files in the source.
+        refuse: is called for each path that is no file.
+    """
+    missing = array("q")
+    facts = look_up(paths, lambda row, *_: missing.append(row))
+    if not missing:
+        return paths, facts
+    rows = np.frombuffer(missing, np.int64)
+    texts = paths.take(pa.array(rows))
+    spelled = pa.chunked_array([pa.array(map(spellings.spelled, python_values(texts)), pa.large_string())])
+    facts[rows] = look_up(spelled, lambda at, _, why: refuse(missing[at], texts[at].as_py() or "", why))
+    is_missing = np.zeros(len(paths), np.bool_)
+    is_missing[rows] = True
+    found = pc.replace_with_mask(paths.combine_chunks(), is_missing, spelled.combine_chunks())
+    return pa.chunked_array([found]), facts
+
+
+def names_of(paths: Iterable[str]) -> NamesIn:
+    """Return what lists the folders of a tree of these files. They are gone through once, when it is first called."""
+    folders: defaultdict[str, set[str]] = defaultdict(set)
+
+    def names_in(folder: str) -> Iterable[str]:
+        if not folders:
+            for path in paths:
+                while path:
+                    above = path[: path.rstrip("/").rfind("/") + 1]
+                    if path[len(above) :] in folders[above]:
+                        break
+                    folders[above].add(path[len(above) :])
+                    path = above
+        return folders.get(folder, ())
+
+    return names_in

@@ -1,0 +1,44 @@
+"""Paths in other spellings: what they mean, and that nothing outside of the source is ever meant."""
+
+from __future__ import annotations
+
+import unicodedata
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from presize.sources.spellings import Spellings, names_of, plain
+
+PARTS = st.text("aAé\u0301. \\-1", min_size=1, max_size=3).filter(lambda part: part not in (".", ".."))
+PATHS = st.lists(PARTS, min_size=1, max_size=3).map("/".join)
+FILES = st.lists(PATHS, min_size=1, max_size=8, unique=True)
+
+
+@given(files=FILES, text=PATHS | st.text("aé/.\\: \0", max_size=8))
+def test_a_text_means_files_that_there_are(files: list[str], text: str) -> None:
+    folders = {path[:at] for path in files for at, letter in enumerate(path) if letter == "/"}
+    found = Spellings(names_of(files)).find(text)
+    assert {*found} <= {*files}
+    if text in files and text not in folders:
+        assert found == [text], "the name as it is goes before all others"
+
+
+@given(files=FILES, data=st.data())
+def test_the_spelling_of_one_file_is_that_file(files: list[str], data: st.DataObject) -> None:
+    files = [path for path in files if path == plain(path)]
+    alike = [unicodedata.normalize("NFC", path) for path in files]
+    if len({*alike}) < len(files) or not files:
+        return
+    path = data.draw(st.sampled_from(files))
+    form = data.draw(st.sampled_from(["NFC", "NFD"]))
+    before = data.draw(st.sampled_from(["", "/", "./", ".//", "C:/", "\\", "C:\\"]))
+    text = before + unicodedata.normalize(form, path).replace("/", data.draw(st.sampled_from(["/", "//", "/./", "\\"])))
+    if any(each != path and plain(each) == plain(text) for each in files):
+        return
+    assert path in Spellings(names_of(files)).find(text)
+
+
+@given(files=FILES, text=st.text("aA/é.\\% 2eF", max_size=12))
+def test_a_hint_is_part_of_a_line(files: list[str], text: str) -> None:
+    hint = Spellings(names_of(files)).hint(text)
+    assert hint == "" or (hint.startswith("; ") and hint.isprintable())
