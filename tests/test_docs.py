@@ -26,11 +26,14 @@ from foreign import write_sources
 from paired import write_pairs
 from presize.builder.run import build_dataset
 from presize.cli import cli
+from presize.options import Companion, SourceOptions
 from presize.sources.sample import SampleOptions, make_samples
+from presize.sources.scan import scan
 from presize.store.dataset import Dataset
 from presize.store.index import INDEX_COLUMNS
 from presize.store.manifest import read_manifest
 from processes import run_command
+from published import BIRDS, write_layouts, write_lists
 
 ROOT = Path(__file__).parent.parent
 QUICKSTART = ROOT / "docs" / "quickstart.md"
@@ -298,6 +301,65 @@ def test_commands_that_measure_run_as_written(name: str, place: Path) -> None:
 @pytest.mark.parametrize("page", WITH_PROGRAMS, ids=lambda page: page.name)
 def test_programs_run_as_written(page: Path, place: Path) -> None:
     run_programs(page, place)
+
+
+@pytest.mark.slow
+def test_published_lists_are_built_by_the_lines_of_the_page(tmp_path: Path) -> None:
+    write_lists(tmp_path)
+    scripts = [*blocks(ROOT / "docs" / "data.md", "bash"), *blocks(ROOT / "docs" / "pairs.md", "bash")]
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    ran = run_command(["bash", "-e"], timeout_s=300, stdin="".join(scripts), env={"PATH": path}, cwd=tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    assert "rejected" not in ran.stdout
+    found = {path.parent.name: Dataset(path.parent) for path in tmp_path.glob("*/manifest.json")}
+    columns = {name: [*data.index.schema.names] for name, data in found.items()}
+    birds = ("001.Black_footed_Albatross", "002.Laysan_Albatross")
+    assert {name: data.manifest.classes for name, data in found.items()} == {
+        "PLACES": None, "FOOD": ("apple_pie", "waffles"), "CUB": birds, "CUB_SPLIT": birds, "PETS": None,
+        "CELEBA": None, "DOGS": ("boston_bull", "dingo"), "PLANES": None, "VOC": None,
+    }  # fmt: skip
+    labels = {name: data.column("label").to_pylist() for name, data in found.items() if "label" in columns[name]}
+    assert labels == {name: [0, 1] for name in ("PLACES", "FOOD", "CUB", "CUB_SPLIT", "DOGS")} | {
+        "PETS": [1, 5], "PLANES": [1, -1],
+    }  # fmt: skip
+    assert found["CUB_SPLIT"].column("split").to_pylist() == ["test", "train"]
+    assert found["CELEBA"].column("Male").to_pylist() == [1, -1]
+    assert found["VOC"].column("path").to_pylist() == [
+        f"JPEGImages/{photo}.jpg" for photo in ("2007_000032", "2008_000008")
+    ]
+    assert found["VOC"].companions == ("mask",)
+
+
+LAYOUTS = re.findall(r"^\| (.*) \| `(.*--pair .*)` \|$", (ROOT / "docs" / "pairs.md").read_text("utf-8"), re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def layouts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    write_layouts(folder := tmp_path_factory.mktemp("layouts"))
+    return folder
+
+
+@pytest.mark.parametrize(("files", "options"), LAYOUTS, ids=[options for _, options in LAYOUTS])
+def test_the_options_of_a_layout_pair_its_images(files: str, options: str, layouts: Path) -> None:
+    name = re.split(r"[:/\]]", files.strip("`["))[0].strip("`")
+    given = shlex.split(options)
+    value = {flag: given[given.index(flag) + 1] for flag in ("--labels", "--split", "--pair") if flag in given}
+    labels = layouts / value["--labels"] if value.get("--labels", "none") != "none" else value.get("--labels")
+    source = scan(
+        layouts / name, SourceOptions(labels, split=value.get("--split")), companions=[Companion.parse(value["--pair"])]
+    )
+    paths = [path for path in source.table.column("path").to_pylist() if not path.endswith(".mat")]
+    assert len(paths) == 2
+    assert [path for path in paths if re.search(r"mask|seg|Segm|gtFine|annot|parts", path)] == []
+    assert {reject.error for reject in source.rejects} <= {"NotAnImageError"}
+    if "--split" in value:
+        assert source.table.column("split").to_pylist() in (["train", "val"], ["training", "validation"])
+    classes = {
+        "a": ("a", "b"),
+        "CUB": tuple(bird.split("/")[0] for bird in BIRDS),
+        "presize export --to folder": ("cats", "dogs"),
+    }
+    assert source.classes == classes.get(name)
 
 
 CLUSTERS = ROOT / "docs" / "clusters.md"

@@ -29,12 +29,12 @@ from presize.sources.contents import Source
 from presize.sources.folder import resolve, walk_folder
 from presize.sources.recognize import check_options, recognize
 from presize.sources.source_files import Url, starts_like_an_image
-from presize.sources.splits import with_splits
+from presize.sources.splits import folder_at, with_splits
 from presize.sources.table import is_list, list_table
 from presize.sources.tree import list_tree
 from presize.store.rejects import IMAGE_NAMES
 
-IMAGES = {"image", "images", "img", "imgs", "jpegimages", "leftimg8bit"}
+IMAGES = {"image", "images", "img", "imgs", "leftimg8bit"}
 """Names of folders that probably hold all images, and are no class."""
 
 
@@ -116,14 +116,19 @@ def scan_images(root: str | os.PathLike[str]) -> Source:
 
 
 def _warn_of_companions(source: Source) -> None:
-    """Warn of a class that is named like a folder of all images, beside others."""
-    names = source.classes or ()
-    root = next((name for name in names if name.lower() in IMAGES), None)
-    if root is not None and len(names) > 1:
-        other = next(name for name in names if name != root)
+    """Warn of a class that is named like the folder of all images, where another has the same folders in it."""
+    root = next((name for name in source.classes or () if name.lower() in IMAGES), None)
+    if root is None:
+        return
+    paths = source.table.column("path")
+    folders = pa.table({"name": folder_at(paths, 0), "inner": folder_at(paths, 1)}).group_by(["name", "inner"])
+    rows = [row for row in folders.aggregate([]).to_pylist() if row["inner"] is not None]
+    inner = {row["inner"] for row in rows if row["name"] == root}
+    other = next((row["name"] for row in rows if row["name"] != root and row["inner"] in inner), None)
+    if other is not None:
         warn(
-            f"source {str(source.root)!r} holds {', '.join(names[:4])}: they become its classes; if {other} holds "
-            f"masks of the images in {root}, add --pair mask={other}/{{subdir}}/{{stem}}.png, else build {root} alone"
+            f"source {str(source.root)!r} has the same folders in {root} and {other}, which become classes; if {other} "
+            f"holds masks of {root}, add --pair mask={other}/{{subdir}}/{{stem}}.png, else build {root} alone"
         )
 
 

@@ -108,18 +108,23 @@ _BATCH = 256
 def write_folder(exported: Exported, out: Path, on_image: Callable[[], None]) -> None:
     """Write a file for each image into `out`, and a folder for each class, whether or not it has images.
 
-    With companions, images and each of those have a folder of their own, such as ``out/image`` and ``out/mask``.
+    With companions, images and each of those have a folder of their own, such as ``out/image`` and ``out/mask``, as
+    ``--pair mask=mask/{subdir}/{stem}.png`` reads them; a folder that held all images in the source is left out.
 
     Raises:
         OSError: a file cannot be written.
         DatasetError: a record is damaged.
     """
     folders = exported.all_files() if exported.companions else {"": exported.images}
+    classes = exported.dataset.manifest.classes or ()
+    first, second = (_parts_at(exported.images.names, depth) for depth in (0, 1))
+    leave_out = bool(exported.companions) and len(first) == 1 and first.isdisjoint(classes) and second.issubset(classes)
     for folder, files in folders.items():
         root = out / folder
         root.mkdir(parents=True, exist_ok=True)
         for start in range(0, len(files.names), _BATCH):
             names = files.names.slice(start, _BATCH).to_pylist()
+            names = [name.partition("/")[2] for name in names] if leave_out else names
             for i, content in files.contents(range(start, start + len(names))):
                 file = root / names[i]
                 file.parent.mkdir(parents=True, exist_ok=True)
@@ -127,9 +132,15 @@ def write_folder(exported: Exported, out: Path, on_image: Callable[[], None]) ->
                     new.write(content)
                 if files is exported.images:
                     on_image()
-        for name in exported.dataset.manifest.classes or ():
+        for name in classes:
             if is_safe(name):
                 (root / name).mkdir(parents=True, exist_ok=True)
+
+
+def _parts_at(names: pa.ChunkedArray, depth: int) -> set[str]:
+    """Return the parts at a depth of paths: their first folders at 0, and so on."""
+    parts = pc.replace_substring_regex(names, rf"(?s)^(?:[^/]*/){{{depth}}}([^/]*).*$", r"\1")
+    return {*parts.unique().to_pylist()}
 
 
 def write_tars(exported: Exported, out: Path, on_image: Callable[[], None]) -> None:

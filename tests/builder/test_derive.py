@@ -188,6 +188,14 @@ def test_the_samples_that_are_listed_are_taken_in_the_order_of_the_dataset(datas
     assert new.manifest.left_out["rejected"] == 0
 
 
+@pytest.mark.parametrize("spell", ["./{}", "/{}", "{} ", "C:/{}"])
+def test_a_sample_is_listed_in_any_spelling(spell: str, dataset: Path, tmp_path: Path) -> None:
+    paths = [path for path, _ in stored(dataset)]
+    listed = [spell.format(paths[20]), spell.format(paths[3]).replace("/", "\\"), paths[5].rpartition(".")[0]]
+    new = derived(dataset, tmp_path / "new", only=listed)
+    assert [new.path(i) for i in range(len(new))] == [paths[3], paths[5], paths[20]]
+
+
 JOINED: dict[str, tuple[tuple[str, str], dict[str, Any], tuple[str, ...], list[int]]] = {
     "by name": (("cat dog", "bee dog"), {}, ("bee", "cat", "dog"), [1, 2, 0, 2]),
     "one list begins as the other": (("dog, cat", "dog, cat, ant"), {}, ("dog", "cat", "ant"), [0, 2]),
@@ -238,6 +246,7 @@ REFUSED: list[tuple[Sequence[str], dict[str, Any], type[Exception], str]] = [
     (["flat"], {"size": Size(64, 65)}, OptionError, r"^size: 65x64 is larger than the 64 of .*from their source$"),
     (["flat"], {"only": "a.jpg"}, OptionError, "only: expected a list of paths, at least one, got 'a.jpg'"),
     (["flat"], {"only": ["1.png", "nix"]}, SourceError, "--only: 1 of 2 paths are in no dataset, the first is 'nix'"),
+    (["flat"], {"only": ["1.PNG"]}, SourceError, "the first is '1.PNG'; there is '1.png', and case counts"),
     (["flat"], {"classes": ["cat"]}, SourceError, "has no classes"),
     (["folder"], {}, DatasetError, "is a folder of image files, without shards"),
     (["two sizes"], {}, DatasetError, "holds the datasets 24, 32; open one of them"),

@@ -88,9 +88,9 @@ FOLDERS = [
        "with unzip, which makes them$", labels=None),
     of("names from Windows in one class", files("a/b\\1.jpg", "a/b\\2.jpg"),
        said="2 of 2 names hold backslashes, .* and all samples are of one class; unpack", classes=("a",)),
-    of("images beside their masks", files("images/1.jpg", "masks/1.png"), said="holds images, masks: they become its "
-       r"classes; if masks holds masks of the images in images, add --pair mask=masks/\{subdir\}/\{stem\}\.png, else "
-       "build images alone$", classes=("images", "masks")),
+    of("images beside their masks", files("images/a/1.jpg", "masks/a/1.png", "more/1.png"),
+       said="has the same folders in images and masks, which become classes; if masks holds masks of images, add "
+       r"--pair mask=masks/\{subdir\}/\{stem\}\.png, else build images alone$", classes=("images", "masks", "more")),
     of("a class list in another normalization", files("e\u0301/1", "b/2"), {"classes": ["\xe9", "b"]},
        classes=("\xe9", "b"), labels=[1, 0]),
     of("names from Windows without labels", files("b\\1.jpg"), UNLABELLED, paths=["b\\1.jpg"]),

@@ -28,9 +28,10 @@ from PIL import Image
 from builds import SERIAL, SMALL, files
 from captioned import FILES, ROWS, captioned, read_by
 from commands import Ran
+from paired import WITH_MASKS, mask_of
 from presize.builder.run import build_dataset
 from presize.errors import BuildError, DatasetError
-from presize.options import ExportLayout, Format
+from presize.options import BuildOptions, Companion, ExportLayout, Format
 from presize.sources.classes import read_classes
 from presize.store import export as module
 from presize.store.dataset import Dataset
@@ -184,6 +185,28 @@ def test_companions_lie_beside_the_images(layout: ExportLayout, small: Path, tmp
         features = json.loads(table.schema.metadata[b"huggingface"])["info"]["features"]
         assert features["mask"] == {"_type": "Image"}
         assert [[row["bytes"] for row in table[name].to_pylist()] for name in ("image", "mask")] == [images, masks]
+
+
+@pytest.mark.parametrize("pattern", ["masks/{subdir}/{stem}.png", "{dir}/{stem}_mask.png"])
+def test_a_pattern_reads_pairs_in_class_folders_back(pattern: str, tmp_path: Path) -> None:
+    for number, (folder, stem) in enumerate([("cats", "1"), ("cats", "2"), ("dogs", "1")]):
+        image = tmp_path / "raw" / ("photos" if "masks/" in pattern else "") / folder / f"{stem}.jpg"
+        mask = tmp_path / "raw" / pattern.format(dir=folder, subdir=folder, stem=stem)
+        for path in (image, mask):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(mask_of(40, 30, number)).save(path)
+    build_dataset(tmp_path / "raw", tmp_path / "out", paired(pattern), SERIAL)
+    export_dataset(tmp_path / "out", tmp_path / "files")
+    build_dataset(tmp_path / "files", tmp_path / "again", paired("mask/{subdir}/{stem}.png"), SERIAL)
+    before, after = Dataset(tmp_path / "out"), Dataset(tmp_path / "again")
+    assert before.manifest.classes == after.manifest.classes == ("cats", "dogs")
+    assert after.column("path").to_pylist() == ["image/cats/1.jpg", "image/cats/2.jpg", "image/dogs/1.jpg"]
+    assert after.column("label").to_pylist() == before.column("label").to_pylist() == [0, 0, 1]
+    assert values(after.companion("mask")) == values(before.companion("mask"))
+
+
+def paired(pattern: str) -> BuildOptions:
+    return replace(WITH_MASKS, companions=(Companion("mask", pattern),))
 
 
 def test_the_checksum_of_sources_is_not_exported_as_a_column_of_the_label_table(small: Path, tmp_path: Path) -> None:
