@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from presize.sources.columns import python_values
 from presize.sources.folder import LookUp, Refuse
-from presize.store.filenames import is_safe
+from presize.store.filenames import PATH_MAX_BYTES, is_safe
 from presize.store.rejects import claims_to_be_an_image
 
 NamesIn = Callable[[str], Iterable[str]]
@@ -54,6 +54,13 @@ def plain(text: str) -> str:
     return "/".join(part for part in parts if part not in ("", "."))
 
 
+def _readings(text: str) -> Iterator[str]:
+    """Yield what a text says: itself, and its plainest spelling."""
+    yield text
+    if (path := plain(text)) != text:
+        yield path
+
+
 class Spellings:
     """The files of a source by other spellings of their paths.
 
@@ -74,7 +81,7 @@ class Spellings:
 
     def find(self, text: str) -> list[str]:
         """Return the paths of the files that a text may mean: none, one, or several."""
-        for path in dict.fromkeys((text, plain(text))):
+        for path in _readings(text):
             *folders, name = path.split("/")
             above = [""]
             for folder in folders:
@@ -98,23 +105,21 @@ class Spellings:
 
     def hint(self, text: str) -> str:
         """Return what an error adds about a path without a file, such as "; there is 'cats/1.jpg'"."""
-        if self._names_in is None:
+        path = plain(text)
+        if self._names_in is None or len(path) > PATH_MAX_BYTES or len(found := self.find(text)) == 1:
             return ""
-        found = self.find(text)[:2]
         if not found:
-            found = next(filter(None, map(Spellings(self._names_in, _caseless).find, self._guesses(plain(text)))), [])[
-                :1
-            ]
+            caseless = Spellings(self._names_in, _caseless)
+            found = next(filter(None, map(caseless.find, self._guesses(path))), [])[:1]
         if not found:
-            is_plain = text == plain(text)
-            return "" if is_plain else "; expected a path from the source with / between folders, such as cats/1.jpg"
-        looks = [_nfc(path) for path in (text, *found)]
-        if len({*looks}) < len(looks):
             return (
-                f"; there {'are' if len(found) > 1 else 'is'} {' and '.join(map(ascii, found))}, and this is {text!a}"
+                "" if text == path else "; expected a path from the source with / between folders, such as cats/1.jpg"
             )
-        same = ", and case counts" if plain(text) != found[0] and _caseless(plain(text)) == _caseless(found[0]) else ""
-        return f"; there {'are' if len(found) > 1 else 'is'} {' and '.join(map(repr, found))}{same}"
+        look_alike = len({_nfc(each) for each in (text, *found)}) <= len(found)
+        shown = " and ".join(map(ascii if look_alike else repr, found[:2]))
+        end = ", and case counts" if path != found[0] and _caseless(path) == _caseless(found[0]) else ""
+        end = f", and this is {text!a}" if look_alike else end
+        return f"; there {'is' if len(found) == 1 else 'are'} {shown}{end}"
 
     def _guesses(self, path: str) -> Iterator[str]:
         """Yield what a path may have been meant to be: in other folders, or with its escapes decoded."""

@@ -195,6 +195,19 @@ def test_a_web_server_is_read_with_a_label_table(photos: Path, tmp_path: Path) -
     assert_same_shards(tmp_path / "web", tmp_path / "local")
 
 
+def test_a_label_table_may_spell_objects_otherwise(url: str, photos: Path, tmp_path: Path) -> None:
+    paths = sorted(path.relative_to(photos).as_posix() for path in photos.glob("[0-9]*/*.jpg"))[:5]
+    spelled = [f"./{paths[0]}", f"/{paths[1]}", paths[2].replace("/", "\\"), f"{paths[3]} ", paths[4]]
+    expected = listed(scan(photos, labelled(tmp_path, paths)))
+    with http(photos) as port:
+        web = scan(f"http://127.0.0.1:{port}", labelled(tmp_path, spelled))
+        with pytest.raises(SourceError, match=r"'\.\./secret' leads out of the source"):
+            scan(f"http://127.0.0.1:{port}", labelled(tmp_path, ["../secret"]))
+    assert listed(web) == expected
+    stems = [path.removesuffix(".jpg") for path in spelled[:3]]
+    assert listed(scan(url, labelled(tmp_path, [*stems, *spelled[3:]]))) == expected
+
+
 def test_objects_that_change_or_go_while_they_are_built_are_not_stored(
     prefix: str, photos: Path, tmp_path: Path
 ) -> None:

@@ -108,7 +108,7 @@ NO_PATH: list[tuple[str, str, str]] = [
     ("cats/", "'cats/' is not a file", "a folder"),
     ("pipe", "'pipe' is not a file", "opening it would wait for ever"),
     ("zero", "'zero' is a link out of the source; use --follow-links", "a device, outside"),
-    ("out.jpg", "'out.jpg' is a link out of the source; use --follow-links", "a file outside"),
+    ("out.jpg", "'out.jpg' is a link out of the source; use --follow-links if you trust it; source", "a file outside"),
     ("out/1.jpg", "'out/1.jpg' is a link out of the source; use --follow-links", "a file in a folder outside"),
 ]
 LINKS = (
