@@ -111,8 +111,8 @@ class _Files:
             self._look_up = partial(look_up_files, str(base), follow_links)
             self.spellings = Spellings(partial(names_in, str(base)))
 
-    def find(self, paths: pa.ChunkedArray) -> pa.ChunkedArray:
-        """Return the paths as the source spells them. Raises SourceError unless each is that of a file."""
+    def find(self, paths: pa.ChunkedArray, column: str | None) -> pa.ChunkedArray:
+        """Return the paths in `column` as the source spells them. Raises SourceError unless each is that of a file."""
         refused, first = 0, ""
 
         def refuse(_: int, path: str, reason: RefusedFile) -> None:
@@ -124,9 +124,10 @@ class _Files:
             pa.chunked_array([texts.dictionary]), self._look_up, self.spellings, refuse
         )
         if refused:
+            why = f"; no column is called path, so {column!r} was taken for it" if column in ID_NAMES else ""
             raise SourceError(
                 f"{refused} of its {len(texts.dictionary)} paths cannot be used, the first: {first}; source "
-                f"{str(self._base)!r}"
+                f"{str(self._base)!r}{why}"
             )
         self._found = found.combine_chunks()
         return pa.chunked_array([self._found.take(texts.indices)])
@@ -167,7 +168,8 @@ def read_table(
     Warns:
         PresizeWarning: decimals are written as they would not be printed.
     """
-    table = _with_path(_read_file(os.fspath(path), types, None if files is None else files.spellings.fits))
+    table = _read_file(os.fspath(path), types, None if files is None else files.spellings.fits)
+    column, table = _path_name(table.column_names), _with_path(table)
     _check_columns(table.column_names)
     if len(table) == 0:
         raise SourceError("it lists no samples")
@@ -177,7 +179,7 @@ def read_table(
     _check_named(columns["path"])
     columns["path"] = _relative(columns["path"], root)
     if files is not None:
-        columns["path"] = files.find(columns["path"])
+        columns["path"] = files.find(columns["path"], column)
     _check_paths(columns["path"])
     if "label" in columns:
         columns["label"] = label_texts(columns["label"])

@@ -194,6 +194,8 @@ REFUSED: list[tuple[Make, dict[str, Any], str, str]] = [
      r"the label b'\x01\x00\x00\x00' is not text: it looks like a little", "a packed number"),
     *((listing(path), LABELS, f"labels 't.csv': 2 of its 3 paths cannot be used, the first: ... {said}", reason)
       for path, said, reason in NO_PATH),
+    (table("id,img\n1,cats/0.jpg\n", *CATS), LABELS,
+     "the first: '1' does not exist; source ... ; no column is called path, so 'id' was taken for it", "another"),
     (table("path,split\n1.jpg,train\n", "1.jpg"), {**LABELS, "split": "a=0.5,b=0.5"},
      "have a column 'split' already; leave out --split", "whose splits?"),
     (table("path,n\nb/x/1.jpg,1\n3.jpg,2\n", "b/x/1.jpg", "3.jpg"), {**LABELS, "split": "folders"},
