@@ -33,6 +33,7 @@ from presize.store.filenames import is_safe
 from presize.store.manifest import Manifest, publish_manifest, read_manifest
 from presize.system.files import (
     check_file,
+    expanded,
     is_url,
     names_in,
     remove_temporary,
@@ -125,7 +126,7 @@ class OutputDir:
 
     @classmethod
     def of(cls, out: str | os.PathLike[str], sizes: Sequence[object] = ("",)) -> OutputDir:
-        path = Path(os.path.abspath(out))
+        path = Path(os.path.abspath(expanded(out)))
         return cls(path, (path,) if len(sizes) == 1 else tuple(path / str(size) for size in sizes))
 
     @classmethod
@@ -157,7 +158,7 @@ class OutputDir:
             )
         if is_url(out):
             raise BuildError(f"OUT {out}: a URL is for presize.build_to_url; give a folder")
-        output = cls.of(out, options.image.sizes)
+        source, output = expanded(source), cls.of(out, options.image.sizes)
         inner, outer = output.path.resolve(), Path(source).resolve()
         is_folder = Url.of(source) is None
         if is_folder and inner.is_relative_to(outer):

@@ -39,7 +39,7 @@ from presize.store.index import read_index
 from presize.store.manifest import Manifest
 from presize.store.rejects import Reject
 from presize.store.rejects_file import REJECTS_TOLD, first_rejects
-from presize.system.files import working_in
+from presize.system.files import expanded, working_in
 
 
 @dataclass(frozen=True)
@@ -172,6 +172,7 @@ def build_dataset(
             are not finished.
     """
     start = time.perf_counter()
+    source, out = expanded(source), expanded(out)
     with working_in(Path(out)):
         output = OutputDir.for_build(source, out, options, update=run.update)
         listing = None if run.overwrite or run.update else read_listing(output.path)

@@ -32,6 +32,7 @@ from presize.sources.source_files import Url, starts_like_an_image
 from presize.sources.splits import with_splits
 from presize.sources.table import IMAGE_NAMES, is_list, list_table
 from presize.sources.tree import list_tree
+from presize.system.files import expanded
 
 
 def scan(
@@ -60,6 +61,7 @@ def scan(
     Warns:
         PresizeWarning: something was probably not meant.
     """
+    root = expanded(root)
     if samples.classes is not None:
         with naming("classes"):
             samples = replace(samples, classes=check_classes(samples.classes))
