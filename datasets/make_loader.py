@@ -196,7 +196,7 @@ def make_loader(
     source = dataset
     with suppress(OptionError):  # others are read as they are
         dataset = as_lmdb_dataset(dataset)
-    length = len(dataset)  # type: ignore[arg-type]
+    length = len(dataset)
     order = choose_order(length, shuffle, seed)
     if isinstance(dataset, LMDBDataset):
         dataset.data.check_order(isinstance(order, ShardShuffled))

@@ -68,6 +68,7 @@ class BuildJournal:
         publishing: True once a folder's staged files, or an update's manifests, are being given their names.
         update: whether it reuses images of the published dataset.
         versions: of the libraries that make the bytes, for information.
+        failed: whether an error has ended it, after which the source may be another on purpose.
     """
 
     identity: dict[str, Any]
@@ -77,6 +78,7 @@ class BuildJournal:
     publishing: bool = False
     update: bool = False
     versions: dict[str, str] = field(default_factory=dict)
+    failed: bool = False
 
     @classmethod
     def read(cls, out: Path) -> BuildJournal | None:

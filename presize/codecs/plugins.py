@@ -119,6 +119,8 @@ def reason(error: BaseException) -> str:
     cause = error.args[0] if error.args else None
     if isinstance(cause, KeyError):  # Pillow wraps those that mean a value it does not know
         return f"unknown value {cause}"
+    if isinstance(error, struct.error):
+        return "it ends too early"
     text = re.sub(r"<[^<>]* at 0x[0-9a-fA-F]+>", "the file", str(error))
     text = "".join(c if c.isprintable() else " " for c in text)
     return " ".join(text.split())[:200] or type(error).__name__
