@@ -62,11 +62,14 @@ def is_changed(dataset: object, then: Sequence[Any]) -> bool:
 def state_of(dataset: object) -> list[Any]:
     """What the workers of a DataLoader would go on with, for differ(): the attributes of a dataset, and of the datasets
     and transforms in it."""
-    return list(_state(dataset, [], is_dataset=True))
+    return list(_state(dataset, set(), is_dataset=True))
 
 
-def _state(value: Any, seen: list[Any], is_dataset: bool = False) -> Iterator[Any]:
+def _state(value: Any, seen: set[int], is_dataset: bool = False) -> Iterator[Any]:
     yield value
+    if id(value) in seen:  # an object may hold itself
+        return
+    seen.add(id(value))
     inner: Iterable[Any] = ()
     if isinstance(value, (list, tuple, dict)):
         yield len(value)
@@ -76,9 +79,8 @@ def _state(value: Any, seen: list[Any], is_dataset: bool = False) -> Iterator[An
         inner = [value._reading, *value.__getstate__().values()]
     elif is_dataset or callable(value) or isinstance(value, torch.utils.data.Dataset):
         inner = getattr(value, "__dict__", {}).values() if not isinstance(value, type) else ()
-    if inner and not any(value is each for each in seen):  # an object may hold itself
-        for each in inner:
-            yield from _state(each, [*seen, value])
+    for each in inner:
+        yield from _state(each, seen)
 
 
 def differ(now: Sequence[Any], then: Sequence[Any]) -> bool:
