@@ -68,7 +68,7 @@ class BuildJournal:
         publishing: True once a folder's staged files, or an update's manifests, are being given their names.
         update: whether it reuses images of the published dataset.
         versions: of the libraries that make the bytes, for information.
-        failed: whether an error has ended it, after which the source may be another on purpose.
+        failed: whether an image that cannot be stored has ended it: the next source may lack it, on purpose.
     """
 
     identity: dict[str, Any]

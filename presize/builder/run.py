@@ -328,7 +328,7 @@ def _build(
     check_space(plan, output, work, run.report)
     try:
         carry_out(work, plan, run, executor, on_shard)
-    except (ImageError, BuildError):
+    except ImageError:
         replace(journal, failed=True).write(output.path)
         raise
     files_in_all = len(plan.source.table)

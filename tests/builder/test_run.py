@@ -527,8 +527,14 @@ def mend(path: Path) -> None:
     put(path, 99)
 
 
-@pytest.mark.parametrize("flag", ["", "--update"])
-@pytest.mark.parametrize("strict", [{"on_error": "fail"}, {"max_errors": ErrorBudget(0)}], ids=["fail", "budget"])
+@pytest.mark.parametrize(
+    ("strict", "flag"),
+    [
+        ({"on_error": "fail"}, ""),
+        ({"on_error": "fail"}, "--update"),
+        ({"max_errors": ErrorBudget(0)}, "--update"),
+    ],
+)
 @pytest.mark.parametrize("repair", [mend, Path.unlink], ids=["mended", "removed"])
 def test_a_build_that_an_image_has_ended_begins_anew_once_that_is_mended_or_removed(
     repair: Callable[[Path], None], strict: dict[str, Any], flag: str, build: Builder, tmp_path: Path
