@@ -25,7 +25,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from presize.builder.tasks import staging
-from presize.errors import BuildError, DatasetError, OptionError, PresizeWarning, SourceError
+from presize.errors import BuildError, DatasetError, ImageError, OptionError, PresizeWarning, SourceError
 from presize.options import BuildOptions, BuildPart
 from presize.sources.source_files import Url
 from presize.store.data_files import FETCHING, MANIFEST, REPORT, STATE, generation_name, is_data_file
@@ -349,6 +349,15 @@ class OutputDir:
             _remove_unpublished(root, manifest, keep=journal.replaces)
         journal.write(self.path)  # last, over the old one: without any, a kill would leave an OUT that is not ours
         return journal
+
+    @contextmanager
+    def noting_failure(self, journal: BuildJournal) -> Iterator[None]:
+        """Note in the journal that an image has ended the build, where one does."""
+        try:
+            yield
+        except ImageError:
+            replace(journal, failed=True).write(self.path)
+            raise
 
     # --- how it ends ---
 

@@ -120,7 +120,8 @@ def build_part(
                     dones.append(done)
                     on_shard(done)
 
-                carry_out(work, plan, run, executor_for(run), count)
+                with output.noting_failure(journal):
+                    carry_out(work, plan, run, executor_for(run), count)
                 left = [number for number in range(len(plan.shards)) if not output.sidecar(number).exists()]
     return PartResult(
         out=Path(out),

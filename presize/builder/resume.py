@@ -63,7 +63,7 @@ def open_build(plan: Plan, output: OutputDir, run: RunOptions) -> BuildJournal |
     journal = output.recover()
     has_work = journal is not None and (journal.publishing or output.has_finished_shards())
     published = output.manifests()
-    if has_work and journal is not None and _may_begin_anew(journal, plan, run) and not any(published):
+    if has_work and journal is not None and _may_begin_anew(journal, plan) and not any(published):
         has_work = False
         then = "; ".join(differences_from(journal, plan))
         warn(f"OUT {output.path} holds an unfinished build of other files ({then}); it begins anew")
@@ -81,11 +81,10 @@ def open_build(plan: Plan, output: OutputDir, run: RunOptions) -> BuildJournal |
     return output.start(plan.identity, plan.versions, journal, update=decision == "update")
 
 
-def _may_begin_anew(journal: BuildJournal, plan: Plan, run: RunOptions) -> bool:
-    """Whether nothing but the files of an unfinished build has changed, as may be meant after an error about one."""
-    is_expected = journal.failed or run.update
+def _may_begin_anew(journal: BuildJournal, plan: Plan) -> bool:
+    """Whether one of its images has ended a build, and nothing but its files has changed since: that is then meant."""
     is_another = journal.identity != plan.identity and not _unlike(journal, plan)
-    return is_expected and is_another and not journal.update and not journal.publishing
+    return journal.failed and is_another and not journal.update and not journal.publishing
 
 
 def _kind(journal: BuildJournal | None, plan: Plan) -> Unfinished:

@@ -326,11 +326,8 @@ def _build(
     if listing is not None:
         listing.check_finished([task.number for task in work.waiting if task.number not in work.again], output.path)
     check_space(plan, output, work, run.report)
-    try:
+    with output.noting_failure(journal):
         carry_out(work, plan, run, executor, on_shard)
-    except ImageError:
-        replace(journal, failed=True).write(output.path)
-        raise
     files_in_all = len(plan.source.table)
     resumed = files_in_all - sum(task.to_make for task in work.waiting)
     finished = work.finish()
