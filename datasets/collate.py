@@ -7,7 +7,14 @@ from typing import Any
 
 import torch
 import torch.utils.data
+from PIL import Image
 from torch.utils._pytree import register_pytree_node
+
+from presize.errors import OptionError
+
+NEEDS_A_CROP = (
+    "have different sizes and cannot be stacked; choose one, such as RandomResizedCrop(224) or CenterCrop(224)"
+)
 
 Images = torch.Tensor | tuple[torch.Tensor, ...]
 """One batch (B, channels, height, width) in channels-last memory, or a tuple with one for each view or companion."""
@@ -42,7 +49,7 @@ def collate(samples: Sequence[Any]) -> Any:
         return _stack(samples)
     has_views = isinstance(first, tuple) and len(first) == 2 and isinstance(first[0], Views)
     if not as_list and not has_views:
-        return torch.utils.data.default_collate(samples)  # type: ignore[arg-type]
+        return _collated(samples)
     images, targets = zip(*samples, strict=True)
     return [_stack(images), collate_targets(targets, as_list)]
 
@@ -64,5 +71,18 @@ def collate_targets(targets: Sequence[Any], as_list: AsList) -> Any:
 def _stack(images: Sequence[Any]) -> Any:
     """A batch of images, or of views a tuple of batches."""
     if not isinstance(images[0], Views):
-        return torch.utils.data.default_collate(list(images))
-    return tuple(torch.utils.data.default_collate(list(view)) for view in zip(*images, strict=True))
+        return _collated(list(images))
+    return tuple(_collated(list(view)) for view in zip(*images, strict=True))
+
+
+def _collated(samples: Any) -> Any:
+    """torch's default collate. Raises OptionError for images that it cannot stack."""
+    try:
+        return torch.utils.data.default_collate(samples)
+    except (RuntimeError, TypeError):
+        images = [sample[0] if isinstance(sample, (list, tuple)) else sample for sample in samples]
+        if any(isinstance(image, Image.Image) for image in images):
+            raise OptionError('decode: images of PIL cannot be stacked; choose "tensor", or give a transform') from None
+        if len({getattr(image, "shape", None) for image in images}) > 1:
+            raise OptionError(f"crop: the images of a batch {NEEDS_A_CROP}") from None
+        raise

@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from presize.codecs.pillow_resize import Filter
 from presize.errors import OptionError
-from presize.options import MAX_SIDE, Size, check_choice, check_range
+from presize.options import MAX_SIDE, Size, check_choice, check_range, set_in_range
 
 DECODE_SCALES = (8, 4, 2)
 """JPEG decoders are faster at 1/8, 1/4 and 1/2 of the size than in full; at other fractions they are slower."""
@@ -124,7 +124,7 @@ class RandomResizedCrop(_Shown):
         return 22 + (self.interpolation == "random")
 
     def __post_init__(self) -> None:
-        check_size(self.size)
+        object.__setattr__(self, "size", check_size(self.size))
         check_choice("interpolation", self.interpolation, Interpolation)
         if not _is_pair(self.scale) or not 0 < self.scale[0] <= self.scale[1] <= 1:
             raise OptionError(f"scale: expected two shares, 0 < low <= high <= 1, got {self.scale!r}")
@@ -178,7 +178,7 @@ class RandomCrop(_Shown):
     exact: bool = field(default=True, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        check_size(self.size)
+        object.__setattr__(self, "size", check_size(self.size))
 
     def boxes(self, heights: Ints, widths: Ints, random: Floats) -> Ints:
         height, width = as_size(self.size)
@@ -206,10 +206,10 @@ class CenterCrop(_Shown):
     exact: bool = field(default=True, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        check_size(self.size)
+        object.__setattr__(self, "size", check_size(self.size))
         check_choice("interpolation", self.interpolation, Filter)
         if self.resize is not None:
-            check_range("resize", self.resize, max(as_size(self.size)), MAX_SIDE)
+            set_in_range(self, "resize", max(as_size(self.size)), MAX_SIDE)
 
     def boxes(self, heights: Ints, widths: Ints, random: Floats) -> Ints:  # noqa: ARG002
         size, sides = np.array(as_size(self.size)), np.stack((heights, widths), axis=1)
@@ -248,7 +248,7 @@ class Resize(_Shown):
     exact: bool = field(default=True, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        check_size(self.size)
+        object.__setattr__(self, "size", check_size(self.size))
         check_choice("interpolation", self.interpolation, Filter)
 
     def boxes(self, heights: Ints, widths: Ints, random: Floats) -> Ints:  # noqa: ARG002
@@ -276,10 +276,11 @@ def _is_pair(value: object) -> bool:
     return isinstance(value, (tuple, list)) and len(value) == 2 and all(isinstance(v, (int, float)) for v in value)
 
 
-def check_size(size: object) -> None:
-    """Raise OptionError unless `size` is N or (height, width), each from 1 to MAX_SIDE."""
+def check_size(size: Any) -> Any:
+    """Return `size` with sides that are ints. Raise OptionError unless it is N or (height, width), each from 1 to
+    MAX_SIDE."""
     sides = size if isinstance(size, tuple) else (size, size)
     if len(sides) != 2 or isinstance(size, list):
         raise OptionError(f"size: expected N or (height, width), got {size!r}")
-    for side in sides:
-        check_range("size", side, 1, MAX_SIDE)
+    whole = [check_range("size", side, 1, MAX_SIDE) for side in sides]
+    return tuple.__new__(type(size), whole) if isinstance(size, tuple) else whole[0]

@@ -20,6 +20,7 @@ from presize.datasets.columns import FlipPairs, Records, Shown
 from presize.datasets.crops import Crop, CropGeometry, Crops
 from presize.datasets.fuse import Fused
 from presize.datasets.read_only import ClassNumbers, Samples, check_hooks, hooks_instead, read_only
+from presize.datasets.reading.batch import send_without_descriptors
 from presize.datasets.reading.order import Numbers, sample_numbers
 from presize.datasets.reading.outputs import Decode, check_decode, check_pil
 from presize.datasets.reading.transfer import Normalize
@@ -30,6 +31,7 @@ from presize.datasets.traced import EachView
 from presize.errors import DatasetError, OptionError, PresizeWarning
 from presize.options import MAX_PIXELS, check_choice, check_type
 from presize.remote.cache import open_dataset
+from presize.system.files import expanded
 from presize.system.pagecache import Preload
 
 _SUBSET = "dataset.subset(indices)"
@@ -126,8 +128,8 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         check_decode(decode, is_cropped=crop is not None or bool(flip))
         if preload is not None:
             check_choice("preload", preload, Preload)
-        self.root = os.fspath(root)
-        self.data = open_dataset(root, readahead, max_pixels, check, cache_dir, cache_bytes, companions)
+        self.root = expanded(root)
+        self.data = open_dataset(self.root, readahead, max_pixels, check, cache_dir, cache_bytes, companions)
         check_type("fuse", fuse, bool)
         if fuse and (crop is not None or flip):
             raise OptionError("fuse: crop and flip come from the transform; leave out crop= and flip=")
@@ -294,6 +296,8 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         return SampleList(samples, as_list) if as_list else samples
 
     def _read(self, indices: Sequence[SupportsIndex]) -> list[Any]:
+        if torch.utils.data.get_worker_info() is not None:
+            send_without_descriptors()
         reading = self._reading
         images_of, rest = reading.images, reading.rest
         samples, reader = [self._position(index) for index in indices], images_of.reader

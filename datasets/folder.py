@@ -17,6 +17,7 @@ from presize.codecs.decode import decode as decode_image
 from presize.datasets.read_only import ClassNumbers, Samples, check_hooks, hooks_instead, read_only
 from presize.datasets.reading.outputs import Decode, check_decode, to_output
 from presize.errors import ImageError
+from presize.system.files import expanded
 
 _SUBSET = "torch.utils.data.Subset(dataset, indices)"
 _HOOKS = hooks_instead(_SUBSET)
@@ -57,7 +58,7 @@ class FolderDataset(torch.utils.data.Dataset[Any]):
     ) -> None:
         check_hooks(self, FolderDataset, _HOOKS)
         check_decode(decode)
-        self.root = os.fspath(root)
+        self.root = expanded(root)
         self.transform = transform
         self.target_transform = target_transform
         self.decode: Decode = decode

@@ -21,7 +21,7 @@ from presize.datasets.dataset import LMDBDataset
 from presize.datasets.read_only import read_only
 from presize.datasets.reading.batch import Batch
 from presize.datasets.reading.batch_reader import BatchReader
-from presize.datasets.reading.order import Given, Last, Order, Schedule, check_seed, choose_order, with_seed
+from presize.datasets.reading.order import Given, Last, Order, Schedule, choose_order, with_seed
 from presize.datasets.reading.shard_shuffle import ShardShuffled
 from presize.datasets.reading.slots import HELD_BY_CALLER, FreeSlots, SharedSlots
 from presize.datasets.reading.transfer import (
@@ -42,10 +42,10 @@ from presize.datasets.reading.workers import (
     start_method,
     worker_counts,
 )
-from presize.datasets.sampler import EpochSampler
+from presize.datasets.sampler import EpochSampler, warn_of_no_batch
 from presize.datasets.subsets import as_lmdb_dataset, is_changed, samples_crc32, transforms_of
 from presize.errors import LoaderError, OptionError
-from presize.options import check_choice
+from presize.options import check_choice, check_range
 
 OnErrorInBatch = Literal["raise", "skip"]
 
@@ -150,7 +150,7 @@ class Loader:
         check_choice("mode", mode, Mode)
         check_choice("on_error", on_error, OnErrorInBatch)
         self.dataset = dataset
-        self.batch_size = batch_size
+        self.batch_size = check_range("batch_size", batch_size, 1, 2**31)
         self.num_workers, self.prefetch_factor = worker_counts(num_workers, prefetch_factor)
         self.mode: Mode = mode
         self.drop_last = drop_last
@@ -166,7 +166,6 @@ class Loader:
         else:
             _check_sampler(sampler, shuffle, rank, ranks)
             order = with_seed(Given(sampler, len(dataset)), seed) if seed is not None else Given(sampler, len(dataset))
-            check_seed(seed)
             rank, ranks = 0, 1
         dataset.data.check_order(isinstance(order, ShardShuffled))
         self.sampler = EpochSampler(
@@ -179,7 +178,7 @@ class Loader:
             fingerprint=partial(samples_crc32, dataset),
         )
         self._given: Any = sampler
-        self.batch_sampler = torch.utils.data.BatchSampler(self.sampler, batch_size, drop_last)  # for trainers
+        self.batch_sampler = torch.utils.data.BatchSampler(self.sampler, self.batch_size, drop_last)  # for trainers
         self._images_as: _ImagesAs = (crop, flip, normalize, dtype)
         self._pool: WorkerPool | None = None
         self._slots: FreeSlots | None = None
@@ -267,7 +266,8 @@ class Loader:
 
     def _epoch(self) -> Generator[Any, None, None]:
         self._forget_if_forked()
-        if self._running is not None:  # left early, by a trainer that keeps the iterator
+        was_left = self._running is not None  # by a trainer that keeps the iterator
+        if was_left or (self._pool is not None and not self._pool.is_whole):  # killed since the last epoch
             self.close()
         if (self.batch_sampler.batch_size, self.batch_sampler.drop_last) != (self.batch_size, self.drop_last):
             raise OptionError("batch_sampler: cannot be changed on a finished Loader; make another Loader")
@@ -278,6 +278,7 @@ class Loader:
             epoch, start = self.sampler.begin()
             if isinstance(self.sampler.order, Given):
                 self.sampler.order.draw(*_rank())
+            warn_of_no_batch(self.sampler.schedule)
             schedule = gatherable(self.sampler.schedule, start)
             self._delivered, count = 0, schedule.batch_count(start)
             reading = closing(self._on_device(self._read(schedule, epoch, start)))

@@ -21,12 +21,21 @@ from torch._utils import ExceptionWrapper
 
 from presize.datasets.collate import collate
 from presize.datasets.dataset import LMDBDataset
+from presize.datasets.reading.batch import send_without_descriptors
 from presize.datasets.reading.order import Last, Order, choose_order
 from presize.datasets.reading.shard_shuffle import ShardShuffled
-from presize.datasets.reading.workers import worker_counts
-from presize.datasets.sampler import EpochSampler
-from presize.datasets.subsets import as_lmdb_dataset, check_labels, is_changed, samples_crc32, transforms_of
-from presize.errors import LoaderError, OptionError
+from presize.datasets.reading.workers import STARTS_AGAIN, check_may_start, worker_counts
+from presize.datasets.sampler import EpochSampler, warn_of_no_batch
+from presize.datasets.subsets import (
+    as_lmdb_dataset,
+    check_labels,
+    differ,
+    is_changed,
+    samples_crc32,
+    state_of,
+    transforms_of,
+)
+from presize.errors import LoaderError, OptionError, PresizeError
 from presize.formatting import plural, size_text
 from presize.options import check_range
 
@@ -39,6 +48,7 @@ _FIX = (
     f"free some of {SHARED_MEMORY}, or make it larger and writable (docker run --shm-size), or use num_workers=0, or a "
     "presize.datasets.Loader, which does not need it"
 )
+_END = object()
 _TORCH_SAYS = ("shared memory", "/torch_", "torch_shm_manager")
 
 
@@ -52,33 +62,66 @@ class CountingLoader(torch.utils.data.DataLoader[Any]):
     delivered = 0
     _source: object = None  # what `dataset` was made of, such as a Subset
     _source_transforms: Sequence[Any] = ()  # transforms_of() it, when this loader was made
-    _transforms: Sequence[Any] = ()  # transforms_of() `dataset`, when its workers began
+    _state: Sequence[Any] = ()  # state_of() `dataset`, when its workers began
 
     def __iter__(self) -> Any:
         # A generator, so that the count begins with the epoch, which workers begin at once.
         if self._source is not self.dataset and is_changed(self._source, self._source_transforms):
             raise OptionError("dataset: its transform or indices were changed after make_loader(); make another loader")
-        if is_changed(self.dataset, self._transforms):
-            self._iterator = None  # else persistent workers would go on with the transform that they began with
-            self._transforms = transforms_of(self.dataset)
-        if self.num_workers and self._iterator is None:
-            _check_semaphores(self.multiprocessing_context)
-        batches = super().__iter__()
+        state = state_of(self.dataset)
+        if differ(self._state, state):
+            self._end_workers()  # which have the dataset as it was
+            self._state = state
         self.delivered = 0
+        batches: Any = None
         while True:
             try:
-                batch = next(batches)
-            except StopIteration:
+                batches = self._begin() if batches is None else batches
+                batch = next(batches, _END)
+            except BaseException as error:
+                self._end_workers()  # or the next epoch would get their answers to this one
+                self._raise_clearly(error)
+                raise
+            if batch is _END:
                 return
-            except RuntimeError as error:
-                _raise_clearly(error)
-            except (ConnectionError, EOFError) as error:  # while receiving a batch, not raised by the dataset
-                if str(error).startswith("Caught "):
-                    raise
-                raise LoaderError("a DataLoader worker died while it sent a batch") from None
             self.delivered += 1  # before the yield: a batch handed out counts as consumed
             yield batch
             del batch
+
+    def _begin(self) -> Any:
+        """Begin an epoch, and its workers where there are none. Those of each rank draw other random numbers."""
+        if self.num_workers and self._iterator is None:
+            check_may_start()
+            _check_semaphores(self.multiprocessing_context)
+        warn_of_no_batch(self.sampler.schedule)
+        rank, given = self.sampler.schedule.rank, self.generator
+        if rank and self._iterator is None:
+            drawn = int(torch.empty((), dtype=torch.int64).random_(generator=given))
+            self.generator = torch.Generator().manual_seed(drawn + rank)
+        try:
+            return super().__iter__()
+        finally:
+            self.generator = given
+
+    def _end_workers(self) -> None:
+        """End persistent workers; the next epoch begins others."""
+        iterator, self._iterator = self._iterator, None
+        if iterator is not None:
+            iterator._shutdown_workers()  # type: ignore[attr-defined]
+
+    def _raise_clearly(self, error: BaseException) -> None:
+        """Raise in a line of their own: errors of presize in a worker; errors of torch that are about shared memory, or
+        workers that died. Others are left to the caller."""
+        message = str(error).strip().rpartition("\n")[2]
+        if isinstance(error, PresizeError) and message.startswith(f"{type(error).__module__}."):
+            raise type(error)(message.partition(": ")[2]) from None
+        if isinstance(error, (ConnectionError, EOFError)) and not str(error).startswith("Caught "):
+            raise LoaderError("a DataLoader worker died while it sent a batch") from None
+        if isinstance(error, RuntimeError) and any(words in message for words in _TORCH_SAYS):
+            raise LoaderError(f"{message.removeprefix('RuntimeError: ')}; {_FIX}") from None
+        context: Any = self.multiprocessing_context or multiprocessing
+        if "exited unexpectedly" in message and not self.delivered and context.get_start_method() != "fork":
+            raise LoaderError(f"a DataLoader worker died as it started; {STARTS_AGAIN}") from None
 
     @property
     def _is_accelerate_prepared(self) -> bool:
@@ -136,6 +179,11 @@ def make_loader(
         LoaderError: the batches of all workers do not fit into /dev/shm; while iterating, when it is full or
             read-only.
     """
+    if isinstance(dataset, torch.utils.data.IterableDataset) or not hasattr(dataset, "__len__"):
+        raise OptionError(
+            f"dataset: expected one with a length, got {type(dataset).__name__}; for an IterableDataset use "
+            "DataLoader(dataset, batch_size, collate_fn=presize.datasets.collate)"
+        )
     for name in ("sampler", "batch_sampler"):
         if options.pop(name, None) is not None:
             raise OptionError(
@@ -143,12 +191,12 @@ def make_loader(
                 "collate_fn=presize.datasets.collate)"
             )
     workers, ahead = worker_counts(num_workers, prefetch_factor)
-    check_range("batch_size", batch_size, 1, 2**31)
+    batch_size = check_range("batch_size", batch_size, 1, 2**31)
     check_labels(dataset)
     source = dataset
     with suppress(OptionError):  # others are read as they are
         dataset = as_lmdb_dataset(dataset)
-    length = len(dataset)  # type: ignore[arg-type]
+    length = len(dataset)
     order = choose_order(length, shuffle, seed)
     if isinstance(dataset, LMDBDataset):
         dataset.data.check_order(isinstance(order, ShardShuffled))
@@ -175,7 +223,6 @@ def make_loader(
         **options,
     )
     loader._source, loader._source_transforms = source, transforms_of(source)
-    loader._transforms = transforms_of(dataset)
     return loader
 
 
@@ -183,6 +230,7 @@ def _begin_worker(begin: Callable[[int], object] | None, worker: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C on the terminal is for the consumer, which ends its workers
     threading.Thread(target=_end_with_consumer, name="presize-watch-consumer", daemon=True).start()
     cv2.setNumThreads(0)  # torch limits its own, not OpenCV's
+    send_without_descriptors()
     multiprocessing.queues.Queue._on_queue_feeder_error = _undelivered  # type: ignore[attr-defined]
     if begin is not None:
         begin(worker)
@@ -211,14 +259,6 @@ class _Undelivered(ExceptionWrapper):
 
     def reraise(self) -> NoReturn:
         raise RuntimeError(self.message)
-
-
-def _raise_clearly(error: RuntimeError) -> NoReturn:
-    """Raise a LoaderError for an error of torch that is about shared memory, and others as they are."""
-    message = str(error).strip().rpartition("\n")[2]
-    if not any(words in message for words in _TORCH_SAYS):
-        raise error
-    raise LoaderError(f"{message.removeprefix('RuntimeError: ')}; {_FIX}") from None
 
 
 def _check_semaphores(context: Any) -> None:

@@ -17,7 +17,8 @@ import torch.utils.data
 from presize.datasets.read_only import read_only
 from presize.datasets.reading.order import MOST_SEED, Last, Order, Schedule, check_last, with_seed
 from presize.datasets.reading.shard_shuffle import ShardShuffled
-from presize.errors import OptionError
+from presize.errors import OptionError, warn
+from presize.formatting import plural
 from presize.options import check_range
 
 _DRAWN_AT_ONCE = 1024
@@ -216,7 +217,7 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
 
     def set_epoch(self, epoch: int) -> None:
         """Make `epoch` the next to be iterated: from its beginning, or from the position that load_state_dict() set."""
-        check_range("epoch", epoch, 0, MOST_SEED)
+        epoch = check_range("epoch", epoch, 0, MOST_SEED)
         if self._begun or epoch != self._epoch:
             self._epoch, self._start, self._begun = epoch, 0, False
 
@@ -307,6 +308,16 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
         if self._samples is not None:
             identity["samples"] = self._samples
         return identity
+
+
+def warn_of_no_batch(schedule: Schedule) -> None:
+    """Warn of an epoch that drop_last=True leaves without a batch."""
+    if schedule.last == "drop" and schedule.length and schedule.batch_count(0) == 0:
+        on_ranks = f" on each of {schedule.ranks} ranks" if schedule.ranks > 1 else ""
+        warn(
+            f"drop_last: an epoch has no batch, since {plural(schedule.length, 'sample')} cannot fill one of "
+            f"{schedule.batch_size}{on_ranks}"
+        )
 
 
 def _distributed() -> bool:

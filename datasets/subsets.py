@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,10 @@ _ALIKE = (
 """What the parts of a ConcatDataset must have in common."""
 
 
+_LISTED = 100
+"""A longer list, of samples most often, is looked at as a whole."""
+
+
 def transforms_of(dataset: object) -> list[Any]:
     """How each LMDBDataset in a dataset is read, what is called with its targets, and a hash of the indices of each
     Subset, for is_changed()."""
@@ -52,9 +56,38 @@ def transforms_of(dataset: object) -> list[Any]:
 def is_changed(dataset: object, then: Sequence[Any]) -> bool:
     """Whether a transform of `dataset`, or the indices of a Subset in it, were assigned, or changed in place, since
     transforms_of() gave `then`."""
-    now = transforms_of(dataset)
+    return differ(transforms_of(dataset), then)
+
+
+def state_of(dataset: object) -> list[Any]:
+    """What the workers of a DataLoader would go on with, for differ(): the attributes of a dataset, and of the datasets
+    and transforms in it."""
+    return list(_state(dataset, set(), is_dataset=True))
+
+
+def _state(value: Any, seen: set[int], is_dataset: bool = False) -> Iterator[Any]:
+    yield value
+    if id(value) in seen:  # an object may hold itself
+        return
+    seen.add(id(value))
+    inner: Iterable[Any] = ()
+    if isinstance(value, (list, tuple, dict)):
+        yield len(value)
+        if len(value) <= _LISTED:
+            inner = [*value, *value.values()] if isinstance(value, dict) else value
+    elif isinstance(value, LMDBDataset):
+        inner = [value._reading, *value.__getstate__().values()]
+    elif is_dataset or callable(value) or isinstance(value, torch.utils.data.Dataset):
+        inner = getattr(value, "__dict__", {}).values() if not isinstance(value, type) else ()
+    for each in inner:
+        yield from _state(each, seen)
+
+
+def differ(now: Sequence[Any], then: Sequence[Any]) -> bool:
+    """Whether two states are not of the same objects, numbers and texts."""
     return len(now) != len(then) or any(
-        a is not b and not (type(a) is type(b) is int and a == b) for a, b in zip(now, then, strict=True)
+        a is not b and not (type(a) is type(b) and isinstance(a, (int, float, str)) and a == b)
+        for a, b in zip(now, then, strict=True)
     )
 
 

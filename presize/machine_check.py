@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from presize.measure.doctor import CheckUp, Finding, Level, check_up, judge, verdict
+from presize.system.files import expanded
 
 if TYPE_CHECKING:
     from presize.system.resources import Torch
@@ -40,7 +41,7 @@ def doctor(path: str | os.PathLike[str] | None = None) -> MachineReport:
     Raises:
         DatasetError: `path` does not exist.
     """
-    facts = check_up(_torch(), None if path is None else Path(path))
+    facts = check_up(_torch(), None if path is None else Path(expanded(path)))
     return MachineReport(tuple(judge(facts)), facts)
 
 

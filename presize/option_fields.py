@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import operator
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from types import UnionType
@@ -102,7 +104,8 @@ def check_options(options: object) -> None:
             if each.choices:
                 check_choice(name, item, each.choices)
             elif each.kind is int:
-                check_range(name, item, each.statement.low, each.statement.high)
+                number = check_range(name, item, each.statement.low, each.statement.high)
+                object.__setattr__(options, each.name, value if each.is_several else number)
             elif isinstance(each.kind, type) and each.kind not in (str, float):
                 check_type(name, item, each.kind)
 
@@ -125,10 +128,18 @@ def check_choice(name: str, value: object, choices: Any) -> None:
         raise OptionError(f"{name}: expected one of {', '.join(map(str, allowed))}, got {value!r}")
 
 
-def check_range(name: str, value: object, low: int, high: int) -> None:
-    """Raise OptionError unless `value` is a whole number from `low` to `high`, both included."""
-    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        raise OptionError(f"{name}: expected a whole number from {low} to {high}, got {value!r}")
+def check_range(name: str, value: Any, low: int, high: int) -> int:
+    """Return a whole number of any type, such as numpy.int64, as an int. Raise OptionError unless it is one from `low`
+    to `high`, both included."""
+    with suppress(TypeError):
+        if not isinstance(value, bool) and low <= (number := operator.index(value)) <= high:
+            return number
+    raise OptionError(f"{name}: expected a whole number from {low} to {high}, got {value!r}")
+
+
+def set_in_range(options: object, name: str, low: int, high: int) -> None:
+    """Make a field of a frozen dataclass the int that check_range() returns."""
+    object.__setattr__(options, name, check_range(name, getattr(options, name), low, high))
 
 
 def check_above_0(name: str, value: float) -> None:

@@ -21,6 +21,7 @@ from presize.option_fields import check_each_once, check_options, documented, op
 from presize.option_fields import check_range as check_range
 from presize.option_fields import check_text as check_text
 from presize.option_fields import check_type as check_type
+from presize.option_fields import set_in_range as set_in_range
 
 Fit = Literal["shorter", "longer", "stretch", "crop", "pad"]
 Filter = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]
@@ -164,9 +165,7 @@ class ImageOptions:
         if isinstance(self.tiles, bool):
             object.__setattr__(self, "tiles", "resized" if self.tiles else "none")
         check_options(self)
-        for size in self.sizes:
-            for pixels in size if size != KEEP else ():
-                check_range("size", pixels, 1, MAX_SIDE)
+        object.__setattr__(self, "sizes", tuple(size if size == KEEP else _checked(size) for size in self.sizes))
         if not self.sizes:
             raise OptionError("size: expected at least one, such as 256, got none")
         check_each_once("size", self.sizes, "size")
@@ -186,6 +185,11 @@ class ImageOptions:
         if unknown:
             raise OptionError(f"{unknown[0]}: this presize has no such option; upgrade it")
         return cls(**values | {"sizes": tuple(map(Size.parse, values["sizes"]))})
+
+
+def _checked(size: Size) -> Size:
+    """Return a size whose sides are ints. Raise OptionError for one that is out of range."""
+    return Size(*(check_range("size", side, 1, MAX_SIDE) for side in size))
 
 
 def companion_color(format: Format) -> Color:
@@ -573,6 +577,8 @@ class SourceOptions:
 
     def __post_init__(self) -> None:
         check_options(self)
+        if self.labels is not None:
+            object.__setattr__(self, "labels", os.path.expanduser(os.fspath(self.labels)))
         if self.split is not None and self.split != "folders":
             parse_shares(self.split)
         if self.repeated == "list" and self.table is None:
@@ -625,7 +631,7 @@ class ErrorBudget:
 
     def __post_init__(self) -> None:
         if self.count is not None:
-            check_range("max_errors", self.count, 0, 2**63 - 1)
+            object.__setattr__(self, "count", check_range("max_errors", self.count, 0, 2**63 - 1))
         if self.share is not None and not (isinstance(self.share, Real) and 0 <= self.share <= 1):
             raise OptionError(f"max_errors: expected a share from 0 to 1, got {self.share!r}")
         if self.count is not None and self.share is not None:
@@ -672,8 +678,8 @@ class BuildPart:
     of: int
 
     def __post_init__(self) -> None:
-        check_range("part", self.of, 1, _MAX_PARTS)
-        check_range("part", self.number, 1, self.of)
+        for name, most in (("of", _MAX_PARTS), ("number", self.of)):
+            object.__setattr__(self, name, check_range("part", getattr(self, name), 1, most))
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -795,7 +801,7 @@ class DeriveOptions:
         if self.size is not None:
             if self.size == KEEP:
                 raise OptionError("size: images keep their size without --size; expected N or WxH, got keep")
-            ImageOptions((self.size,))  # checks its range
+            object.__setattr__(self, "size", _checked(self.size))
         if self.only is not None and (isinstance(self.only, str) or len(self.only) == 0):
             raise OptionError(f"only: expected a list of paths, at least one, got {self.only!r}")
 

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import torch.utils.data
-from torch.multiprocessing.reductions import reduce_tensor
+from torch.multiprocessing.reductions import reduce_storage, reduce_tensor
 from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_fn_map
 
 from presize.datasets.reading.slots import arrays_over, packed_bytes, when_released
@@ -194,11 +194,7 @@ class _Received:
     """The memory of a batch in the process that it was sent to."""
 
     def __init__(self, fd: Any, nbytes: int, flags: int, formats: Sequence[ImageFormat], samples: int) -> None:
-        duplicate = fd.detach()
-        try:
-            self._memory = mmap.mmap(duplicate, nbytes + flags)
-        finally:
-            os.close(duplicate)
+        self._memory = _mapped(fd, nbytes + flags)
         self._nbytes, self._formats, self._samples = nbytes, formats, samples
 
     def tensor(self, number: int) -> torch.Tensor:
@@ -208,7 +204,36 @@ class _Received:
         return self._formats[number].tensor(rows)
 
 
-def _give_back(owner: int, memory: mmap.mmap, flag: int) -> None:
+def _mapped(fd: Any, nbytes: int) -> npt.NDArray[np.uint8]:
+    """The memory of a file that another process sends. No descriptor stays open, of which a process has few: a batch
+    may be kept. mmap.mmap would duplicate it."""
+    descriptor = fd.detach()
+    try:
+        memory = torch.from_file(f"/proc/self/fd/{descriptor}", shared=True, size=nbytes, dtype=torch.uint8)
+        return memory.numpy()
+    finally:
+        os.close(descriptor)
+
+
+def send_without_descriptors() -> None:
+    """Have all tensors that this DataLoader's worker sends arrive without a descriptor, too."""
+    ForkingPickler.register(torch.UntypedStorage, _reduce_storage)
+
+
+def _reduce_storage(storage: torch.UntypedStorage) -> Any:
+    by_descriptor = torch.multiprocessing.get_sharing_strategy() == "file_descriptor"  # type: ignore[no-untyped-call]
+    if not by_descriptor or storage.device.type != "cpu" or storage.nbytes() == 0:
+        return reduce_storage(storage)  # type: ignore[no-untyped-call]
+    descriptor, nbytes = storage._share_fd_cpu_()
+    return _storage, (DupFd(descriptor), nbytes)
+
+
+def _storage(fd: Any, nbytes: int) -> torch.UntypedStorage:
+    """The storage that _reduce_storage() sent: over the memory of an array, so that it can be sent once more."""
+    return torch.from_numpy(_mapped(fd, nbytes)).untyped_storage()
+
+
+def _give_back(owner: int, memory: npt.NDArray[np.uint8], flag: int) -> None:
     if os.getpid() == owner:  # in a forked child the parent still uses it
         memory[flag] = 0
 

@@ -11,6 +11,7 @@ import torch
 
 from presize.codecs.jpeg import decoder as jpeg_decoder
 from presize.codecs.stored_value import DAMAGE
+from presize.datasets.collate import NEEDS_A_CROP
 from presize.datasets.crops import DECODE_SCALES, RANDOM_FILTERS, Crop, CropGeometry, Crops, as_size, check_crops
 from presize.datasets.reading.batch import ImageFormat
 from presize.datasets.reading.draws import uniform
@@ -162,10 +163,7 @@ class BatchReader:
     def _size(self) -> tuple[int, int]:
         heights, widths = self.data.numbers("height"), self.data.numbers("width")
         if len(heights) == 0 or heights.min() != heights.max() or widths.min() != widths.max():
-            raise OptionError(
-                f"crop: the images of {self.data.root} have different sizes and cannot be stacked; "
-                "choose one, such as RandomResizedCrop(224) or CenterCrop(224)"
-            )
+            raise OptionError(f"crop: the images of {self.data.root} {NEEDS_A_CROP}")
         if int(heights[0]) * int(widths[0]) > self.data.max_pixels:
             raise DatasetError(self._too_large(0))
         return int(heights[0]), int(widths[0])

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from presize.datasets.reading.draws import permute, uniform_at
 from presize.errors import OptionError
-from presize.options import check_choice, check_range
+from presize.options import check_choice, check_range, set_in_range
 
 MOST_SAMPLES = 2**48
 MOST_SEED = 2**63 - 1
@@ -67,8 +67,8 @@ class _EachOnce:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        check_range("length", self.length, 0, MOST_SAMPLES)
-        check_seed(self.seed)
+        set_in_range(self, "length", 0, MOST_SAMPLES)
+        object.__setattr__(self, "seed", check_seed(self.seed))
 
     def __len__(self) -> int:
         return self.length
@@ -119,7 +119,7 @@ class Weighted:
     cumulative: npt.NDArray[np.float64] = field(init=False, repr=False)
 
     def __post_init__(self, weights: npt.ArrayLike, length: int | None) -> None:
-        check_seed(self.seed)
+        object.__setattr__(self, "seed", check_seed(self.seed))
         shares = _weights(weights)
         object.__setattr__(self, "draws", _draws(length, len(shares)))
         # Divided by the largest weight, no sum overflows and no draw rounds up to the last one.
@@ -218,16 +218,15 @@ class ClassBalanced:
         return self.population + np.asarray(positions, np.int64)
 
 
-def check_seed(seed: int | None) -> None:
-    """Raise OptionError for a seed that is out of range."""
-    if seed is not None:
-        check_range("seed", seed, 0, MOST_SEED)
+def check_seed(seed: int | None) -> int | None:
+    """Return a seed as an int. Raise OptionError for one that is out of range."""
+    return None if seed is None else check_range("seed", seed, 0, MOST_SEED)
 
 
 def with_seed(order: Order, seed: int) -> Order:
-    """A copy of an order of this package, with another seed."""
+    """A copy of an order of this package, with another seed. Raises OptionError for one that is out of range."""
     seeded = copy.copy(order)
-    object.__setattr__(seeded, "seed", seed)
+    object.__setattr__(seeded, "seed", check_range("seed", seed, 0, MOST_SEED))
     return seeded
 
 
@@ -249,7 +248,6 @@ def choose_order(length: int, shuffle: bool | Order, seed: int | None) -> Order:
         return shuffle
     if shuffle.seed is not None:
         raise OptionError(f"seed: the order has one, {shuffle!r}; leave one of the two out")
-    check_seed(seed)
     return with_seed(shuffle, seed)
 
 
@@ -294,7 +292,7 @@ def class_balanced(targets: npt.ArrayLike, seed: int | None = None, length: int 
     Raises:
         OptionError: `targets` are not whole numbers, one a sample.
     """
-    check_seed(seed)
+    seed = check_seed(seed)
     classes = np.asarray(targets)
     if classes.ndim != 1 or not classes.size or classes.dtype.kind not in "iu":
         raise OptionError(f"targets: expected one whole number a sample, got {_described(classes)}")
@@ -321,8 +319,7 @@ def _weights(weights: npt.ArrayLike) -> npt.NDArray[np.float64]:
 def _draws(length: int | None, samples: int) -> int:
     if length is None:
         return samples
-    check_range("length", length, 0, MOST_SAMPLES)
-    return length
+    return check_range("length", length, 0, MOST_SAMPLES)
 
 
 def _described(array: npt.NDArray[Any]) -> str:
@@ -373,10 +370,10 @@ class Schedule:
     in_blocks: bool = False
 
     def __post_init__(self) -> None:
-        check_range("length", self.length, 0, MOST_SAMPLES)
-        check_range("batch_size", self.batch_size, 1, MOST_SAMPLES)
-        check_range("ranks", self.ranks, 1, MOST_SAMPLES)
-        check_range("rank", self.rank, 0, self.ranks - 1)
+        set_in_range(self, "length", 0, MOST_SAMPLES)
+        set_in_range(self, "batch_size", 1, MOST_SAMPLES)
+        set_in_range(self, "ranks", 1, MOST_SAMPLES)
+        set_in_range(self, "rank", 0, self.ranks - 1)
         check_choice("last", self.last, Literal["keep", "drop", "pad"])
 
     def sample_count(self, start: int) -> int:

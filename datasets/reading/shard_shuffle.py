@@ -15,7 +15,7 @@ from zlib_ng import zlib_ng
 from presize.datasets.reading.draws import permute
 from presize.datasets.reading.order import MOST_SAMPLES, Numbers, Positions, check_seed
 from presize.errors import DatasetError, OptionError
-from presize.options import check_range
+from presize.options import check_range, set_in_range
 
 _ROWS_AT_ONCE = 2**20
 
@@ -105,8 +105,8 @@ class ShardShuffled:
     _members: Callable[[int, int], Numbers] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        check_seed(self.seed)
-        check_range("window", self.window, 1, MOST_SAMPLES)
+        object.__setattr__(self, "seed", check_seed(self.seed))
+        set_in_range(self, "window", 1, MOST_SAMPLES)
         self._set_ranks()
         # Two groups: a batch may straddle them, and each batch is computed twice, as samples and as keys.
         object.__setattr__(self, "_groups", lru_cache(maxsize=2)(self._group))
@@ -117,8 +117,7 @@ class ShardShuffled:
             value = getattr(self, name)
             if self.by_host:
                 value = _from_torchrun(variable) if value is None else value
-                check_range(name, value, 1, MOST_SAMPLES)
-                object.__setattr__(self, name, value)
+                object.__setattr__(self, name, check_range(name, value, 1, MOST_SAMPLES))
             elif value is not None:
                 raise OptionError(f"{name}: needs by_host=True, got {value!r} without it")
         ranks, per_host = self._sharing

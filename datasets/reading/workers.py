@@ -31,6 +31,12 @@ from presize.system.resources import usable_cores
 
 Mode = Literal["processes", "threads"]
 
+STARTS_AGAIN = (
+    "its own error is above. Unless they are forked, workers run the script once more: keep what is to run once under "
+    'if __name__ == "__main__":'
+)
+"""Why a worker may have died as it started."""
+
 _ENDS_WITHIN_S = 5
 _POLL_EVERY_S = 2
 
@@ -40,9 +46,7 @@ def worker_counts(num_workers: int | None, prefetch_factor: int | None) -> tuple
     2 for None, as in a DataLoader. Raises OptionError for numbers that are out of range."""
     workers = usable_cores() if num_workers is None else num_workers
     ahead = 2 if prefetch_factor is None else prefetch_factor
-    check_range("num_workers", workers, 0, 4096)
-    check_range("prefetch_factor", ahead, 1, 64)
-    return workers, ahead
+    return check_range("num_workers", workers, 0, 4096), check_range("prefetch_factor", ahead, 1, 64)
 
 
 def start_method(multiprocessing_context: str | BaseContext | None) -> str | None:
@@ -54,6 +58,15 @@ def start_method(multiprocessing_context: str | BaseContext | None) -> str | Non
     if name is not None and name not in methods:
         raise OptionError(f"multiprocessing_context: expected one of {', '.join(methods)}, got {name!r}")
     return name  # type: ignore[no-any-return]
+
+
+def check_may_start() -> None:
+    """Raise LoaderError in a process that may not start others."""
+    if multiprocessing.current_process().daemon:
+        raise LoaderError(
+            "num_workers: this process is a worker itself, of a Pool or a DataLoader, and may start no processes; use "
+            'num_workers=0, or a Loader with mode="threads"'
+        )
 
 
 class BatchRequest(NamedTuple):
@@ -147,6 +160,10 @@ class WorkerPool:
         self._workers: dict[Connection, Any] = {}
         self.close = weakref.finalize(self, _end, os.getpid(), self._workers)
         processes: Any = multiprocessing.get_context(context)
+        self._is_forked = processes.get_start_method() == "fork"
+        self._has_answered = False
+        if mode == "processes":
+            check_may_start()
         try:
             for number in range(workers):
                 ours, theirs = processes.Pipe()
@@ -159,7 +176,7 @@ class WorkerPool:
                     worker.start()
                 else:
                     # A forked sibling would keep the pipes of the others open.
-                    inherited = [ours, *self._workers] if processes.get_start_method() == "fork" else []
+                    inherited = [ours, *self._workers] if self._is_forked else []
                     arguments = (theirs, reader, slots, skip, inherited)
                     worker = processes.Process(target=_serve_process, args=arguments, daemon=True)
                     worker.start()
@@ -168,6 +185,11 @@ class WorkerPool:
         except BaseException:
             self.close()
             raise
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all workers live."""
+        return all(worker.is_alive() for worker in self._workers.values())
 
     def has_room(self) -> bool:
         """Whether a worker may get another request."""
@@ -194,6 +216,7 @@ class WorkerPool:
             except (EOFError, OSError):
                 raise self._died(connection) from None
             self._busy[connection] -= 1
+            self._has_answered = True
             yield answer._replace(worker=self._numbers[connection])
 
     def _died(self, connection: Connection) -> LoaderError:
@@ -203,6 +226,8 @@ class WorkerPool:
             worker.join(_ENDS_WITHIN_S)
             code = worker.exitcode
             how = f"killed by signal {-code}" if code is not None and code < 0 else f"exit code {code}"
+            if code == 1 and not self._has_answered and not self._is_forked:
+                how += f" as it started; {STARTS_AGAIN}"
             if code == -signal.SIGKILL:
                 how = "killed by SIGKILL, most often by the OOM killer; try fewer num_workers or a smaller batch_size"
         return LoaderError(f"a loader worker died ({how})")

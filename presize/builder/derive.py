@@ -32,7 +32,7 @@ from presize.sources.columns import plain_column
 from presize.sources.dataset import DatasetSource, join_datasets
 from presize.store.rejects import Reject
 from presize.store.rejects_file import REJECTS_TOLD, first_rejects
-from presize.system.files import working_in
+from presize.system.files import expanded, working_in
 
 
 @dataclass(frozen=True)
@@ -133,6 +133,7 @@ def derive_dataset(
         BuildError: `out` holds something else, or cannot be written.
     """
     start = time.perf_counter()
+    out = expanded(out)
     derivation = plan_derive(datasets, options)
     plan = derivation.plan
     with working_in(Path(out)):

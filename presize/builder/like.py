@@ -17,7 +17,7 @@ from presize.sources.dataset import OF_SAMPLES
 from presize.store.data_files import MANIFEST
 from presize.store.index import COMPANION_COLUMNS, INDEX_COLUMNS, read_index
 from presize.store.manifest import Manifest, parse_manifest, read_manifest
-from presize.system.files import is_url, names_in, working_in
+from presize.system.files import expanded, is_url, names_in, working_in
 
 
 class DatasetOptions(NamedTuple):
@@ -49,6 +49,7 @@ def options_of(root: str | os.PathLike[str]) -> DatasetOptions:
         DatasetError: it is missing or damaged.
         OptionError: a later presize built it, with options that this one does not have.
     """
+    root = expanded(root)
     manifest = read_manifest(root)
     options = recorded_options(manifest, root)
     with naming_options(root):
@@ -72,9 +73,9 @@ def options_to_update(out: str | os.PathLike[str]) -> BuildOptions | None:
         OptionError: a later presize built it, with options that this one does not have.
         RemoteError: the URL cannot be read.
     """
-    place = os.fspath(out)
+    place = expanded(out)
     manifests = _manifests_at(place) if is_url(place) else _manifests_in(Path(place))
-    return next((recorded_options(manifest, out) for manifest in manifests), None)
+    return next((recorded_options(manifest, place) for manifest in manifests), None)
 
 
 def _manifests_in(out: Path) -> Iterator[Manifest]:

@@ -25,7 +25,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from presize.builder.tasks import staging
-from presize.errors import BuildError, DatasetError, OptionError, PresizeWarning, SourceError
+from presize.errors import BuildError, DatasetError, ImageError, OptionError, PresizeWarning, SourceError
 from presize.options import BuildOptions, BuildPart
 from presize.sources.source_files import Url
 from presize.store.data_files import FETCHING, MANIFEST, REPORT, STATE, generation_name, is_data_file
@@ -33,6 +33,7 @@ from presize.store.filenames import is_safe
 from presize.store.manifest import Manifest, publish_manifest, read_manifest
 from presize.system.files import (
     check_file,
+    expanded,
     is_url,
     names_in,
     remove_temporary,
@@ -67,6 +68,7 @@ class BuildJournal:
         publishing: True once a folder's staged files, or an update's manifests, are being given their names.
         update: whether it reuses images of the published dataset.
         versions: of the libraries that make the bytes, for information.
+        failed: whether an image that cannot be stored has ended it: the next source may lack it, on purpose.
     """
 
     identity: dict[str, Any]
@@ -76,6 +78,7 @@ class BuildJournal:
     publishing: bool = False
     update: bool = False
     versions: dict[str, str] = field(default_factory=dict)
+    failed: bool = False
 
     @classmethod
     def read(cls, out: Path) -> BuildJournal | None:
@@ -125,7 +128,7 @@ class OutputDir:
 
     @classmethod
     def of(cls, out: str | os.PathLike[str], sizes: Sequence[object] = ("",)) -> OutputDir:
-        path = Path(os.path.abspath(out))
+        path = Path(os.path.abspath(expanded(out)))
         return cls(path, (path,) if len(sizes) == 1 else tuple(path / str(size) for size in sizes))
 
     @classmethod
@@ -157,7 +160,7 @@ class OutputDir:
             )
         if is_url(out):
             raise BuildError(f"OUT {out}: a URL is for presize.build_to_url; give a folder")
-        output = cls.of(out, options.image.sizes)
+        source, output = expanded(source), cls.of(out, options.image.sizes)
         inner, outer = output.path.resolve(), Path(source).resolve()
         is_folder = Url.of(source) is None
         if is_folder and inner.is_relative_to(outer):
@@ -346,6 +349,15 @@ class OutputDir:
             _remove_unpublished(root, manifest, keep=journal.replaces)
         journal.write(self.path)  # last, over the old one: without any, a kill would leave an OUT that is not ours
         return journal
+
+    @contextmanager
+    def noting_failure(self, journal: BuildJournal) -> Iterator[None]:
+        """Note in the journal that an image has ended the build, where one does."""
+        try:
+            yield
+        except ImageError:
+            replace(journal, failed=True).write(self.path)
+            raise
 
     # --- how it ends ---
 

@@ -18,7 +18,7 @@ from presize.builder.shard_table import ShardDone
 from presize.builder.work import check_space, find_work
 from presize.errors import BuildError, OptionError
 from presize.options import BuildOptions, BuildPart, RunOptions, SourceOptions
-from presize.system.files import working_in
+from presize.system.files import expanded, working_in
 
 
 @dataclass(frozen=True)
@@ -97,6 +97,7 @@ def build_part(
     for name in ("update", "overwrite"):
         if getattr(run, name):
             raise OptionError(f"part: a part of a build cannot be combined with --{name}, which is for one command")
+    source, out = expanded(source), expanded(out)
     with working_in(Path(out)):
         output = OutputDir.for_build(source, out, options)
         with output.lock(shared=True):
@@ -119,7 +120,8 @@ def build_part(
                     dones.append(done)
                     on_shard(done)
 
-                carry_out(work, plan, run, executor_for(run), count)
+                with output.noting_failure(journal):
+                    carry_out(work, plan, run, executor_for(run), count)
                 left = [number for number in range(len(plan.shards)) if not output.sidecar(number).exists()]
     return PartResult(
         out=Path(out),

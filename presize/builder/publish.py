@@ -86,7 +86,7 @@ def publish(
         if len(merged.rejects) > unread:
             first = f"; the first: {merged.rejects[unread].path}: {merged.rejects[unread].reason}"
         raise BuildError(
-            f"of {plural(len(plan.source.table), 'file')} in {plan.source.root} none could be stored{first}"
+            f"of {plural(len(plan.source.table), 'file')} in {plan.source.name} none could be stored{first}"
         )
     manifests = []
     for size, root in zip(plan.options.image.sizes, output.roots, strict=True):

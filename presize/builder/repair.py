@@ -37,7 +37,7 @@ from presize.store.data_files import MANIFEST, STATE, DataFile
 from presize.store.filenames import unsafe_paths
 from presize.store.manifest import Manifest, read_manifest
 from presize.store.verify import Problem, check_data_file
-from presize.system.files import names_in, working_in
+from presize.system.files import expanded, names_in, working_in
 from presize.system.resources import usable_cores
 
 
@@ -85,7 +85,7 @@ def repair_dataset(
         DatasetError: `out` holds no dataset of shards.
         BuildError: a build is writing to `out`, it cannot be written to, or a container changes meanwhile.
     """
-    out = Path(os.path.abspath(out))
+    source, out = expanded(source), Path(os.path.abspath(expanded(out)))
     found = _scanned(source, out, samples)
     with working_in(out):
         output = _output_dir(out)  # raises before anything is written, the lock included

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from presize.builder.output_dir import BuildJournal, OutputDir
 from presize.builder.plan import Plan, differences, source_identity
-from presize.errors import BuildError, PresizeWarning
+from presize.errors import BuildError, PresizeWarning, warn
 from presize.formatting import plural, printable
 from presize.options import RunOptions
 from presize.sources.dataset import DatasetSource
@@ -63,6 +63,10 @@ def open_build(plan: Plan, output: OutputDir, run: RunOptions) -> BuildJournal |
     journal = output.recover()
     has_work = journal is not None and (journal.publishing or output.has_finished_shards())
     published = output.manifests()
+    if has_work and journal is not None and _may_begin_anew(journal, plan) and not any(published):
+        has_work = False
+        then = "; ".join(differences_from(journal, plan))
+        warn(f"OUT {output.path} holds an unfinished build of other files ({then}); it begins anew")
     flag: Flag = "--update" if run.update else "--overwrite" if run.overwrite else ""
     decision = decide(_kind(journal, plan), has_work, _extent(published, plan), flag)
     if decision == "resume":
@@ -75,6 +79,12 @@ def open_build(plan: Plan, output: OutputDir, run: RunOptions) -> BuildJournal |
     if decision == "update":
         check_may_update(published, plan, output.path, output.roots[0])
     return output.start(plan.identity, plan.versions, journal, update=decision == "update")
+
+
+def _may_begin_anew(journal: BuildJournal, plan: Plan) -> bool:
+    """Whether one of its images has ended a build, and nothing but its files has changed since: that is then meant."""
+    is_another = journal.identity != plan.identity and not _unlike(journal, plan)
+    return journal.failed and is_another and not journal.update and not journal.publishing
 
 
 def _kind(journal: BuildJournal | None, plan: Plan) -> Unfinished:

@@ -15,6 +15,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+import pyarrow as pa
+
 from presize.builder.annotations import check_annotations
 from presize.builder.executors.executor import Executor, executor_for
 from presize.builder.fingerprint import codec_fingerprint, suffixes_of
@@ -30,7 +33,7 @@ from presize.builder.work import BuildWork, Finished, check_space, find_work
 from presize.codecs.source_facts import Losses, companion_losses, loss_sentences, losses, unpack_facts
 from presize.errors import BuildError, ImageError
 from presize.formatting import duration, plural, size_text
-from presize.options import BuildOptions, RunOptions, SourceOptions
+from presize.options import KEEP, BuildOptions, ImageOptions, RunOptions, SourceOptions
 from presize.sources.contents import Source
 from presize.sources.dataset import DatasetSource
 from presize.sources.scan import scan
@@ -39,7 +42,7 @@ from presize.store.index import read_index
 from presize.store.manifest import Manifest
 from presize.store.rejects import Reject
 from presize.store.rejects_file import REJECTS_TOLD, first_rejects
-from presize.system.files import working_in
+from presize.system.files import expanded, working_in
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,11 @@ class BuildResult:
         rejects_file: that of the first size.
         first_rejects: a few of the images that it lists.
         unreadable: files that could not be read; the same build tries them again.
+        classes: how many there are; None without classes.
+        labelled: whether samples have a label, or another column.
+        source_bytes: of the files of the stored images.
+        smaller: images that were stored smaller than the largest size, since they were not enlarged.
+        largest_bytes: of the stored images of that size.
     """
 
     out: Path | str
@@ -87,6 +95,11 @@ class BuildResult:
     rejects_file: Path | str = ""
     first_rejects: tuple[Reject, ...] = ()
     unreadable: int = 0
+    classes: int | None = None
+    labelled: bool = True
+    source_bytes: int = 0
+    smaller: int = 0
+    largest_bytes: int = 0
 
     @property
     def samples(self) -> int:
@@ -172,6 +185,7 @@ def build_dataset(
             are not finished.
     """
     start = time.perf_counter()
+    source, out = expanded(source), expanded(out)
     with working_in(Path(out)):
         output = OutputDir.for_build(source, out, options, update=run.update)
         listing = None if run.overwrite or run.update else read_listing(output.path)
@@ -238,8 +252,23 @@ def result_of(built: Built, plan: Plan, out: Path | str, root: Path, seconds: fl
         },
         rejects_file=_places(out, plan.options, [(first, first.rejects)])[0],
         first_rejects=first_rejects(root / first.rejects.file, REJECTS_TOLD),
+        classes=None if first.classes is None else len(first.classes),
+        labelled=bool(plan.source.fields),
+        source_bytes=int(index.column("source_nbytes").to_numpy().sum()),
+        smaller=_count_smaller(index, plan.options.image),
+        largest_bytes=max(manifest.bytes for manifest in built.manifests),
         **first.left_out,
     )
+
+
+def _count_smaller(index: pa.RecordBatch, image: ImageOptions) -> int:
+    """How many images of an index do not reach the largest size of `image`, without being enlarged."""
+    wanted = max(image.sizes)
+    if image.upscale or KEEP in image.sizes:
+        return 0
+    sides = np.array([index.column(f"source_{side}").to_numpy() for side in ("height", "width")])
+    is_short = sides < np.array([wanted]).T
+    return int((is_short.all(axis=0) if image.fit in ("longer", "pad") else is_short.any(axis=0)).sum())
 
 
 def _places(
@@ -296,8 +325,9 @@ def _build(
     work = find_work(plan, run, output, journal, records)
     if listing is not None:
         listing.check_finished([task.number for task in work.waiting if task.number not in work.again], output.path)
-    check_space(plan, output, work)
-    carry_out(work, plan, run, executor, on_shard)
+    check_space(plan, output, work, run.report)
+    with output.noting_failure(journal):
+        carry_out(work, plan, run, executor, on_shard)
     files_in_all = len(plan.source.table)
     resumed = files_in_all - sum(task.to_make for task in work.waiting)
     finished = work.finish()

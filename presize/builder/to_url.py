@@ -31,7 +31,7 @@ from presize.remote.transfer import MANIFEST_BYTES, Connections, download_file
 from presize.remote.upload import claim_place, upload_dataset, upload_file, writable_bucket
 from presize.store.data_files import FETCHING, MANIFEST, DataFile
 from presize.store.manifest import Manifest, digest_of, parse_manifest
-from presize.system.files import names_in, working_in, write_atomically
+from presize.system.files import expanded, names_in, working_in, write_atomically
 from presize.system.locks import file_lock
 
 _PLACE = "presize-builds"
@@ -127,7 +127,7 @@ def scratch_out(url: str, scratch: str | os.PathLike[str] | None = None) -> Path
 
 
 def _folder_of(url: str, scratch: str | os.PathLike[str] | None) -> Path:
-    folder = default_cache_dir("scratch") if scratch is None else Path(scratch)
+    folder = default_cache_dir("scratch") if scratch is None else Path(expanded(scratch))
     return Path(os.path.abspath(folder), _PLACE, hashlib.sha256(url.rstrip("/").encode()).hexdigest()[:16])
 
 

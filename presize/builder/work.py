@@ -277,15 +277,20 @@ def _name(task: Task) -> str:
     return f"shards/{next(iter(task.targets.values())).name}"
 
 
-def check_space(plan: Plan, output: OutputDir, work: BuildWork) -> None:
-    """Raise BuildError, before anything is written, when the disk cannot hold the result."""
+_PAGE_BYTES, _CARD_BYTES, _MOST_CARDS = 60_000, 14_000, 48
+"""Of report.html, and of the pictures that it shows of a sample."""
+
+
+def check_space(plan: Plan, output: OutputDir, work: BuildWork, report: bool = False) -> None:
+    """Raise BuildError, before anything is written, when the disk cannot hold the result, and the `report` if any."""
     samples = sum(len(task.samples) for task in work.waiting)
     free = shutil.disk_usage(output.path).free
     largest = sum(transcode.record_bytes(plan.options.image, stream.size) for stream in plan.options.streams)
-    if samples == 0 or free > samples * largest:
+    pages = report * len(output.roots) * (_PAGE_BYTES + _CARD_BYTES * min(_MOST_CARDS, len(plan.source.table)))
+    if samples == 0 or free > samples * largest + pages:
         return
     try:
-        needed = estimate.stored_bytes(plan) * samples // len(plan.source.table)
+        needed = estimate.stored_bytes(plan) * samples // len(plan.source.table) + pages
     except ChildDiedError:  # of an image that the build will reject
         return
     if needed > free:

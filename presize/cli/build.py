@@ -176,7 +176,9 @@ def build(
             print_text(part_summary(built))
     elif as_json:
         print_json(
-            result, "samples stored rejected unreadable skipped seconds images_per_s out unchanged losses reports",
+            result,
+            "samples stored rejected unreadable skipped seconds images_per_s out unchanged losses reports classes "
+            "source_bytes smaller",
             **_pair_losses(result), **(result.changes.counts() if run.update else {}),
         )  # fmt: skip
     elif not quiet:
@@ -293,6 +295,16 @@ def build_summary(result: BuildResult, update: bool, keep: bool) -> str:
     left_out = left_out_text({name: getattr(result, name) for name in LEFT_OUT})
     if left_out:
         lines.append(f"  not stored: {left_out}")
+    if result.classes is not None:
+        lines.append(f"  {plural(result.classes, 'class', 'classes')}")
+    elif not result.labelled:
+        lines.append("  no labels: those of a folder of images come from a table, --labels")
+    if result.smaller:
+        lines.append(f"  {plural(result.smaller, 'image')} smaller than --size, not enlarged; --upscale does that")
+    if result.largest_bytes >= result.source_bytes > 0 and not keep:
+        lines.append(
+            f"  no space saved: files of {size_text(result.source_bytes)} became {size_text(result.largest_bytes)}"
+        )
     if keep:
         lines.append(f"  {result.unchanged:,} stored as they were, {result.stored - result.unchanged:,} encoded")
     lines += (f"  {loss}" for loss in loss_sentences(result.losses, result.pair_losses))
@@ -362,7 +374,7 @@ def print_plan(plan: Plan, to_build: Plan, changes: Changes | None, out: str, ru
     rejects = [f"{reject.path}: {reject.reason}" for reject in found.rejects[:_REJECTS_SHOWN]]
     more = len(found.rejects) - len(rejects)
     facts = [
-        ("source", f"{source.root}: {plural(len(source.table), 'file')}, {classes}"),
+        ("source", f"{source.name}: {plural(len(source.table), 'file')}, {classes}"),
         ("splits", counts_text(splits)),
         ("target", f"{out}: {sizes}{fit}, {image.format} to {plan.options.layout}"),
         *(("pair", f"{each.name}: {each.format}, {each.filter}") for each in plan.options.companions),

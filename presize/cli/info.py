@@ -19,7 +19,7 @@ def info(dataset: str, as_json: bool) -> None:
     if as_json:
         companions = {each.name: each.bytes for each in found.companions}
         print_json(
-            found, "samples bytes classes splits shards layout size options left_out versions digest",
+            found, "samples bytes classes splits shards layout size options left_out versions digest derived",
             companions=companions,
         )  # fmt: skip
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import fields
 from typing import Any, get_args
@@ -10,8 +11,15 @@ import click
 
 from presize.option_fields import StatedOption, stated_options
 from presize.options import SPELLINGS, BuildOptions
+from presize.system.files import expanded
 
-PATH = click.Path(readable=False)
+
+class _Path(click.Path):
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return expanded(os.fsdecode(super().convert(value, param, ctx)))
+
+
+PATH = _Path(readable=False)
 """Files, folders and URLs: shells complete their names, and only what uses them checks them."""
 TYPED = "presize.typed"
 """Where a click context keeps the texts that `parsed` has read, by the names of parameters."""

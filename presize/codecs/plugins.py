@@ -117,8 +117,14 @@ def load(image: ImageFile, name: str) -> None:
 def reason(error: BaseException) -> str:
     """The error in one line that is the same in every run: no addresses, nothing unprintable."""
     cause = error.args[0] if error.args else None
-    if isinstance(cause, KeyError):  # Pillow wraps those that mean a value it does not know
-        return f"unknown value {cause}"
+    if isinstance(cause, Exception):  # Pillow wraps what it did not expect
+        error = cause
+    if isinstance(error, KeyError):
+        return f"unknown value {error}"
+    if isinstance(error, (struct.error, IndexError)):
+        return "it ends too early"
+    if isinstance(error, TypeError) or str(error).startswith("invalid literal"):
+        return "a value in its header is none that it may have"
     text = re.sub(r"<[^<>]* at 0x[0-9a-fA-F]+>", "the file", str(error))
     text = "".join(c if c.isprintable() else " " for c in text)
     return " ".join(text.split())[:200] or type(error).__name__

@@ -170,6 +170,8 @@ def transcode_companion(data: bytes, source: Size, options: ImageOptions) -> Tra
 
 def _check_size(found: Size, source: Size) -> None:
     if found != source:
+        turned = "; EXIF turns only one of the two" if (found.width, found.height) == source else ""
         raise ImageError(
-            f"{found.width} x {found.height} pixels, and its image has {source.width} x {source.height}, upright"
+            f"{found.width} x {found.height} pixels, and its image has {source.width} x {source.height}, "
+            f"upright{turned}"
         )

@@ -32,7 +32,7 @@ from presize.measure.results import Results, bench_page, row_of, to_csv, to_json
 from presize.options import BuildOptions, ImageOptions, RunOptions, Size
 from presize.store.data_files import MANIFEST
 from presize.store.manifest import read_manifest
-from presize.system.files import write_atomically, writing
+from presize.system.files import expanded, write_atomically, writing
 from presize.system.pagecache import drop, preload, resident_share
 from presize.system.resources import read_cpu, read_memory
 from presize.system.storage import find_storage
@@ -76,6 +76,8 @@ def bench(
         BenchError: There is no CUDA or too little memory, or the variants do not read the same samples.
         BuildError, SourceError, DatasetError: As building raises them.
     """
+    roots = {name: expanded(root) for name, root in roots.items()}
+    work, out = (None if folder is None else expanded(folder) for folder in (work, out))
     variants = _variants(roots, options)
     _check_outside(roots, work=work, out=out)
     gpu = None

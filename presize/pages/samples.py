@@ -29,7 +29,7 @@ from presize.store.filenames import is_safe
 from presize.store.index import index_columns, read_index
 from presize.store.manifest import Manifest, read_manifest
 from presize.store.rejects_file import Rejects, read_rejects
-from presize.system.files import is_url, open_at_once
+from presize.system.files import expanded, is_url, open_at_once
 
 _MAX_BYTES = 1 << 30
 _FIT_SCALES = (8, 4, 2)
@@ -56,7 +56,8 @@ class ViewedDataset:
             DatasetError: `root` is no dataset, a URL, or damaged.
             OptionError: `raw` is not a folder.
         """
-        name = os.fspath(root)
+        name = root = expanded(root)
+        raw = None if raw is None else expanded(raw)
         if is_url(name):
             raise DatasetError(
                 f"{name} is a URL, and a page shows samples from nearly all shards: "

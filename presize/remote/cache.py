@@ -17,7 +17,7 @@ from presize.remote.cache_folder import PLACE, CacheFolder
 from presize.store.data_files import DataFile
 from presize.store.dataset import Dataset
 from presize.system.child import Child, ChildDiedError
-from presize.system.files import is_url
+from presize.system.files import expanded, is_url
 
 
 def open_dataset(
@@ -70,9 +70,9 @@ class Cache:
         self, url: str, cache_dir: str | os.PathLike[str] | None = None, cache_bytes: int | None = None
     ) -> None:
         if cache_bytes is not None:
-            check_range("cache_bytes", cache_bytes, 1, 2**63 - 1)
+            cache_bytes = check_range("cache_bytes", cache_bytes, 1, 2**63 - 1)
         self._url = url
-        kept_in = Path(os.path.realpath(default_cache_dir() if cache_dir is None else cache_dir), PLACE)
+        kept_in = Path(os.path.realpath(default_cache_dir() if cache_dir is None else expanded(cache_dir)), PLACE)
         self.root: Path = _in_child(url, cache_folder.prepare, url, kept_in)
         self._folder = CacheFolder(self.root, cache_bytes)
         self._stop: Callable[[], object] | None = None  # of what fetches ahead

@@ -21,7 +21,7 @@ from presize.remote.transfer import Connections, download_file, part_of, read_ma
 from presize.store.data_files import FETCHING, MANIFEST, OUR_NAMES, DataFile
 from presize.store.filenames import is_safe
 from presize.store.index import read_index
-from presize.system.files import file_digest, is_file_of, names_in, sync_folder, working_in, write_atomically
+from presize.system.files import expanded, file_digest, is_file_of, names_in, sync_folder, working_in, write_atomically
 from presize.system.locks import file_lock
 
 _LOCK = ".presize.lock"
@@ -70,7 +70,7 @@ def fetch_dataset(
         BuildError: `out` cannot be written, is too small, or holds something else.
     """
     start = time.perf_counter()
-    out, bucket = Path(out), Bucket(url)
+    out, bucket = Path(expanded(out)), Bucket(url)
     text, manifest = read_manifest_of(bucket)
     nbytes = len(text) + sum(file.bytes for file in manifest.files())
     with working_in(out), _locked(out):

@@ -17,7 +17,7 @@ from presize.remote.bucket import PART_BYTES, Bucket
 from presize.remote.transfer import MANIFEST_BYTES, Connections
 from presize.store.data_files import MANIFEST, DataFile, is_data_file
 from presize.store.manifest import Manifest, parse_manifest, read_manifest, replaced
-from presize.system.files import check_file
+from presize.system.files import check_file, expanded
 
 CLAIM = ".presize-uploading.json"
 """Says which dataset is being copied to a place."""
@@ -76,7 +76,7 @@ def upload_dataset(
         RemoteError: another dataset is at `url`, or is being copied there; it cannot be written, or has no such writes.
     """
     start = time.perf_counter()
-    root, bucket = Path(root), writable_bucket(url)
+    root, bucket = Path(expanded(root)), writable_bucket(url)
     read_manifest(root)  # which says what is there instead of a dataset
     text = (root / MANIFEST).read_bytes()
     manifest = parse_manifest(text, root)  # of this text: an update may publish another

@@ -83,6 +83,11 @@ class Containers:
     root: str
     paths: tuple[str, ...]
 
+    @property
+    def name(self) -> str:
+        """The root, or the file if there is one alone."""
+        return os.path.join(self.root, self.paths[0]) if len(self.paths) == 1 else self.root
+
 
 def list_containers(
     source: Containers, options: SourceOptions, follow_links: bool, types: Mapping[str, ValueType]
@@ -101,7 +106,7 @@ def list_containers(
     containers = [one.container for one in listings]
     rejects = refused + [reject for one in listings for reject in one.rejects]
     listed = _Listed(joined([one.samples for one in listings], left_out), containers, rejects)
-    _warn_of_fields(source.root, left_out)
+    _warn_of_fields(source.name, left_out)
     classes = None
     if len(listed.table):
         _check_paths(listed)
@@ -114,7 +119,7 @@ def list_containers(
         classes = _number_labels(listed, own, options.classes, by_value=types.get("label") == "class")
     if not len(listed.table):
         first = f"; the first, {printable(rejects[0].path)!r}: {rejects[0].reason}" if rejects else ""
-        raise SourceError(f"source {source.root!r} holds no samples in {plural(len(source.paths), 'file')}{first}")
+        raise SourceError(f"source {source.name!r} holds no samples in {plural(len(source.paths), 'file')}{first}")
     listed.set("run", _runs(listed.table))
     fields = [name for name in listed.table.column_names if name not in _OWN_COLUMNS]
     table = listed.table.select([*_OWN_COLUMNS, *fields])
@@ -143,7 +148,7 @@ def _list_all(source: Containers, options: SourceOptions, follow_links: bool) ->
         table = table.append_column("source_mtime_ns", pa.array(np.full(rows, mtime_ns, np.int64)))
         listings.append(replace(listed, samples=table))
     if listings:
-        warn_left_out(source.root, "file", refused)
+        warn_left_out(source.name, "file", refused)
     return listings, refused
 
 
@@ -198,7 +203,9 @@ class _Listed:
             return
         others = self.table.select(["container", "path"]).filter(pa.array(~kept)).to_pydict()
         for number, path in zip(others["container"], others["path"], strict=True):
-            self.rejects.append(rejected(f"{self.containers[number].path}/{path}", reason))
+            container = self.containers[number]
+            # Rows of Parquet are called after their file already, and rejected by that name when they are decoded.
+            self.rejects.append(rejected(path if container.column else f"{container.path}/{path}", reason))
         self.table = self.table.filter(pa.array(kept))
 
     def set(self, name: str, column: pa.Array | pa.ChunkedArray) -> None:

@@ -53,6 +53,11 @@ class Source:
     containers: tuple[Container, ...] = ()
 
     @property
+    def name(self) -> str:
+        """The root, or the file that holds all samples."""
+        return os.path.join(self.root, self.containers[0].path) if len(self.containers) == 1 else str(self.root)
+
+    @property
     def fields(self) -> list[str]:
         """The columns of the table that the index takes over as they are: labels, and whatever else is known."""
         own = {*INDEX_COLUMNS, *(PLACE_COLUMNS if self.containers else ())}

@@ -37,7 +37,7 @@ from presize.store.manifest import Manifest, read_manifest, replaced
 from presize.store.rejects_file import Rejects, read_rejects
 from presize.store.shard import ENGINE
 from presize.store.verify import check_data_file
-from presize.system.files import check_file
+from presize.system.files import check_file, expanded
 
 Rows = npt.NDArray[np.int64]
 
@@ -256,7 +256,7 @@ def join_datasets(
         DatasetError: a dataset is missing or damaged.
         SourceError: the datasets cannot be one; or `only` has a path that is in none of them.
     """
-    folders = [Path(os.path.realpath(root)) for root in roots]
+    folders = [Path(os.path.realpath(expanded(root))) for root in roots]
     datasets = tuple(open_settled(folder, partial(_opened, folder)) for folder in folders)
     for other in datasets[1:]:
         _check_alike(datasets[0], other)

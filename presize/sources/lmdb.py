@@ -57,8 +57,11 @@ _COUNT_BYTES = 20
 _WHOLE = re.compile(rb"\s*[0-9]{1,18}\s*")
 _META_INFO = "meta_info.txt"
 _BEGIN_BYTES = 4096
-_PICKLE = re.compile(rb"\x80[\x02-\x05]")
-"""How pickles of protocol 2 and later begin, and no image does."""
+_PICKLE = re.compile(rb"\x80[\x02-\x05]|\([dl]p[0-9]+\n|\(?c[\w.]+\n[\w.]+\np[0-9]+\n|[\]}]q\0")
+"""How pickles begin, and no image does."""
+_DATUM = re.compile(rb"\x08[\x01-\x04]\x10[\x80-\xff]*[\x01-\x7f]\x18|\x22[\x80-\xff]*[\x00-\x7f]\xff\xd8\xff")
+"""How a Datum of Caffe's begins: with channels and height in Protocol Buffers, or with a JPEG."""
+_NUMBERED = re.compile(r"([^{}%]*?)([0-9]{1,17})([^0-9{}%]*)")
 
 Numbers = npt.NDArray[np.int64]
 
@@ -182,6 +185,7 @@ def list_lmdb(path: str, name: str, options: SourceOptions) -> Contents:
     choose = _chooser(options.keys, options.label_keys)
     values = read_lmdb(path)
     if choose is None:
+        _check_values(values, np.arange(len(values.keys)), is_chosen=False)
         raise SourceError(f"an LMDB needs --keys; {_expected(values)}")
     chosen = choose(values, path, name)
     rows = chosen.rows
@@ -307,14 +311,24 @@ def _expected(values: LmdbValues) -> str:
     if not shown:
         return "it is empty"
     more = ", …" if len(values.keys) > len(shown) else ""
+    pattern = _pattern_of(values.keys)
+    example = "image-{:09d} for image-000000001" if pattern is None else f"{pattern} for {shown[0][1:-1]}"
     return (
-        f"its first keys are {', '.join(shown)}{more}; expected a pattern, such as --keys image-{{:09d}} for "
-        f"image-000000001, or one of {', '.join(_PRESETS)}"
+        f"its first keys are {', '.join(shown)}{more}; expected a pattern, such as --keys {example}, or one of "
+        f"{', '.join(_PRESETS)}"
     )
 
 
-def _check_values(values: LmdbValues, rows: Numbers) -> None:
-    """Raise SourceError unless some of the values are encoded images; and if one of those tried is a pickle."""
+def _pattern_of(keys: pa.LargeBinaryArray) -> KeyPattern | None:
+    """A pattern that many of the keys fit: the last number of the first key is all that differs between them."""
+    match = _NUMBERED.fullmatch(keys[0].as_py().decode("utf-8", "replace"))
+    pattern = None if match is None else KeyPattern(match[1], len(match[2]), match[3])
+    return pattern if pattern is not None and 3 * len(pattern.numbers(keys)[0]) >= len(keys) > 1 else None
+
+
+def _check_values(values: LmdbValues, rows: Numbers, is_chosen: bool = True) -> None:
+    """Raise SourceError if one of the values that are tried is a pickle or Caffe's Datum, or if they `is_chosen` and
+    none is an encoded image."""
     tried = rows[np.unique(np.linspace(0, len(rows) - 1, min(_TRIED, len(rows))).astype(np.int64))]
     begins = [bytes(value) for value in values.read(tried, _BEGIN_BYTES).to_pylist()]
     keys = values.keys.take(pa.array(tried)).to_pylist()
@@ -324,7 +338,12 @@ def _check_values(values: LmdbValues, rows: Numbers) -> None:
                 f"the value of {_shown(key)} is a Python pickle, and reading one runs whatever code it names; write an "
                 "LMDB of encoded images with the program that made it, which trusts them"
             )
-    if begins and not any(map(sniff, begins)):
+        if _DATUM.match(begin) and not sniff(begin):
+            raise SourceError(
+                f"the value of {_shown(key)} is a Datum of Caffe's, pixels and a label in one; write an LMDB of "
+                "encoded images, or a folder, with Caffe's tools"
+            )
+    if is_chosen and begins and not any(map(sniff, begins)):
         raise SourceError(
             f"{len(begins)} values were tried, and none is an encoded image: that of {_shown(keys[0])} begins with "
             f"{begins[0][:12]!r}; expected JPEG, PNG, WebP or another image file in each"

@@ -20,6 +20,7 @@ from PIL import Image
 
 from presize.errors import SourceError
 from presize.options import SampleOptions
+from presize.system.files import expanded
 
 HUES = "red orange yellow lime green jade cyan azure blue violet magenta rose".split()
 """Names of the hues, in twelve equal steps around the colour circle."""
@@ -53,6 +54,7 @@ def make_samples(
     Raises:
         SourceError: the folder is not empty, or cannot be written.
     """
+    folder = Path(expanded(folder))
     try:
         if folder.exists() and any(folder.iterdir()):
             raise SourceError(f"{folder} is not empty; choose a new folder for the samples, or empty this one first")

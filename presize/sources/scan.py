@@ -33,6 +33,7 @@ from presize.sources.splits import folder_at, with_splits
 from presize.sources.table import is_list, list_table
 from presize.sources.tree import list_tree
 from presize.store.rejects import IMAGE_NAMES
+from presize.system.files import expanded
 
 IMAGES = {"image", "images", "img", "imgs", "leftimg8bit"}
 """Names of folders that probably hold all images, and are no class."""
@@ -64,6 +65,7 @@ def scan(
     Warns:
         PresizeWarning: something was probably not meant.
     """
+    root = expanded(root)
     if samples.classes is not None:
         with naming("classes"):
             samples = replace(samples, classes=check_classes(samples.classes))

@@ -132,7 +132,7 @@ def members(file: BinaryIO) -> Iterator[Member]:
             elif kind == b"x":
                 extended |= _pax(value)
         else:
-            name = extended.pop("path", None) or _name(block)
+            name = extended.get("GNU.sparse.name") or extended.pop("path", None) or _name(block)
             kind = b"0" if kind in b"\x007" else kind
             if extended:
                 size = int(extended["size"]) if _SIZE.fullmatch(extended.get("size", "")) else size

@@ -22,6 +22,7 @@ from presize.store.index import companion_index, open_settled, read_index, valid
 from presize.store.manifest import Manifest, replaced
 from presize.store.shard import ENGINE
 from presize.store.shard_reader import CannotOpenError, ShardReader
+from presize.system.files import expanded
 from presize.system.pagecache import MappedFile, Preload, preload, readahead_pays
 from presize.system.resources import available_memory
 from presize.system.storage import window_bytes
@@ -59,11 +60,10 @@ class Dataset:
         check: bool = True,
         origin: ShardFetcher | None = None,
     ) -> None:
-        check_range("max_pixels", max_pixels, 1, 2**40)
         check_type("check", check, bool)
-        self.max_pixels = max_pixels
+        self.max_pixels = check_range("max_pixels", max_pixels, 1, 2**40)
         self.check = check
-        self.root = Path(os.path.realpath(root))
+        self.root = Path(os.path.realpath(expanded(root)))
         self.manifest, self.index = open_settled(self.root, partial(_opened, self.root, check))
         if readahead is not None:
             check_type("readahead", readahead, bool)

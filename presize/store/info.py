@@ -13,6 +13,7 @@ import pyarrow as pa
 from presize.store.data_files import CompanionFiles
 from presize.store.index import read_index, validate_column
 from presize.store.manifest import read_manifest
+from presize.system.files import expanded
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,7 @@ def info_dataset(root: str | os.PathLike[str]) -> DatasetInfo:
     Raises:
         DatasetError: `root` is no dataset, or is damaged.
     """
+    root = expanded(root)
     manifest = read_manifest(root)
     return DatasetInfo(
         samples=manifest.samples,

@@ -27,7 +27,7 @@ from presize.store.index import companion_index, read_index
 from presize.store.manifest import Manifest, read_manifest, replaced
 from presize.store.shard import check_structure
 from presize.store.shard_reader import ShardReader
-from presize.system.files import file_digest
+from presize.system.files import expanded, file_digest
 from presize.system.resources import usable_cores
 
 
@@ -76,7 +76,7 @@ def verify_dataset(
     Raises:
         DatasetError: there is no dataset, or another one by now: it was updated or replaced meanwhile.
     """
-    root = Path(root)
+    root = Path(expanded(root))
     manifest = read_manifest(root)
     problems = tuple(_problems(root, manifest, jobs, on_images))
     if problems and (error := replaced(root, manifest)):

@@ -21,6 +21,11 @@ def is_url(name: str | os.PathLike[str]) -> bool:
     return re.match(r"[A-Za-z][\w+.-]*://", os.fspath(name)) is not None
 
 
+def expanded(path: str | os.PathLike[str]) -> str:
+    """Return `path` with ``~`` in front replaced by the home folder, as a shell does where it is not quoted."""
+    return os.path.expanduser(os.fspath(path))
+
+
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
     """Turn any OSError into a BuildError that says why `path` cannot be written: a full disk, most often."""

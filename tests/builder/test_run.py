@@ -19,8 +19,9 @@ import presize.builder.executors.executor
 import presize.builder.tasks.staging
 import presize.builder.tasks.task
 import presize.store.shard
-from builds import BROKEN_PNG, OVERWRITE, REPORTED, SERIAL, SMALL, UPDATE, Builder, Stopped, put
+from builds import BROKEN_PNG, OVERWRITE, REPORTED, SERIAL, SMALL, UPDATE, Builder, Stopped, files, put
 from pictures import smooth_image
+from presize.builder.run import build_dataset, plan_build
 from presize.builder.shard_table import ShardDone
 from presize.builder.tasks.task import Task
 from presize.errors import BuildError, DatasetError, ImageError, PresizeWarning, SourceError
@@ -520,6 +521,36 @@ def test_on_error_fail_stops_at_the_image_and_names_it(run: RunOptions, build: B
     (build.source / "cats" / "link.png").symlink_to("/etc/hostname")
     with pytest.raises(ImageError, match=r"^cats/link.png: a link out of the source"):
         build(run=replace(run, on_error="fail"))
+
+
+def mend(path: Path) -> None:
+    put(path, 99)
+
+
+@pytest.mark.parametrize("run", [SERIAL, UPDATE], ids=["plain", "--update"])
+@pytest.mark.parametrize("repair", [mend, Path.unlink], ids=["mended", "removed"])
+def test_a_build_that_an_image_has_ended_begins_anew_once_that_is_mended_or_removed(
+    repair: Callable[[Path], None], run: RunOptions, build: Builder, tmp_path: Path
+) -> None:
+    plan = plan_build(build.source, SMALL)
+    bad = build.source / plan.source.table.column("path")[int(plan.shards[-1][0])].as_py()
+    bad.write_bytes(BROKEN_PNG)
+    with pytest.raises(ImageError, match="PNG"):
+        build(run=replace(SERIAL, on_error="fail"))
+    assert list(build.out.rglob("*.lmdb"))
+    repair(bad)
+    with pytest.warns(PresizeWarning, match=r"unfinished build of other files \(the source has changed .*begins anew"):
+        build(run=replace(run, on_error="fail"))
+    build_dataset(build.source, tmp_path / "fresh", SMALL, SERIAL)
+    assert files(build.out) == files(tmp_path / "fresh")
+
+
+def test_the_room_that_a_build_needs_has_room_for_its_report(build: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = shutil.disk_usage(build.source)._replace(free=200_000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    with pytest.raises(BuildError, match=r"has 200 kB free and needs about \d+ kB"):
+        build(run=REPORTED)
+    assert build().stored == 12
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

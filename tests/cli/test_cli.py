@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 import pytest
@@ -25,6 +25,7 @@ from PIL import Image
 
 from builds import files
 from commands import Ran
+from foreign import tar_samples, write_tar
 from pictures import save_image, smooth_image
 from presize import __version__
 from presize.builder.run import BuildResult
@@ -59,6 +60,71 @@ def test_build_says_what_was_made(build: Build) -> None:
     assert "  4 images rejected; the reasons are in out/rejects.jsonl\n    " in ran.out
     assert "\n    and 1 more\n" in ran.out
     assert ran.out.endswith("  report: out/report.html\n")
+
+
+def flat(folder: Path) -> list[str]:
+    save_image(folder / "photo.jpg")
+    return []
+
+
+def beside_a_table(folder: Path) -> list[str]:
+    save_image(folder / "photo.jpg")
+    (folder.parent / "table.csv").write_text("path,age\nphoto.jpg,7\n")
+    return ["--labels", str(folder.parent / "table.csv")]
+
+
+def in_classes(folder: Path) -> list[str]:
+    save_image(folder / "cats" / "photo.jpg")
+    save_image(folder / "dogs" / "photo.jpg")
+    return ["--no-report"]
+
+
+def in_one_class(folder: Path) -> list[str]:
+    save_image(folder / "cats" / "photo.jpg")
+    return []
+
+
+NO_LABELS = "  no labels: those of a folder of images come from a table, --labels"
+SMALLER = "  1 image smaller than --size, not enlarged; --upscale does that"
+NO_SPACE = "  no space saved: files of"
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "size", "said", "unsaid"),
+    [
+        (flat, [], 24, [NO_LABELS], ["class", SMALLER, NO_SPACE]),
+        (flat, ["--labels", "none"], 5000, [NO_LABELS, SMALLER], []),
+        (beside_a_table, [], 24, [], ["class", "no labels", "not enlarged"]),
+        (in_classes, [], 64, ["  2 classes"], ["no labels"]),
+        (in_one_class, [], 64, ["  1 class"], ["no labels"]),
+        (flat, ["--fit", "longer"], 5000, [SMALLER], []),
+        (flat, ["--fit", "crop"], 5000, [SMALLER], []),
+        (flat, ["--size", 32], 5000, [SMALLER], []),
+        (flat, ["--upscale"], 600, [NO_SPACE], ["not enlarged"]),
+        (flat, ["--format", "raw"], 100, [NO_SPACE], []),
+        (flat, [], "keep", [], ["not enlarged", NO_SPACE]),
+    ],
+)
+def test_build_tells_in_a_line_each_what_may_not_be_meant(
+    make: Any, options: list[Any], size: object, said: list[str], unsaid: list[str], build: Build, tmp_path: Path
+) -> None:
+    ran = build(*make(tmp_path / "photos"), *options, source=tmp_path / "photos", size=size)
+    assert ran.code == 0
+    assert [line for line in said if f"\n{line}" not in ran.out] == []
+    assert [text for text in unsaid if text in ran.out] == []
+
+
+def test_a_source_of_one_file_is_named_by_it(build: Build, tmp_path: Path) -> None:
+    write_tar(tmp_path / "some" / "one.tar", tar_samples(2))
+    ran = build("--dry-run", source=tmp_path / "some" / "one.tar")
+    assert ran.out.startswith(f"source    {tmp_path}/some/one.tar: 2 files")
+    write_tar(tmp_path / "some" / "two.tar", [("1.jpg", b"none")])
+    assert f"of 1 file in {tmp_path}/some/two.tar none could be" in build(source=tmp_path / "some" / "two.tar").err
+
+
+def test_the_json_of_info_has_how_a_derived_dataset_was_made(presize: Callable[..., Ran], dataset: Path) -> None:
+    presize("derive", dataset, OUT.absolute(), "--size", 32, "-q")
+    assert json.loads(presize("info", OUT.absolute(), "--json").out)["derived"] == ["sizes 64"]
 
 
 def test_build_writes_no_report_when_told_so(build: Build) -> None:

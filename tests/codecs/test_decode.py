@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import re
 import struct
 import sys
 import zlib
@@ -184,6 +185,17 @@ def test_a_truncated_image_is_refused_with_the_same_reason_every_time(name: str)
         reasons.add(str(caught.value))
     (reason,) = reasons
     assert len(reason) > 10 and "\n" not in reason and " at 0x" not in reason
+
+
+@every_file
+def test_no_reason_is_the_words_of_python_for_a_header_that_ends_too_early(name: str) -> None:
+    data, reasons = FILES[name][0], set()
+    for end in range(1, min(len(data), 120)):
+        try:
+            decode.decode(data[:end] + b"\xff" * (end % 3))
+        except ImageError as error:
+            reasons.add(str(error))
+    assert not [text for text in reasons if re.search(r"unpack|requires a buffer|out of range|literal", text)]
 
 
 @pytest.mark.parametrize("name", [name for name in FILES if "without a footer" in name])

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import re
 import signal
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from itertools import chain, islice
@@ -35,12 +36,14 @@ from presize.datasets import (
     collate,
     make_loader,
 )
-from presize.errors import DatasetError, LoaderError, OptionError
+from presize.errors import DatasetError, LoaderError, OptionError, PresizeWarning
 from presize.options import BuildOptions, Companion, Coordinates, ImageOptions, Size
+from processes import run_command
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 4 worker processes")
 
 CROP = RandomResizedCrop(24)
+DAEMON = 'num_workers: this process is a worker itself.*; use num_workers=0, or a Loader with mode="threads"'
 
 
 class Plain(DataLoader[Any]):
@@ -425,6 +428,97 @@ def test_a_killed_worker_is_an_error_and_no_hang(load: Any, said: str, data: LMD
     os.kill((set(multiprocessing.active_children()) - others).pop().pid or 0, signal.SIGKILL)
     with pytest.raises((LoaderError, RuntimeError), match=said):
         list(batches)
+
+
+def test_a_worker_that_is_killed_between_epochs_is_replaced(data: LMDBDataset, epochs: list[Any]) -> None:
+    others = set(multiprocessing.active_children())
+    loader = Loader(data, 8, shuffle=True, seed=5, num_workers=2)
+    assert digest(loader) == epochs[0]
+    killed = (set(multiprocessing.active_children()) - others).pop()
+    os.kill(killed.pid or 0, signal.SIGKILL)
+    killed.join()
+    assert digest(loader) == epochs[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "workers", "said"),
+    [("Loader", 2, DAEMON), ("make_loader", 2, DAEMON), ("Loader of threads", 2, "7"), ("make_loader", 0, "7")],
+)
+def test_in_a_worker_of_a_pool_a_loader_has_threads_or_no_workers(
+    name: str, workers: int, said: str, data: LMDBDataset
+) -> None:
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        assert re.search(said, pool.apply(read_here, (name, data, workers)))
+
+
+def read_here(name: str, data: LMDBDataset, workers: int) -> str:
+    try:
+        return str(len(list(MAKERS[name](data, 8, num_workers=workers))))
+    except LoaderError as error:
+        return str(error)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("context", ["spawn", "forkserver"])
+@pytest.mark.parametrize("load", ["Loader", "make_loader"])
+def test_workers_of_a_script_that_starts_them_again_say_what_is_missing(
+    load: str, context: str, dataset: Path, tmp_path: Path
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        f"import sys\nfrom presize.datasets import LMDBDataset, {load}, RandomResizedCrop\n"
+        "data = LMDBDataset(sys.argv[1], crop=RandomResizedCrop(24), decode='tensor')\n"
+        f"list({load}(data, 8, num_workers=1, multiprocessing_context={context!r}))\n"
+    )
+    ran = run_command([sys.executable, script, dataset])
+    assert ran.returncode == 1
+    said = ran.stderr.strip().splitlines()[-1]
+    assert "LoaderError: a " in said and said.count('if __name__ == "__main__"') == 1
+
+
+@pytest.mark.parametrize("load", [Loader, make_loader])
+@pytest.mark.parametrize(
+    ("options", "on_ranks"), [({}, ""), ({"rank": 0, "ranks": 2, "batch_size": 40}, " on each of 2 ranks")]
+)
+def test_an_epoch_of_which_all_is_dropped_warns(
+    load: Any, options: dict[str, Any], on_ranks: str, data: LMDBDataset
+) -> None:
+    loader = load(data, **{"batch_size": 57, "drop_last": True, "num_workers": 0} | options)
+    said = f"drop_last: an epoch has no batch, since 56 samples cannot fill one of {loader.batch_size}{on_ranks}"
+    with pytest.warns(PresizeWarning, match=said):
+        assert list(loader) == []
+
+
+@pytest.mark.parametrize("load", [Loader, make_loader])
+def test_a_number_of_another_type_is_a_whole_number(load: Any, data: LMDBDataset, epochs: list[Any]) -> None:
+    options = {"num_workers": np.int8(0), "prefetch_factor": np.uint8(2), "seed": np.int64(5), "rank": np.int64(0)}
+    loader = load(data, np.int64(8), shuffle=True, ranks=np.int32(1), **options)
+    assert digest(loader) == epochs[0]
+    assert json.loads(json.dumps(loader.state_dict())) == loader.state_dict() and type(loader.batch_size) is int
+    assert repr(CenterCrop(np.int64(24))) == "CenterCrop(size=24)"  # type: ignore[arg-type]
+
+
+UNEQUAL = "crop: the images of .* have different sizes and cannot be stacked; choose one, such as RandomResizedCrop"
+
+
+@pytest.mark.parametrize(
+    ("name", "workers", "options", "said"),
+    [
+        ("Loader", 0, {}, UNEQUAL),
+        ("make_loader", 0, {"decode": "tensor"}, UNEQUAL),
+        ("make_loader", 1, {"decode": "tensor"}, UNEQUAL),
+        ("make_loader", 0, {"decode": "numpy"}, UNEQUAL),
+        ("make_loader", 0, {"decode": "tensor", "target": None}, UNEQUAL),
+        ("DataLoader", 0, {"decode": "tensor", "target": ("label", "path")}, UNEQUAL),
+        ("make_loader", 1, {}, 'decode: images of PIL cannot be stacked; choose "tensor", or give a transform'),
+    ],
+)
+def test_images_that_cannot_be_stacked_are_one_line(
+    name: str, workers: int, options: dict[str, Any], said: str, dataset: Path
+) -> None:
+    with pytest.raises(OptionError, match=said) as raised:
+        list(MAKERS[name](LMDBDataset(dataset, **options), 8, num_workers=workers))
+    assert "\n" not in str(raised.value)
 
 
 def test_a_batch_of_the_wrong_size_names_the_image(make: Any, dataset: Path) -> None:

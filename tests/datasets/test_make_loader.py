@@ -5,8 +5,13 @@ from __future__ import annotations
 import gc
 import mmap
 import multiprocessing
+import os
+import random
 import re
 import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, RandomSampler, Subset, WeightedRandomSampler
+from torch.utils.data import ConcatDataset, DataLoader, RandomSampler, Subset, WeightedRandomSampler
 
 from presize.datasets import (
     FolderDataset,
@@ -24,7 +29,7 @@ from presize.datasets import (
     make_loader,
 )
 from presize.datasets.reading.outputs import Decode
-from presize.errors import LoaderError
+from presize.errors import LoaderError, OptionError
 from processes import run_python, with_dev_shm
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 4 worker processes")
@@ -81,6 +86,148 @@ def test_a_list_can_be_read_too() -> None:
 def test_an_empty_dataset_gives_no_batches(workers: int, data: LMDBDataset) -> None:
     loader = make_loader(Subset(data, []), 8, shuffle=True, num_workers=workers)
     assert len(loader) == 0 and list(loader) == []
+
+
+class Endless(torch.utils.data.IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(9))
+
+
+def test_an_iterable_dataset_is_refused_by_name() -> None:
+    with pytest.raises(OptionError, match=r"dataset: expected one with a length, got Endless; .* use DataLoader"):
+        make_loader(Endless(), 4, num_workers=0)
+
+
+class Numbers(torch.utils.data.Dataset[Any]):
+    """A dataset of numbers, as scripts write one: with attributes that the next epoch is to have."""
+
+    transform: Any = None
+    factor = 1
+
+    def __len__(self) -> int:
+        return 24
+
+    def __getitem__(self, index: int) -> Any:
+        return index * self.factor if self.transform is None else self.transform(index)
+
+
+class Plus:
+    def __init__(self, more: int) -> None:
+        self.more = more
+
+    def __call__(self, number: int) -> int:
+        return number + self.more
+
+
+class All:
+    def __init__(self, *transforms: Any) -> None:
+        self.transforms = [*transforms]
+
+    def __call__(self, number: int) -> int:
+        for transform in self.transforms:
+            number = transform(number)
+        return number
+
+
+def set_transform(dataset: Any) -> None:
+    dataset.transform = All(Plus(3))
+
+
+CHANGES: list[tuple[Callable[[Any], object], int]] = [
+    (lambda dataset: setattr(dataset, "factor", 7), 7),
+    (set_transform, 4),
+    (lambda dataset: setattr(dataset.transform.transforms[0], "more", 8), 9),
+    (lambda dataset: dataset.transform.transforms.append(Plus(10)), 19),
+    (lambda dataset: dataset.transform.transforms.clear(), 1),
+]
+"""What a script does to a dataset from epoch to epoch, and what it then makes of 1."""
+
+
+@pytest.mark.parametrize(
+    "wrapped", [lambda one: one, lambda one: Subset(one, range(24)), lambda one: ConcatDataset([one])]
+)
+def test_workers_begin_anew_when_attributes_of_the_dataset_changed_and_stay_otherwise(wrapped: Any) -> None:
+    dataset = Numbers()
+    loader = make_loader(wrapped(dataset), 24, num_workers=1)
+    assert next(iter(loader))[1] == 1
+    for change, one in CHANGES:
+        change(dataset)
+        assert next(iter(loader))[1] == one
+        workers = multiprocessing.active_children()
+        assert next(iter(loader))[1] == one and multiprocessing.active_children() == workers
+
+
+class Slow(Numbers):
+    def __getitem__(self, index: int) -> int:
+        time.sleep(0.02)
+        return index
+
+
+@pytest.mark.parametrize("after_s", [0.01, 0.03, 0.05])
+def test_an_epoch_that_follows_an_interrupted_one_is_whole(after_s: float) -> None:
+    """As in a notebook, whose cell is interrupted while workers still have work of the cell before."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    loader = make_loader(Slow(), 2, num_workers=2)
+    next(iter(loader))
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, after_s)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            for _ in range(9):
+                list(loader)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert torch.cat(list(loader)).tolist() == [*range(24)]
+
+
+def drawn(_: Any) -> torch.Tensor:
+    return torch.tensor([float(torch.rand(())), random.random(), np.random.random()])
+
+
+def test_transforms_of_ranks_draw_different_numbers_and_the_first_rank_those_of_one_process(dataset: Path) -> None:
+    data = LMDBDataset(dataset, drawn, target=None)
+
+    def numbers_of(**options: int) -> list[torch.Tensor]:
+        torch.manual_seed(3)
+        return list(torch.cat(list(make_loader(data, 7, num_workers=2, **options))).unbind(1))
+
+    ranks = [numbers_of(rank=rank, ranks=2) for rank in range(2)]
+    for first, second in zip(*ranks, strict=True):
+        assert set(first.tolist()).isdisjoint(second.tolist())
+    assert all(map(torch.equal, numbers_of(rank=1, ranks=2), ranks[1]))
+    assert [numbers[:7].tolist() for numbers in numbers_of()] == [numbers[:7].tolist() for numbers in ranks[0]]
+
+
+def zeros(_: Any) -> torch.Tensor:
+    return torch.zeros(3, 4, 4)
+
+
+@pytest.mark.parametrize("strategy", ["file_descriptor", "file_system"])
+@pytest.mark.parametrize("which", ["make_loader", "DataLoader", "transform"])
+def test_batches_that_are_kept_hold_no_descriptors(which: str, strategy: str, data: LMDBDataset) -> None:
+    before = torch.multiprocessing.get_sharing_strategy()
+    torch.multiprocessing.set_sharing_strategy(strategy)
+    dataset = LMDBDataset(data.root, zeros) if which == "transform" else data
+    loader = DataLoader(dataset, 1, num_workers=1) if which == "DataLoader" else make_loader(dataset, 1, num_workers=1)
+    try:
+        first = list(loader)
+        opened = len(os.listdir("/proc/self/fd"))
+        kept = [*first, *loader, *loader]
+        assert len(os.listdir("/proc/self/fd")) < opened + 20
+    finally:
+        torch.multiprocessing.set_sharing_strategy(before)
+    assert [int(targets) for _, targets in kept] == [*data.targets] * 3
+
+
+def test_a_batch_that_came_from_a_worker_can_be_sent_on(data: LMDBDataset) -> None:
+    (batch,) = make_loader(data, 56, num_workers=1)
+    reader, writer = multiprocessing.Pipe(duplex=False)
+    writer.send(batch)
+    received = reader.recv()
+    assert all(map(torch.equal, received, batch))
 
 
 # --- torch's own samplers in a plain DataLoader ---
@@ -159,7 +306,7 @@ def test_a_dev_shm_that_is_small_full_or_read_only_is_one_line(
         """
         import sys
         from presize.datasets import LMDBDataset, RandomResizedCrop, make_loader
-        from presize.errors import LoaderError
+        from presize.errors import LoaderError, OptionError
 
         data = LMDBDataset(sys.argv[1], crop=RandomResizedCrop(24), decode="tensor")
         try:
@@ -182,7 +329,7 @@ def test_a_dev_shm_that_fills_up_during_an_epoch_is_one_line_and_no_hang(decode:
         """
         import shutil, sys
         from presize.datasets import LMDBDataset, RandomResizedCrop, make_loader
-        from presize.errors import LoaderError
+        from presize.errors import LoaderError, OptionError
 
         loader = make_loader(LMDBDataset(sys.argv[1], crop=RandomResizedCrop(24), decode=sys.argv[2]), 2, num_workers=2)
         batches = iter(loader)

@@ -516,7 +516,7 @@ PARQUET = [
        labels=[1, 0, 1], classes=("false", "true")),
     of("no labels are wanted", classes_in_parquet(NAMED), UNLABELLED, labels=None, classes=None),
     of("labels that number no class", classes_in_parquet(NAMED, labels=[0, -1, 1, 2]), labels=[0, 1],
-       rejected={f"a.parquet/a/0000000{row}": "its label is not in the class list of 2 names" for row in (1, 3)}),
+       rejected={f"a/0000000{row}": "its label is not in the class list of 2 names" for row in (1, 3)}),
 ]  # fmt: skip
 
 MASK = Companion("mask", "masks/{stem}.png")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import lmdb
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -218,6 +219,19 @@ REFUSED: list[tuple[Make, dict[str, Any], str, str]] = [
       for keys in ("img-{:09d}", "image-{:05d}", "text-recognition")),
     (in_lmdb(ONE), {"keys": "image-{}", "label_keys": "label-{:09d}"},
      "no key fits --label-keys label-{:09d}; its first keys are ... 'image-1'", "no labels"),
+    *((in_lmdb({f"{before}{n:05d}{behind}": picture(n) for n in range(7)}), {},
+       f"such as --keys {before}{{:05d}}{behind} for {before}00000{behind}, or one of", "keys of another shape")
+      for before, behind in (("", ""), ("n01/", ".jpg"))),
+    (in_lmdb({f"{n * 7919 % 101:x}a{n}": picture(n) for n in range(9)}), {}, "such as --keys image-{:09d}",
+     "hashes"),
+    *((in_lmdb({f"{n}": value for n in range(2)}), options, said, name)
+      for options in ({}, {"keys": "{}"})
+      for said, name, value in (
+          ("the value of '0' is a Python pickle", "a dict", pickle.dumps({"image": b""}, 0)),
+          ("the value of '0' is a Python pickle", "a list", pickle.dumps([b""], 1)),
+          ("the value of '0' is a Python pickle", "an array", pickle.dumps(np.zeros(9), 0)),
+          ("the value of '0' is a Datum of Caffe's", "pixels", b"\x08\x03\x10\x80\x02\x18\x80\x02\x22\x80\x80\x0c"),
+          ("the value of '0' is a Datum of Caffe's", "a JPEG", b"\x22\xb0\x09\xff\xd8\xff\xe0"))),
     *((in_lmdb({"0": pickle.dumps((b"x", 3), protocol)}), {"keys": "{}"},
        "the value of '0' is a Python pickle, and reading one runs whatever code", f"protocol {protocol}")
       for protocol in (2, 3, 4, 5)),
@@ -256,7 +270,7 @@ REFUSED: list[tuple[Make, dict[str, Any], str, str]] = [
     *((holding(f"a.tar.{kind}", module.compress(bytes(512))), {},
        f"it is compressed, ... ; decompress it first: ... -d a.tar.{kind}", "no image can be read by itself")
       for kind, module in (("gz", gzip), ("bz2", bz2), ("xz", lzma))),
-    *((holding("a.tar", content), {}, "holds no samples in 1 file; the first, 'a.tar': it is no tar", reason)
+    *((holding("a.tar", content), {}, "a.tar' holds no samples in 1 file; the first, 'a.tar': it is no tar", reason)
       for content, reason in ((b"", "nothing"), (b"a", "a byte"), (bytes(100), "zeros"), (b"x" * 600, "text"))),
     (holding("a.tar", tar_bytes(tar_samples(1))[: 1124 + len(picture(0)) // 512 * 512]), {},
      "the first, 'a.tar/000000.png': the tar ends before this sample does", "a first sample that may lack a file"),

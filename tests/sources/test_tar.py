@@ -44,6 +44,16 @@ def test_a_size_of_more_than_8_gib_is_read(tmp_path: Path) -> None:
         assert found.rejects == []
 
 
+def test_a_sparse_file_of_posix_format_is_rejected_by_its_own_name(tmp_path: Path) -> None:
+    """GNU tar gives it another one as well, with the number of its process."""
+    member = tarfile.TarInfo("GNUSparseFile.28513/1.jpg")
+    member.pax_headers = {"GNU.sparse.major": "1", "GNU.sparse.name": "cats/1.jpg", "GNU.sparse.realsize": "9"}
+    path = tmp_path / "a.tar"
+    path.write_bytes(member.tobuf(tarfile.PAX_FORMAT) + bytes(1024))
+    (reject,) = list_tar(str(path), "a.tar", SourceOptions()).rejects
+    assert (reject.path, reject.reason) == ("a.tar/cats/1.jpg", "it is a link, or no regular file")
+
+
 def test_links_are_rejected_and_folders_are_nothing(tmp_path: Path) -> None:
     path = write_tar(tmp_path / "a.tar", tar_samples(2))
     with tarfile.open(path, "a") as tar:
