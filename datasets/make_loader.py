@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from multiprocessing.reduction import ForkingPickler
 from typing import Any, NoReturn
 
 import cv2
@@ -23,14 +24,18 @@ from presize.datasets.collate import collate
 from presize.datasets.dataset import LMDBDataset
 from presize.datasets.reading.order import Last, Order, choose_order
 from presize.datasets.reading.shard_shuffle import ShardShuffled
-from presize.datasets.reading.workers import worker_counts
+from presize.datasets.reading.workers import cannot_start, worker_counts
 from presize.datasets.sampler import EpochSampler
 from presize.datasets.subsets import as_lmdb_dataset, check_labels, is_changed, samples_crc32, transforms_of
 from presize.errors import LoaderError, OptionError
 from presize.formatting import plural, size_text
 from presize.options import check_range
+from presize.system.resources import limit_of
+from presize.system.signals import FOR_PARENTS, leave_to_parent, starting_workers
 
 SHARED_MEMORY = "/dev/shm"
+
+_POLL_S = 1.0
 
 _SEMAPHORES_BYTES = 4 * mmap.PAGESIZE
 """That a DataLoader keeps in SHARED_MEMORY for each worker, and twice as much for itself."""
@@ -63,7 +68,8 @@ class CountingLoader(torch.utils.data.DataLoader[Any]):
             self._transforms = transforms_of(self.dataset)
         if self.num_workers and self._iterator is None:
             _check_semaphores(self.multiprocessing_context)
-        batches = super().__iter__()
+        with starting_workers():
+            batches = super().__iter__()
         self.delivered = 0
         while True:
             try:
@@ -79,6 +85,9 @@ class CountingLoader(torch.utils.data.DataLoader[Any]):
             self.delivered += 1  # before the yield: a batch handed out counts as consumed
             yield batch
             del batch
+
+    def _get_iterator(self) -> Any:
+        return _Workers(self) if self.num_workers else super()._get_iterator()
 
     @property
     def _is_accelerate_prepared(self) -> bool:
@@ -102,6 +111,27 @@ class CountingLoader(torch.utils.data.DataLoader[Any]):
         """Resume where state_dict() was taken, with any number of workers or ranks or another batch size."""
         self.sampler.load_state_dict(state)
         self.delivered = 0
+
+
+class _Workers(torch.utils.data.dataloader._MultiProcessingDataLoaderIter):
+    """torch's workers; that one cannot be started is one line, and ends the others."""
+
+    _shutdown = True  # for __del__, until there is something to shut down
+
+    def __init__(self, loader: CountingLoader) -> None:
+        loader.check_worker_number_rationality()
+        self._workers: list[Any] = []
+        try:
+            super().__init__(loader)
+        except (OSError, RuntimeError) as error:
+            why, number = limit_of(error), len(self._workers)
+            self._shutdown = True
+            for worker in self._workers:
+                worker.kill()
+                worker.join()
+            if why is None:
+                raise
+            raise cannot_start(number, loader.num_workers, why) from None
 
 
 def make_loader(
@@ -180,37 +210,55 @@ def make_loader(
 
 
 def _begin_worker(begin: Callable[[int], object] | None, worker: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C on the terminal is for the consumer, which ends its workers
-    threading.Thread(target=_end_with_consumer, name="presize-watch-consumer", daemon=True).start()
+    leave_to_parent(FOR_PARENTS - {signal.SIGTERM})
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # for the thread to receive
+    with suppress(RuntimeError):  # there is a limit on threads, of which _put tells
+        threading.Thread(target=_end_with_consumer, name="presize-watch-consumer", daemon=True).start()
     cv2.setNumThreads(0)  # torch limits its own, not OpenCV's
     multiprocessing.queues.Queue._on_queue_feeder_error = _undelivered  # type: ignore[attr-defined]
+    multiprocessing.queues.Queue.put = _put  # type: ignore[method-assign]
     if begin is not None:
         begin(worker)
 
 
 def _end_with_consumer() -> None:
-    """End this worker when the consumer ends, even by SIGKILL. Under forkserver torch watches the server instead, which
-    lives as long as its workers do."""
+    """End this worker when the consumer ends, even by SIGKILL, or asks for it by SIGTERM; that of others, which the
+    whole group gets, is for the consumer. Under forkserver torch watches the server instead, which lives as long as its
+    workers do."""
     consumer = multiprocessing.parent_process()
-    if consumer is not None:
-        consumer.join()
-        os._exit(1)
+    told = None
+    while consumer is not None and consumer.is_alive() and (told is None or told.si_pid != consumer.pid):
+        told = signal.sigtimedwait([signal.SIGTERM], _POLL_S)
+    os._exit(0 if told else 1)
 
 
 def _undelivered(queue: Any, error: Exception, batch: tuple[Any, Any]) -> None:
     """Called in a worker when a batch cannot be sent. Python would print the error and leave the batch out, and the
     consumer would wait for it forever."""
-    queue.put((batch[0], _Undelivered(f"a DataLoader worker cannot send a batch: {error}")))
+    queue.put((batch[0], _Undelivered(RuntimeError(f"a DataLoader worker cannot send a batch: {error}"))))
+
+
+def _put(queue: Any, batch: tuple[Any, Any], put: Callable[..., None] = multiprocessing.queues.Queue.put) -> None:
+    """Give a batch to the thread that sends it. Where that cannot be started, an error is sent in its place."""
+    try:
+        put(queue, batch)
+    except RuntimeError as error:
+        why, worker = limit_of(error), torch.utils.data.get_worker_info()
+        if why is None or worker is None:
+            raise
+        undelivered = _Undelivered(cannot_start(worker.id, worker.num_workers, why))
+        with queue._wlock:
+            queue._writer.send_bytes(ForkingPickler.dumps((batch[0], undelivered)))
 
 
 class _Undelivered(ExceptionWrapper):
     """Stands for a batch on its way to the consumer, where the DataLoader raises it."""
 
-    def __init__(self, message: str) -> None:
-        self.message = message
+    def __init__(self, error: Exception) -> None:
+        self.error = error
 
     def reraise(self) -> NoReturn:
-        raise RuntimeError(self.message)
+        raise self.error
 
 
 def _raise_clearly(error: RuntimeError) -> NoReturn:

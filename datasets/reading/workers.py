@@ -12,10 +12,10 @@ import os
 import signal
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import BaseContext
+from multiprocessing.util import Finalize
 from typing import Any, Literal, NamedTuple
 
 import cv2
@@ -27,9 +27,13 @@ from presize.datasets.reading.batch_reader import BatchReader
 from presize.datasets.reading.slots import SharedSlots
 from presize.errors import LoaderError, OptionError, PresizeError
 from presize.options import check_range
-from presize.system.resources import usable_cores
+from presize.system.resources import limit_of, usable_cores
+from presize.system.signals import leave_to_parent, starting_workers
 
 Mode = Literal["processes", "threads"]
+
+TIMEOUT_S = 300.0
+"""How long a Loader waits for a batch of a worker, as long as a build does for an image."""
 
 _ENDS_WITHIN_S = 5
 _POLL_EVERY_S = 2
@@ -103,6 +107,9 @@ class Answer(NamedTuple):
     worker: int = 0
 
 
+_FEWER = "use fewer num_workers or a smaller batch_size"
+
+
 def read(request: BatchRequest, reader: BatchReader, slots: SharedSlots, skip: bool) -> Answer:
     """Read a batch in this thread."""
     begin_s, cpu_s = time.perf_counter(), time.thread_time()
@@ -113,6 +120,11 @@ def read(request: BatchRequest, reader: BatchReader, slots: SharedSlots, skip: b
         )
     except PresizeError as raised:
         error = raised
+    except (MemoryError, RuntimeError, cv2.error) as raised:
+        why = limit_of(raised)
+        if why is None:
+            raise
+        error = LoaderError(f"a batch cannot be read: {why}; {_FEWER}")
     work = Work(begin_s, time.perf_counter(), time.thread_time() - cpu_s)
     return Answer(request.slot, [sample.position for sample in skipped], work, error)
 
@@ -127,6 +139,7 @@ class WorkerPool:
         slots: where batches go.
         ahead: requests that a worker may have at a time.
         skip: whether to leave out damaged images.
+        timeout_s: how long to wait for an answer; 0 for ever.
         context: start method of processes: "fork", "spawn" or "forkserver"; None is Python's default.
     """
 
@@ -139,13 +152,16 @@ class WorkerPool:
         *,
         ahead: int,
         skip: bool,
+        timeout_s: float = TIMEOUT_S,
         context: str | None = None,
     ) -> None:
+        self._timeout_s = timeout_s
         self._busy: dict[Connection, int] = {}
         self._numbers: dict[Connection, int] = {}
         self._ahead = ahead
         self._workers: dict[Connection, Any] = {}
-        self.close = weakref.finalize(self, _end, os.getpid(), self._workers)
+        # Before multiprocessing joins its processes at exit; not in a forked child that inherits it.
+        self.close = Finalize(self, _end, (self._workers,), exitpriority=0)
         processes: Any = multiprocessing.get_context(context)
         try:
             for number in range(workers):
@@ -162,12 +178,16 @@ class WorkerPool:
                     inherited = [ours, *self._workers] if processes.get_start_method() == "fork" else []
                     arguments = (theirs, reader, slots, skip, inherited)
                     worker = processes.Process(target=_serve_process, args=arguments, daemon=True)
-                    worker.start()
+                    with starting_workers():
+                        worker.start()
                     theirs.close()
                 self._workers[ours] = worker
-        except BaseException:
+        except BaseException as error:
+            why = limit_of(error) if isinstance(error, (OSError, RuntimeError)) else None
             self.close()
-            raise
+            if why is None:
+                raise
+            raise cannot_start(number, workers, why) from None
 
     def has_room(self) -> bool:
         """Whether a worker may get another request."""
@@ -183,10 +203,16 @@ class WorkerPool:
             raise self._died(connection) from None
 
     def answers(self) -> Iterator[Answer]:
-        """Wait for an answer, and give all that are there. Raises LoaderError when a worker died."""
-        while not (ready := wait(list(self._busy), _POLL_EVERY_S)):
+        """Wait for an answer, and give all that are there. Raises LoaderError when a worker died, or none comes in
+        time."""
+        poll_s = min(_POLL_EVERY_S, self._timeout_s or _POLL_EVERY_S)
+        waited_s = 0.0  # not by a clock: after Ctrl-Z all go on, and this process may be the first
+        while not (ready := wait(list(self._busy), poll_s)):
             for dead in [ours for ours, worker in self._workers.items() if not worker.is_alive()]:
                 raise self._died(dead)
+            waited_s += poll_s
+            if 0 < self._timeout_s <= waited_s:
+                raise self._silent()
         for end in ready:
             connection: Any = end
             try:
@@ -195,6 +221,16 @@ class WorkerPool:
                 raise self._died(connection) from None
             self._busy[connection] -= 1
             yield answer._replace(worker=self._numbers[connection])
+
+    def _silent(self) -> LoaderError:
+        """The error for workers that have a request and do not answer; the others have answered all of theirs."""
+        silent = [ours for ours, requests in self._busy.items() if requests]
+        ids = (getattr(self._workers[ours], "pid", None) or self._workers[ours].name for ours in silent)
+        named = ", ".join(f"{self._numbers[ours] + 1} (process {each})" for ours, each in zip(silent, ids, strict=True))
+        return LoaderError(
+            f"no batch for {self._timeout_s:g} s from worker {named} of {len(self._workers)}: it was stopped, or what "
+            "it reads from does not answer; give a larger timeout= if a batch may take longer"
+        )
 
     def _died(self, connection: Connection) -> LoaderError:
         worker = self._workers[connection]
@@ -208,28 +244,27 @@ class WorkerPool:
         return LoaderError(f"a loader worker died ({how})")
 
 
-def _end(owner: int, workers: dict[Connection, Any]) -> None:
-    """End all workers. Does nothing in a forked child that inherited them."""
-    if os.getpid() != owner:
-        return
+def cannot_start(number: int, workers: int, why: str) -> LoaderError:
+    """The error for a limit that keeps worker `number`, from 0, from starting."""
+    return LoaderError(f"cannot start worker {min(number + 1, workers)} of {workers}: {why}; use fewer num_workers")
+
+
+def _end(workers: dict[Connection, Any]) -> None:
+    """End all workers."""
     for connection, worker in workers.items():
         connection.close()
         if not isinstance(worker, threading.Thread):
-            worker.terminate()
+            worker.kill()
     for worker in workers.values():
         if worker is not threading.current_thread():  # where the garbage collector may run this
             worker.join(_ENDS_WITHIN_S)
-        if not isinstance(worker, threading.Thread) and worker.is_alive():
-            worker.kill()
-            worker.join()
     workers.clear()
 
 
 def _serve_process(
     connection: Connection, reader: BatchReader, slots: SharedSlots, skip: bool, inherited: Sequence[Connection]
 ) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C on the terminal is for the driver, which ends its workers
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    leave_to_parent()
     for other in inherited:
         other.close()
     torch.set_num_threads(1)  # per process, so not where workers are threads of the caller's

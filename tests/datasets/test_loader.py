@@ -420,7 +420,8 @@ def test_workers_that_cannot_be_started_leave_none_behind(data: LMDBDataset, mon
         start(process)
 
     monkeypatch.setattr(multiprocessing.process.BaseProcess, "start", fail_at_the_third)
-    with pytest.raises(OSError, match="Cannot allocate memory"):
+    said = "cannot start worker 3 of 4: this machine allows no more memory; use fewer num_workers"
+    with pytest.raises(LoaderError, match=f"^{said}$"):
         list(Loader(data, 8, crop=CROP, num_workers=4, multiprocessing_context="fork"))
     assert len(started) == 2 and not any(process.is_alive() for process in started)
 
