@@ -235,27 +235,31 @@ def _end_with_consumer() -> None:
 def _undelivered(queue: Any, error: Exception, batch: tuple[Any, Any]) -> None:
     """Called in a worker when a batch cannot be sent. Python would print the error and leave the batch out, and the
     consumer would wait for it forever."""
-    queue.put((batch[0], _Undelivered(RuntimeError(f"a DataLoader worker cannot send a batch: {error}"))))
+    undelivered = batch[0], _Undelivered(error)
+    if limit_of(error) is None:
+        queue.put(undelivered)
+        return
+    with queue._wlock:  # at once, and nothing after it: that would need the thread that cannot be started
+        queue._writer.send_bytes(ForkingPickler.dumps(undelivered))
+    os._exit(0)
 
 
 def _put(queue: Any, batch: tuple[Any, Any], put: Callable[..., None] = multiprocessing.queues.Queue.put) -> None:
-    """Give a batch to the thread that sends it. Where that cannot be started, an error is sent in its place."""
+    """Give a batch to the thread that sends it, which is started for the first one."""
     try:
         put(queue, batch)
     except RuntimeError as error:
-        why, worker = limit_of(error), torch.utils.data.get_worker_info()
-        if why is None or worker is None:
-            raise
-        undelivered = _Undelivered(cannot_start(worker.id, worker.num_workers, why))
-        with queue._wlock:
-            queue._writer.send_bytes(ForkingPickler.dumps((batch[0], undelivered)))
+        _undelivered(queue, error, batch)
 
 
 class _Undelivered(ExceptionWrapper):
     """Stands for a batch on its way to the consumer, where the DataLoader raises it."""
 
-    def __init__(self, error: Exception) -> None:
-        self.error = error
+    def __init__(self, why: Exception) -> None:
+        worker, limit = torch.utils.data.get_worker_info(), limit_of(why)
+        self.error: Exception = RuntimeError(f"a DataLoader worker cannot send a batch: {why}")
+        if worker is not None and limit is not None:
+            self.error = cannot_start(worker.id, worker.num_workers, limit)
 
     def reraise(self) -> NoReturn:
         raise self.error

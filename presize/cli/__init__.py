@@ -35,6 +35,7 @@ from presize.cli.group import Interrupted, cli, interrupt_again, stop_on_signals
 from presize.cli.output import making_room
 from presize.errors import OptionError, PresizeError, PresizeWarning
 from presize.formatting import printable
+from presize.system.resources import limit_of
 
 __all__ = ["cli", "main"]
 
@@ -61,6 +62,11 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
         if settings["debug"]:
             raise
         code = _fail(_on_the_command_line(error), 2 if isinstance(error, OptionError) else 1)
+    except (RuntimeError, OSError, MemoryError) as error:
+        why = limit_of(error)
+        if why is None or settings["debug"]:
+            raise
+        code = _fail(f"{why}; raise that limit, or use fewer processes", 1)
     sys.exit(code if isinstance(code, int) else 0)
 
 
