@@ -184,7 +184,7 @@ def make_loader(
         dataset.data.check_order(isinstance(order, ShardShuffled))
     if workers:
         if hasattr(dataset, "dev_shm_bytes"):  # an LMDBDataset, or another that can tell
-            _check_shared_memory(dataset.dev_shm_bytes(batch_size), workers * ahead, workers)
+            _check_shared_memory(dataset, batch_size, workers, ahead)
         options = {"persistent_workers": True, "prefetch_factor": ahead, **options}
     options = {"pin_memory": torch.cuda.is_available(), "collate_fn": collate, **options}
     loader = CountingLoader(
@@ -216,7 +216,7 @@ def _begin_worker(begin: Callable[[int], object] | None, worker: int) -> None:
         threading.Thread(target=_end_with_consumer, name="presize-watch-consumer", daemon=True).start()
     cv2.setNumThreads(0)  # torch limits its own, not OpenCV's
     multiprocessing.queues.Queue._on_queue_feeder_error = _undelivered  # type: ignore[attr-defined]
-    multiprocessing.queues.Queue.put = _put  # type: ignore[method-assign]
+    multiprocessing.queues.Queue.put = _put  # type: ignore[assignment, method-assign]
     if begin is not None:
         begin(worker)
 
@@ -280,16 +280,28 @@ def _check_semaphores(context: Any) -> None:
         raise LoaderError(f"{SHARED_MEMORY}: {error.strerror}, and a DataLoader's workers need it; {_FIX}") from None
 
 
-def _check_shared_memory(batch_bytes: int, batches: int, workers: int) -> None:
+def _check_shared_memory(dataset: Any, batch_size: int, workers: int, ahead: int) -> None:
     if not os.path.isdir(SHARED_MEMORY):  # not Linux
         return
     free = shutil.disk_usage(SHARED_MEMORY).free
+    batch_bytes, batches = dataset.dev_shm_bytes(batch_size), workers * ahead
     pages = -(-batch_bytes // mmap.PAGESIZE)
     needed = batches * pages * mmap.PAGESIZE + _SEMAPHORES_BYTES * (workers + 2)
     if needed > free:
         raise LoaderError(
             f"{SHARED_MEMORY} has {size_text(free)} free, and {plural(batches, 'batch', 'batches')} of "
             f"{size_text(batch_bytes)} need {size_text(needed)} there; choose a smaller num_workers, prefetch_factor "
-            'or batch_size, give a container more (docker run --shm-size), or use crop= and decode="tensor", '
-            "which need next to none"
+            f"or batch_size, or give a container more (docker run --shm-size){_smaller_batches(dataset)}"
         )
+
+
+def _smaller_batches(dataset: Any) -> str:
+    """What an LMDBDataset lacks of what makes its batches need next to no shared memory."""
+    if not isinstance(dataset, LMDBDataset):
+        return ""
+    images, rest = dataset._reading.images, dataset._reading.rest
+    lacks = ["crop="] if images.reader is None else []
+    lacks += ['decode="tensor"'] if images.decode != "tensor" else []
+    if rest is not None:
+        lacks.append("no transform, but call it on batches in the training loop")
+    return f"; batches need next to none with {' and '.join(lacks)}" if lacks else ""

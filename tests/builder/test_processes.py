@@ -81,8 +81,9 @@ def wait_until(is_so: Callable[[], object]) -> None:
         (signal.SIGINT, True, 130),  # Ctrl-C reaches driver and workers
         (signal.SIGINT, False, 130),
         (signal.SIGTERM, False, 143),
+        (signal.SIGHUP, True, 129),
     ],
-    ids=["Ctrl-C", "SIGINT", "SIGTERM"],
+    ids=["Ctrl-C", "SIGINT", "SIGTERM", "SIGHUP"],
 )
 def test_a_stopped_build_says_how_to_go_on_and_can(
     stop: signal.Signals, to_group: bool, code: int, photos: Path, whole: dict[str, str], tmp_path: Path
@@ -112,6 +113,14 @@ def test_workers_that_are_always_killed_end_the_build(photos: Path, whole: dict[
     assert len(errors.splitlines()) == 1, errors
     assert errors.startswith("presize: error: 3 worker processes died over shard")
     assert run(photos, tmp_path / "out").returncode == 0
+    assert files(tmp_path / "out") == whole
+
+
+def test_a_worker_that_is_stopped_is_replaced(photos: Path, whole: dict[str, str], tmp_path: Path) -> None:
+    build = start(photos, tmp_path / "out", "--timeout-s", "2")
+    os.kill(workers_of(build.pid)[0], signal.SIGSTOP)
+    _, errors = build.communicate(timeout=PATIENCE_S)
+    assert build.returncode == 0, errors
     assert files(tmp_path / "out") == whole
 
 
