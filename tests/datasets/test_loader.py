@@ -454,7 +454,7 @@ data = LMDBDataset(sys.argv[1], crop=RandomResizedCrop(24), decode="tensor")
 batches = iter(getattr(presize.datasets, sys.argv[2])(data, 4, num_workers=2))
 for number in numbers:
     next(batches)
-    subprocess.run(["kill", f"-{int(number)}", f"-{os.getpid()}"], start_new_session=True, check=True)
+    subprocess.run(["kill", f"-{int(number)}", "--", f"-{os.getpid()}"], start_new_session=True, check=True)
 print(len(list(batches)))
 """
 
@@ -489,7 +489,7 @@ def test_a_limit_that_keeps_a_worker_from_starting_is_one_line(dataset: Path) ->
 
 @pytest.mark.slow
 @pytest.mark.parametrize("loader", ["Loader", "make_loader"])
-@pytest.mark.parametrize("room", range(12))
+@pytest.mark.parametrize("room", range(2, 7))
 def test_a_container_of_few_processes_is_one_line_or_enough(room: int, loader: str, dataset: Path) -> None:
     script = """
     import os, sys, torch
