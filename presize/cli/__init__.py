@@ -62,7 +62,7 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
         if settings["debug"]:
             raise
         code = _fail(_on_the_command_line(error), 2 if isinstance(error, OptionError) else 1)
-    except (RuntimeError, OSError, MemoryError) as error:
+    except (RuntimeError, OSError, MemoryError, ImportError) as error:
         why = limit_of(error)
         if why is None or settings["debug"]:
             raise

@@ -566,7 +566,8 @@ from presize.cli import main
 
 def wait(*_, **__):
     kill = f"kill -{sys.argv[1]} {os.getpid()}"
-    subprocess.run(f"{kill}; sleep 0.01; {kill}", shell=True)  # a terminal that is closed and its shell send one each
+    times = 1 if sys.argv[1] == "2" else 2  # a terminal that is closed and its shell send one each
+    subprocess.run("; sleep 0.01; ".join([kill] * times), shell=True)
     time.sleep(60)
 
 module.diagnose_path = wait
