@@ -224,9 +224,11 @@ class WorkerPool:
 
     def _silent(self) -> LoaderError:
         """The error for workers that have a request and do not answer; the others have answered all of theirs."""
-        silent = [ours for ours, requests in self._busy.items() if requests]
-        ids = (getattr(self._workers[ours], "pid", None) or self._workers[ours].name for ours in silent)
-        named = ", ".join(f"{self._numbers[ours] + 1} (process {each})" for ours, each in zip(silent, ids, strict=True))
+        silent = [(self._numbers[ours] + 1, self._workers[ours]) for ours, requests in self._busy.items() if requests]
+        named = ", ".join(
+            f"{number} ({f'process {worker.pid}' if hasattr(worker, 'pid') else worker.name})"
+            for number, worker in silent
+        )
         return LoaderError(
             f"no batch for {self._timeout_s:g} s from worker {named} of {len(self._workers)}: it was stopped, or what "
             "it reads from does not answer; give a larger timeout= if a batch may take longer"
