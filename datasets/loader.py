@@ -34,6 +34,7 @@ from presize.datasets.reading.transfer import (
     to_device,
 )
 from presize.datasets.reading.workers import (
+    TIMEOUT_S,
     Answer,
     BatchRequest,
     Mode,
@@ -45,7 +46,7 @@ from presize.datasets.reading.workers import (
 from presize.datasets.sampler import EpochSampler, warn_of_no_batch
 from presize.datasets.subsets import as_lmdb_dataset, is_changed, samples_crc32, transforms_of
 from presize.errors import LoaderError, OptionError
-from presize.options import check_choice, check_range
+from presize.options import check_above_0, check_choice, check_range
 
 OnErrorInBatch = Literal["raise", "skip"]
 
@@ -104,6 +105,8 @@ class Loader:
         on_error: "raise" a DatasetError that names the image that cannot be decoded or is too small for the crop, or
             "skip" it: the batch is then shorter, and `skipped` counts the images.
         rank, ranks: torch.distributed's when it is initialized, otherwise 0 of 1.
+        timeout: seconds to wait for a batch of a worker that was stopped, or whose file system does not answer, before
+            a LoaderError names it; 0 waits for ever.
         multiprocessing_context: start method of the processes: "fork", "spawn" or "forkserver", or a context of
             multiprocessing; None is Python's default.
         options: DataLoader's other options, where they change no batch: pin_memory, persistent_workers, in_order.
@@ -112,12 +115,11 @@ class Loader:
         OptionError: an option is out of range, or does not go with another; while iterating, if the dataset has got a
             transform that would have to be called.
         DatasetError: while iterating, for a damaged sample.
-        LoaderError: while iterating, when a worker dies.
+        LoaderError: while iterating, when a worker dies, does not answer, or cannot be started.
     """
 
     collate_fn = staticmethod(collate)
     generator = worker_init_fn = None
-    timeout = 0
     in_order = True
     pin_memory_device = ""
 
@@ -142,6 +144,7 @@ class Loader:
         on_error: OnErrorInBatch = "raise",
         rank: int | None = None,
         ranks: int | None = None,
+        timeout: float = TIMEOUT_S,
         multiprocessing_context: str | BaseContext | None = None,
         **options: Any,
     ) -> None:
@@ -158,6 +161,9 @@ class Loader:
         self.device = as_device(device)
         self.multiprocessing_context = start_method(multiprocessing_context)
         _check_unused(options)
+        if timeout:
+            check_above_0("timeout", timeout)
+        self.timeout = timeout or 0
         self.pin_memory = self.device.type == "cuda"
         self.persistent_workers = self.num_workers > 0
         self.skipped = 0
@@ -415,6 +421,7 @@ class Loader:
                     shared,
                     ahead=self.prefetch_factor,
                     skip=self.on_error == "skip",
+                    timeout_s=self.timeout,
                     context=self.multiprocessing_context,
                 )
             # After the workers were forked, so that they inherit none of it.
@@ -463,7 +470,6 @@ _UNUSED: dict[str, tuple[tuple[Any, ...], str]] = {
         "a Loader calls none: crops are drawn from seed, and nothing of yours runs in its workers",
     ),
     "generator": ((None,), "a Loader draws from seed=; give that"),
-    "timeout": ((0, None), "a Loader needs none: it notices when a worker dies; leave it out"),
 }
 """DataLoader's options that would change batches, each with the values that change nothing, and what to do."""
 

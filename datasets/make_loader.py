@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from multiprocessing.reduction import ForkingPickler
 from typing import Any, NoReturn
 
 import cv2
@@ -24,7 +25,7 @@ from presize.datasets.dataset import LMDBDataset
 from presize.datasets.reading.batch import send_without_descriptors
 from presize.datasets.reading.order import Last, Order, choose_order
 from presize.datasets.reading.shard_shuffle import ShardShuffled
-from presize.datasets.reading.workers import STARTS_AGAIN, check_may_start, worker_counts
+from presize.datasets.reading.workers import STARTS_AGAIN, cannot_start, check_may_start, worker_counts
 from presize.datasets.sampler import EpochSampler, warn_of_no_batch
 from presize.datasets.subsets import (
     as_lmdb_dataset,
@@ -38,8 +39,12 @@ from presize.datasets.subsets import (
 from presize.errors import LoaderError, OptionError, PresizeError
 from presize.formatting import plural, size_text
 from presize.options import check_range
+from presize.system.resources import limit_of
+from presize.system.signals import FOR_PARENTS, leave_to_parent, starting_workers
 
 SHARED_MEMORY = "/dev/shm"
+
+_POLL_S = 1.0
 
 _SEMAPHORES_BYTES = 4 * mmap.PAGESIZE
 """That a DataLoader keeps in SHARED_MEMORY for each worker, and twice as much for itself."""
@@ -99,7 +104,8 @@ class CountingLoader(torch.utils.data.DataLoader[Any]):
             drawn = int(torch.empty((), dtype=torch.int64).random_(generator=given))
             self.generator = torch.Generator().manual_seed(drawn + rank)
         try:
-            return super().__iter__()
+            with starting_workers():
+                return super().__iter__()
         finally:
             self.generator = given
 
@@ -123,6 +129,9 @@ class CountingLoader(torch.utils.data.DataLoader[Any]):
         if "exited unexpectedly" in message and not self.delivered and context.get_start_method() != "fork":
             raise LoaderError(f"a DataLoader worker died as it started; {STARTS_AGAIN}") from None
 
+    def _get_iterator(self) -> Any:
+        return _Workers(self) if self.num_workers else super()._get_iterator()
+
     @property
     def _is_accelerate_prepared(self) -> bool:
         """Asked by Accelerate's prepare(), which would share what this rank reads among the ranks once more."""
@@ -145,6 +154,27 @@ class CountingLoader(torch.utils.data.DataLoader[Any]):
         """Resume where state_dict() was taken, with any number of workers or ranks or another batch size."""
         self.sampler.load_state_dict(state)
         self.delivered = 0
+
+
+class _Workers(torch.utils.data.dataloader._MultiProcessingDataLoaderIter):
+    """torch's workers; that one cannot be started is one line, and ends the others."""
+
+    _shutdown = True  # for __del__, until there is something to shut down
+
+    def __init__(self, loader: CountingLoader) -> None:
+        loader.check_worker_number_rationality()
+        self._workers: list[Any] = []
+        try:
+            super().__init__(loader)
+        except (OSError, RuntimeError) as error:
+            why, number = limit_of(error), len(self._workers)
+            self._shutdown = True
+            for worker in self._workers:
+                worker.kill()
+                worker.join()
+            if why is None:
+                raise
+            raise cannot_start(number, loader.num_workers, why) from None
 
 
 def make_loader(
@@ -202,7 +232,7 @@ def make_loader(
         dataset.data.check_order(isinstance(order, ShardShuffled))
     if workers:
         if hasattr(dataset, "dev_shm_bytes"):  # an LMDBDataset, or another that can tell
-            _check_shared_memory(dataset.dev_shm_bytes(batch_size), workers * ahead, workers)
+            _check_shared_memory(dataset, batch_size, workers, ahead)
         options = {"persistent_workers": True, "prefetch_factor": ahead, **options}
     options = {"pin_memory": torch.cuda.is_available(), "collate_fn": collate, **options}
     loader = CountingLoader(
@@ -227,38 +257,60 @@ def make_loader(
 
 
 def _begin_worker(begin: Callable[[int], object] | None, worker: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C on the terminal is for the consumer, which ends its workers
-    threading.Thread(target=_end_with_consumer, name="presize-watch-consumer", daemon=True).start()
+    leave_to_parent(FOR_PARENTS - {signal.SIGTERM})
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # for the thread to receive
+    with suppress(RuntimeError):  # there is a limit on threads, of which _put tells
+        threading.Thread(target=_end_with_consumer, name="presize-watch-consumer", daemon=True).start()
     cv2.setNumThreads(0)  # torch limits its own, not OpenCV's
     send_without_descriptors()
     multiprocessing.queues.Queue._on_queue_feeder_error = _undelivered  # type: ignore[attr-defined]
+    multiprocessing.queues.Queue.put = _put  # type: ignore[assignment, method-assign]
     if begin is not None:
         begin(worker)
 
 
 def _end_with_consumer() -> None:
-    """End this worker when the consumer ends, even by SIGKILL. Under forkserver torch watches the server instead, which
-    lives as long as its workers do."""
+    """End this worker when the consumer ends, even by SIGKILL, or asks for it by SIGTERM; that of others, which the
+    whole group gets, is for the consumer. Under forkserver torch watches the server instead, which lives as long as its
+    workers do."""
     consumer = multiprocessing.parent_process()
-    if consumer is not None:
-        consumer.join()
-        os._exit(1)
+    told = None
+    while consumer is not None and consumer.is_alive() and (told is None or told.si_pid != consumer.pid):
+        told = signal.sigtimedwait([signal.SIGTERM], _POLL_S)
+    os._exit(0 if told else 1)
 
 
 def _undelivered(queue: Any, error: Exception, batch: tuple[Any, Any]) -> None:
     """Called in a worker when a batch cannot be sent. Python would print the error and leave the batch out, and the
     consumer would wait for it forever."""
-    queue.put((batch[0], _Undelivered(f"a DataLoader worker cannot send a batch: {error}")))
+    undelivered = batch[0], _Undelivered(error)
+    if limit_of(error) is None:
+        queue.put(undelivered)
+        return
+    with queue._wlock:  # at once, and nothing after it: that would need the thread that cannot be started
+        queue._writer.send_bytes(ForkingPickler.dumps(undelivered))
+    os._exit(0)
+
+
+def _put(queue: Any, batch: tuple[Any, Any], put: Callable[..., None] = multiprocessing.queues.Queue.put) -> None:
+    """Give a batch to the thread that sends it, which is started for the first one."""
+    try:
+        put(queue, batch)
+    except RuntimeError as error:
+        _undelivered(queue, error, batch)
 
 
 class _Undelivered(ExceptionWrapper):
     """Stands for a batch on its way to the consumer, where the DataLoader raises it."""
 
-    def __init__(self, message: str) -> None:
-        self.message = message
+    def __init__(self, why: Exception) -> None:
+        worker, limit = torch.utils.data.get_worker_info(), limit_of(why)
+        self.error: Exception = RuntimeError(f"a DataLoader worker cannot send a batch: {why}")
+        if worker is not None and limit is not None:
+            self.error = cannot_start(worker.id, worker.num_workers, limit)
 
     def reraise(self) -> NoReturn:
-        raise RuntimeError(self.message)
+        raise self.error
 
 
 def _check_semaphores(context: Any) -> None:
@@ -268,16 +320,28 @@ def _check_semaphores(context: Any) -> None:
         raise LoaderError(f"{SHARED_MEMORY}: {error.strerror}, and a DataLoader's workers need it; {_FIX}") from None
 
 
-def _check_shared_memory(batch_bytes: int, batches: int, workers: int) -> None:
+def _check_shared_memory(dataset: Any, batch_size: int, workers: int, ahead: int) -> None:
     if not os.path.isdir(SHARED_MEMORY):  # not Linux
         return
     free = shutil.disk_usage(SHARED_MEMORY).free
+    batch_bytes, batches = dataset.dev_shm_bytes(batch_size), workers * ahead
     pages = -(-batch_bytes // mmap.PAGESIZE)
     needed = batches * pages * mmap.PAGESIZE + _SEMAPHORES_BYTES * (workers + 2)
     if needed > free:
         raise LoaderError(
             f"{SHARED_MEMORY} has {size_text(free)} free, and {plural(batches, 'batch', 'batches')} of "
             f"{size_text(batch_bytes)} need {size_text(needed)} there; choose a smaller num_workers, prefetch_factor "
-            'or batch_size, give a container more (docker run --shm-size), or use crop= and decode="tensor", '
-            "which need next to none"
+            f"or batch_size, or give a container more (docker run --shm-size){_smaller_batches(dataset)}"
         )
+
+
+def _smaller_batches(dataset: Any) -> str:
+    """What an LMDBDataset lacks of what makes its batches need next to no shared memory."""
+    if not isinstance(dataset, LMDBDataset):
+        return ""
+    images, rest = dataset._reading.images, dataset._reading.rest
+    lacks = ["crop="] if images.reader is None else []
+    lacks += ['decode="tensor"'] if images.decode != "tensor" else []
+    if rest is not None:
+        lacks.append("no transform, but call it on batches in the training loop")
+    return f"; batches need next to none with {' and '.join(lacks)}" if lacks else ""

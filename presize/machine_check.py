@@ -49,10 +49,8 @@ def _torch() -> Torch | str:
     """Return what torch offers, or why it cannot be imported."""
     try:
         from presize.datasets.timing.devices import read_torch
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        return "not installed"
-    except (ImportError, OSError) as error:  # such as a missing library
+    except (ImportError, AttributeError, OSError) as error:  # such as a missing library, or a cv2 that is none
+        if isinstance(error, ModuleNotFoundError) and error.name == "torch":
+            return "not installed"
         return f"cannot be imported: {str(error).partition(chr(10))[0]}"
     return read_torch()

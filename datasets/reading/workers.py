@@ -12,10 +12,10 @@ import os
 import signal
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import BaseContext
+from multiprocessing.util import Finalize
 from typing import Any, Literal, NamedTuple
 
 import cv2
@@ -27,7 +27,8 @@ from presize.datasets.reading.batch_reader import BatchReader
 from presize.datasets.reading.slots import SharedSlots
 from presize.errors import LoaderError, OptionError, PresizeError
 from presize.options import check_range
-from presize.system.resources import usable_cores
+from presize.system.resources import limit_of, usable_cores
+from presize.system.signals import leave_to_parent, starting_workers
 
 Mode = Literal["processes", "threads"]
 
@@ -36,6 +37,8 @@ STARTS_AGAIN = (
     'if __name__ == "__main__":'
 )
 """Why a worker may have died as it started."""
+TIMEOUT_S = 300.0
+"""How long a Loader waits for a batch of a worker, as long as a build does for an image."""
 
 _ENDS_WITHIN_S = 5
 _POLL_EVERY_S = 2
@@ -116,6 +119,9 @@ class Answer(NamedTuple):
     worker: int = 0
 
 
+_FEWER = "use fewer num_workers or a smaller batch_size"
+
+
 def read(request: BatchRequest, reader: BatchReader, slots: SharedSlots, skip: bool) -> Answer:
     """Read a batch in this thread."""
     begin_s, cpu_s = time.perf_counter(), time.thread_time()
@@ -126,6 +132,11 @@ def read(request: BatchRequest, reader: BatchReader, slots: SharedSlots, skip: b
         )
     except PresizeError as raised:
         error = raised
+    except (MemoryError, RuntimeError, cv2.error) as raised:
+        why = limit_of(raised)
+        if why is None:
+            raise
+        error = LoaderError(f"a batch cannot be read: {why}; {_FEWER}")
     work = Work(begin_s, time.perf_counter(), time.thread_time() - cpu_s)
     return Answer(request.slot, [sample.position for sample in skipped], work, error)
 
@@ -140,6 +151,7 @@ class WorkerPool:
         slots: where batches go.
         ahead: requests that a worker may have at a time.
         skip: whether to leave out damaged images.
+        timeout_s: how long to wait for an answer; 0 for ever.
         context: start method of processes: "fork", "spawn" or "forkserver"; None is Python's default.
     """
 
@@ -152,13 +164,16 @@ class WorkerPool:
         *,
         ahead: int,
         skip: bool,
+        timeout_s: float = TIMEOUT_S,
         context: str | None = None,
     ) -> None:
+        self._timeout_s = timeout_s
         self._busy: dict[Connection, int] = {}
         self._numbers: dict[Connection, int] = {}
         self._ahead = ahead
         self._workers: dict[Connection, Any] = {}
-        self.close = weakref.finalize(self, _end, os.getpid(), self._workers)
+        # Before multiprocessing joins its processes at exit; not in a forked child that inherits it.
+        self.close = Finalize(self, _end, (self._workers,), exitpriority=0)
         processes: Any = multiprocessing.get_context(context)
         self._is_forked = processes.get_start_method() == "fork"
         self._has_answered = False
@@ -179,12 +194,16 @@ class WorkerPool:
                     inherited = [ours, *self._workers] if self._is_forked else []
                     arguments = (theirs, reader, slots, skip, inherited)
                     worker = processes.Process(target=_serve_process, args=arguments, daemon=True)
-                    worker.start()
+                    with starting_workers():
+                        worker.start()
                     theirs.close()
                 self._workers[ours] = worker
-        except BaseException:
+        except BaseException as error:
+            why = limit_of(error) if isinstance(error, (OSError, RuntimeError)) else None
             self.close()
-            raise
+            if why is None:
+                raise
+            raise cannot_start(number, workers, why) from None
 
     @property
     def is_whole(self) -> bool:
@@ -205,10 +224,16 @@ class WorkerPool:
             raise self._died(connection) from None
 
     def answers(self) -> Iterator[Answer]:
-        """Wait for an answer, and give all that are there. Raises LoaderError when a worker died."""
-        while not (ready := wait(list(self._busy), _POLL_EVERY_S)):
+        """Wait for an answer, and give all that are there. Raises LoaderError when a worker died, or none comes in
+        time."""
+        poll_s = min(_POLL_EVERY_S, self._timeout_s or _POLL_EVERY_S)
+        waited_s = 0.0  # not by a clock: after Ctrl-Z all go on, and this process may be the first
+        while not (ready := wait(list(self._busy), poll_s)):
             for dead in [ours for ours, worker in self._workers.items() if not worker.is_alive()]:
                 raise self._died(dead)
+            waited_s += poll_s
+            if 0 < self._timeout_s <= waited_s:
+                raise self._silent()
         for end in ready:
             connection: Any = end
             try:
@@ -218,6 +243,18 @@ class WorkerPool:
             self._busy[connection] -= 1
             self._has_answered = True
             yield answer._replace(worker=self._numbers[connection])
+
+    def _silent(self) -> LoaderError:
+        """The error for workers that have a request and do not answer; the others have answered all of theirs."""
+        silent = [(self._numbers[ours] + 1, self._workers[ours]) for ours, requests in self._busy.items() if requests]
+        named = ", ".join(
+            f"{number} ({f'process {worker.pid}' if hasattr(worker, 'pid') else worker.name})"
+            for number, worker in silent
+        )
+        return LoaderError(
+            f"no batch for {self._timeout_s:g} s from worker {named} of {len(self._workers)}: it was stopped, or what "
+            "it reads from does not answer; give a larger timeout= if a batch may take longer"
+        )
 
     def _died(self, connection: Connection) -> LoaderError:
         worker = self._workers[connection]
@@ -233,28 +270,27 @@ class WorkerPool:
         return LoaderError(f"a loader worker died ({how})")
 
 
-def _end(owner: int, workers: dict[Connection, Any]) -> None:
-    """End all workers. Does nothing in a forked child that inherited them."""
-    if os.getpid() != owner:
-        return
+def cannot_start(number: int, workers: int, why: str) -> LoaderError:
+    """The error for a limit that keeps worker `number`, from 0, from starting."""
+    return LoaderError(f"cannot start worker {min(number + 1, workers)} of {workers}: {why}; use fewer num_workers")
+
+
+def _end(workers: dict[Connection, Any]) -> None:
+    """End all workers."""
     for connection, worker in workers.items():
         connection.close()
         if not isinstance(worker, threading.Thread):
-            worker.terminate()
+            worker.kill()
     for worker in workers.values():
         if worker is not threading.current_thread():  # where the garbage collector may run this
             worker.join(_ENDS_WITHIN_S)
-        if not isinstance(worker, threading.Thread) and worker.is_alive():
-            worker.kill()
-            worker.join()
     workers.clear()
 
 
 def _serve_process(
     connection: Connection, reader: BatchReader, slots: SharedSlots, skip: bool, inherited: Sequence[Connection]
 ) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C on the terminal is for the driver, which ends its workers
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    leave_to_parent()
     for other in inherited:
         other.close()
     torch.set_num_threads(1)  # per process, so not where workers are threads of the caller's

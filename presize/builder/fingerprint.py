@@ -75,7 +75,9 @@ def suffixes_of(paths: pa.ChunkedArray) -> list[str]:
 def codec_versions() -> dict[str, str]:
     """Return the versions of all libraries that decide the bytes of a dataset, plug-ins apart."""
     # pillow-simd, where it replaces Pillow, is another distribution, with a version of its own.
-    return {name: PIL.__version__ if name == "pillow" else importlib.metadata.version(name) for name in _WRITERS}
+    opencv = next(iter(plugins.installed(plugins.OPENCVS).values()), "")
+    of_others = {"pillow": PIL.__version__, "opencv-python-headless": opencv}
+    return {name: of_others.get(name) or importlib.metadata.version(name) for name in _WRITERS}
 
 
 @functools.cache

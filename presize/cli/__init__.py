@@ -6,10 +6,10 @@ Each command is a module of its name. group: what they share. output: text, JSON
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NoReturn
 
 import click
@@ -31,10 +31,11 @@ from presize.cli import (  # noqa: F401  # each adds its command
     verify,
     view,
 )
-from presize.cli.group import cli, interrupt_again, terminate
+from presize.cli.group import Interrupted, cli, interrupt_again, stop_on_signals
 from presize.cli.output import making_room
 from presize.errors import OptionError, PresizeError, PresizeWarning
 from presize.formatting import printable
+from presize.system.resources import limit_of
 
 __all__ = ["cli", "main"]
 
@@ -45,7 +46,7 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
     open_closed_streams()
     warnings.showwarning = show_warning  # type: ignore[assignment]
     warnings.simplefilter("always", PresizeWarning)
-    signal.signal(signal.SIGTERM, terminate)
+    stop_on_signals()
     sys.unraisablehook = interrupt_again
     code: object
     try:
@@ -55,12 +56,17 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
         code = _fail(f"{error.format_message()} Try '{command} --help'.", error.exit_code)
     except click.ClickException as error:
         code = _fail(error.format_message(), error.exit_code)
-    except (click.Abort, KeyboardInterrupt):
-        code = _fail("interrupted", 130)
+    except (click.Abort, KeyboardInterrupt) as stop:
+        code = _fail("interrupted", Interrupted(stop).exit_code)
     except PresizeError as error:
         if settings["debug"]:
             raise
         code = _fail(_on_the_command_line(error), 2 if isinstance(error, OptionError) else 1)
+    except (RuntimeError, OSError, MemoryError, ImportError) as error:
+        why = limit_of(error)
+        if why is None or settings["debug"]:
+            raise
+        code = _fail(f"{why}; raise that limit, or use fewer processes", 1)
     sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -75,7 +81,8 @@ def open_closed_streams() -> None:
 
 
 def _fail(message: str, code: int) -> int:
-    click.echo(f"presize: error: {printable(message)}", err=True)
+    with suppress(OSError):  # the terminal may be closed
+        click.echo(f"presize: error: {printable(message)}", err=True)
     return code
 
 

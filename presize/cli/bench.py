@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from presize.cli.group import command, interrupted, json_option, progress_option
+from presize.cli.group import Interrupted, command, json_option, progress_option
 from presize.cli.option_groups import PATH, choice, given, stated
 from presize.cli.output import print_text, several_lines
 from presize.errors import PresizeError
@@ -83,7 +83,7 @@ def bench(
     except KeyboardInterrupt as stop:
         show()
         kept = f"what was measured is in {out}" if out is not None and seen else ""
-        raise interrupted(stop, kept) from None
+        raise Interrupted(stop, kept) from None
     except PresizeError:
         show()
         raise

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from presize.formatting import printable
 from presize.measure.bench_options import DiagnoseOptions
 from presize.options import Size
 from presize.system.files import write_atomically
+from presize.system.temporary import temporary_folder
 
 TRIAL = [
     click.Option(
@@ -61,10 +61,10 @@ def diagnose(path: str, size: Size, no_trial: bool, out: str | None, as_json: bo
         if not quiet:
             click.echo(printable(step), err=True)
 
-    with tempfile.TemporaryDirectory(prefix="presize-diagnose-") as place:
+    with temporary_folder("presize-diagnose-") as place:
         if not no_trial and not os.path.exists(os.path.join(path, MANIFEST)):
             tell(f"building a small dataset to try: {name}")
-            trial = build_trial(path, Path(place), size, seed=asked.seed)
+            trial = build_trial(path, place, size, seed=asked.seed)
         found = diagnose_path(path, asked, trial=trial, trial_name=name, on_step=tell)
     found = replace(found, seconds=time.perf_counter() - begin)  # with torch loaded, the trial built, the files read
     if as_json:

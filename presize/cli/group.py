@@ -22,7 +22,7 @@ from presize.formatting import plural
 from presize.options import Tiles
 from presize.system.resources import usable_cores
 
-EPILOG = "Exit codes: 0 done, 1 a failure, 2 wrong use, 130 interrupted."
+EPILOG = "Exit codes: 0 done, 1 a failure, 2 wrong use, 130 interrupted by Ctrl-C; 128 + N stopped by signal N."
 _JOBS_PER_CORE = 4
 """A source that is slow to read may keep so many processes busy."""
 
@@ -64,9 +64,12 @@ class BuildCommand(click.Command):
 
 def command(*examples: str, **settings: Any) -> Callable[[Callable[..., None]], click.Command]:
     """Return a decorator that makes a command of presize, whose help ends with `examples`."""
-    return cli.command(
-        epilog="\n".join([f"{EPILOG}\n", "\b", "Examples:", *(f"  {each}" for each in examples)]), **settings
-    )
+    epilog = "\n".join([f"{EPILOG}\n", "\b", "Examples:", *(f"  {each}" for each in examples)])
+
+    def decorate(function: Callable[..., None]) -> click.Command:
+        return cli.command(epilog=epilog, **settings)(interruptible("")(function))
+
+    return decorate
 
 
 dataset_argument = click.argument("dataset", metavar="OUT", type=PATH)
@@ -114,12 +117,26 @@ def _is_page(path: str) -> bool:
     return False
 
 
-class Terminated(KeyboardInterrupt):
-    """SIGTERM, as an exception that cleans up on its way like Ctrl-C."""
+class Stopped(KeyboardInterrupt):
+    """A signal that ends a process, as an exception that cleans up on its way like Ctrl-C."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
 
 
-def terminate(_signal: int, _frame: FrameType | None) -> None:
-    raise Terminated
+def stop_on_signals() -> None:
+    """Raise Stopped for SIGTERM, and for SIGHUP unless this process ignores it, as nohup has it."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if number == signal.SIGTERM or signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, _stop)
+
+
+def _stop(number: int, _frame: FrameType | None) -> None:
+    # A terminal that is closed sends SIGHUP, and its shell once more: cleaning up must not be disturbed.
+    for each in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(each, signal.SIG_IGN)
+    raise Stopped(number)
 
 
 _AGAIN_S = 0.02
@@ -128,32 +145,28 @@ _AGAIN_S = 0.02
 def interrupt_again(ignored: sys.UnraisableHookArgs) -> None:
     """A sys.unraisablehook. Python ignores what is raised in a finalizer, Ctrl-C and SIGTERM like all else: send them
     once more, as soon as it has ended."""
-    if not issubclass(ignored.exc_type, KeyboardInterrupt):
+    stop = ignored.exc_value
+    if not isinstance(stop, KeyboardInterrupt):
         sys.__unraisablehook__(ignored)
         return
-    number = signal.SIGTERM if issubclass(ignored.exc_type, Terminated) else signal.SIGINT
-    timer = threading.Timer(_AGAIN_S, signal.pthread_kill, (threading.main_thread().ident, number))
+    if isinstance(stop, Stopped):
+        signal.signal(stop.number, _stop)
+    timer = threading.Timer(_AGAIN_S, signal.pthread_kill, (threading.main_thread().ident, _number(stop)))
     timer.daemon = True
     with suppress(RuntimeError):  # no thread begins in a process that ends
         timer.start()
 
 
+def _number(stop: BaseException) -> int:
+    return stop.number if isinstance(stop, Stopped) else signal.SIGINT
+
+
 class Interrupted(click.ClickException):
-    """A command was stopped by Ctrl-C."""
+    """A command was stopped by Ctrl-C or another signal."""
 
-    exit_code = 128 + signal.SIGINT
-
-
-class InterruptedByTerm(Interrupted):
-    """A command was stopped by SIGTERM."""
-
-    exit_code = 128 + signal.SIGTERM
-
-
-def interrupted(stop: KeyboardInterrupt, what_then: str = "") -> Interrupted:
-    """Return the error for Ctrl-C or SIGTERM, with its exit code; `what_then` says what becomes of the work."""
-    kind = InterruptedByTerm if isinstance(stop, Terminated) else Interrupted
-    return kind(f"interrupted; {what_then}" if what_then else "interrupted")
+    def __init__(self, stop: BaseException, what_then: str = "") -> None:
+        super().__init__(f"interrupted; {what_then}" if what_then else "interrupted")
+        self.exit_code = 128 + _number(stop)  # type: ignore[misc]
 
 
 GOES_ON = "the same command goes on from here"
@@ -161,8 +174,8 @@ GOES_ON = "the same command goes on from here"
 
 @contextmanager
 def interruptible(what_then: str) -> Iterator[None]:
-    """Raise interrupted() for Ctrl-C and SIGTERM."""
+    """Raise Interrupted for Ctrl-C, SIGTERM and SIGHUP."""
     try:
         yield
     except KeyboardInterrupt as stop:
-        raise interrupted(stop, what_then) from None
+        raise Interrupted(stop, what_then) from None

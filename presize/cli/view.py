@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from presize.cli.group import check_page, command, dataset_argument
+from presize.cli.group import Stopped, check_page, command, dataset_argument
 from presize.cli.option_groups import PATH
 from presize.cli.output import print_text
 from presize.formatting import plural, printable
@@ -66,5 +66,6 @@ def view(
         print_text("Ctrl-C ends it.")
         try:
             server.serve_forever()
-        except KeyboardInterrupt:
-            return
+        except KeyboardInterrupt as stop:
+            if isinstance(stop, Stopped):
+                raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.metadata
 import io
@@ -134,17 +135,10 @@ def versions(suffixes: Iterable[str]) -> dict[str, str]:
     """The plug-ins that files with these suffixes call for, each with its version, "none" where it is missing."""
     wanted = set(suffixes)
     return {
-        plugin.distribution: _version(plugin.distribution)
+        plugin.distribution: installed([plugin.distribution]).get(plugin.distribution, "none")
         for plugin in PLUGINS.values()
         if not wanted.isdisjoint(plugin.suffixes)
     }
-
-
-def _version(distribution: str) -> str:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return "none"
 
 
 def jxl_size(data: bytes) -> tuple[int, int]:
@@ -173,3 +167,16 @@ def jxl_size(data: bytes) -> tuple[int, int]:
         return height, side(small)
     over, under = ((1, 1), (12, 10), (4, 3), (3, 2), (16, 9), (5, 4), (2, 1))[ratio - 1]
     return height, height * over // under
+
+
+OPENCVS: Final = ("opencv-python-headless", "opencv-python", "opencv-contrib-python-headless", "opencv-contrib-python")
+"""Distributions of OpenCV. Each owns the folder cv2, whichever others are installed."""
+
+
+def installed(distributions: Iterable[str]) -> dict[str, str]:
+    """Return the versions of those that are installed."""
+    found = {}
+    for name in distributions:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found

@@ -36,6 +36,7 @@ from presize.system.files import expanded, write_atomically, writing
 from presize.system.pagecache import drop, preload, resident_share
 from presize.system.resources import read_cpu, read_memory
 from presize.system.storage import find_storage
+from presize.system.temporary import temporary_folder
 
 COLD_AT_MOST = 0.05
 """Share of a cold run's files that may still be in the page cache; with more, a note says that it was not cold."""
@@ -177,8 +178,8 @@ def _work_folder(work: str | os.PathLike[str] | None) -> Iterator[Path]:
     if work is not None:
         yield _made(work)
         return
-    with tempfile.TemporaryDirectory(prefix="presize-bench-") as folder:
-        yield Path(folder)
+    with temporary_folder("presize-bench-") as folder:
+        yield folder
 
 
 def _made(folder: str | os.PathLike[str]) -> Path:
@@ -300,7 +301,7 @@ class _Bench:
         run = replace(self.options.runs(self.variants)[0], task="prove", device="cpu", pin_memory=False)
         proofs: dict[Variant, dict[str, Any]] = {}
         crops: dict[Variant, npt.NDArray[np.uint8]] = {}
-        with tempfile.TemporaryDirectory(prefix="presize-bench-") as folder:
+        with temporary_folder("presize-bench-") as folder:
             for variant in self.variants:
                 on_step(f"checking that {variant} delivers every sample once")
                 file = os.path.join(folder, f"crops-{variant}.npy")

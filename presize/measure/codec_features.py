@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from presize.codecs.jpeg import decoder as jpeg_decoder
+from presize.codecs.plugins import OPENCVS, installed
 from presize.errors import PresizeWarning
 
 _PILLOWS = ("pillow", "pillow-simd")
@@ -67,13 +68,15 @@ class Pillow:
 
 @dataclass(frozen=True)
 class OpenCV:
-    """Version of OpenCV, whether its optimized code is on, the SIMD instructions that it uses, and its threads in this
-    process (presize's workers have one)."""
+    """Version of OpenCV, whether its optimized code is on, the SIMD instructions that it uses, its threads in this
+    process (presize's workers have one), and the installed distributions that contain a cv2. The version is empty where
+    it cannot be imported."""
 
     version: str
     optimized: bool
     instructions: tuple[str, ...]
     threads: int
+    distributions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -133,21 +136,21 @@ def _pillow() -> Pillow:
     import PIL
     from PIL import features
 
-    installed = []
-    for name in _PILLOWS:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            importlib.metadata.version(name)
-            installed.append(name)
     turbo = features.version_feature("libjpeg_turbo") if features.check_feature("libjpeg_turbo") else None
     # Its releases are Pillow's, with ".post0" behind.
-    return Pillow(PIL.__version__, "post" in PIL.__version__, turbo, tuple(installed))
+    return Pillow(PIL.__version__, "post" in PIL.__version__, turbo, tuple(installed(_PILLOWS)))
 
 
 def _opencv() -> OpenCV:
-    import cv2
+    distributions = tuple(installed(OPENCVS))
+    try:
+        import cv2
 
+        cv2.getNumThreads()
+    except (ImportError, AttributeError):  # removed with another distribution, which may leave an empty folder
+        return OpenCV("", False, (), 0, distributions)
     # "SSE SSE2 SSE3 *SSE4.1 *AVX2 *AVX512-SKX?": a star marks code chosen at run time, a question mark an instruction
     # that this CPU lacks.
     used = {word.lstrip("*") for word in cv2.getCPUFeaturesLine().split() if not word.endswith("?")}
     instructions = tuple(said for name, said in _OPENCV_INSTRUCTIONS.items() if name in used)
-    return OpenCV(cv2.__version__, cv2.useOptimized(), instructions, cv2.getNumThreads())
+    return OpenCV(cv2.__version__, cv2.useOptimized(), instructions, cv2.getNumThreads(), distributions)

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, get_args
 
+from presize.codecs.plugins import OPENCVS
 from presize.formatting import plural, printable, size_text
 from presize.measure.codec_features import Baseline, Codecs, read_codecs
 from presize.measure.read_speed import Content, Reading, list_content, measure
@@ -258,6 +259,14 @@ def _opencv(facts: CheckUp) -> Judged:
     opencv = facts.codecs.opencv
     best = opencv.instructions[-1] if opencv.instructions else "no SIMD"
     found = f"{opencv.version}, {best}, {plural(opencv.threads, 'thread')}"
+    only_one = (
+        f"pip uninstall -y {' '.join(opencv.distributions)} && pip install {OPENCVS[0]} (or the one that you need)"
+    )
+    if not opencv.version:
+        return "bad", "cannot be imported: another distribution that has a cv2, too, was removed", only_one
+    if len(opencv.distributions) > 1:
+        both = " and ".join(opencv.distributions)
+        return "warn", f"{found}; {both} own the same folder: removing one breaks the other", only_one
     if not opencv.optimized:
         return "warn", f"{found}, optimized code is off", "cv2.setUseOptimized(True)"
     own = "in a DataLoader of your own: cv2.setNumThreads(0) in each worker"  # presize's loaders do that

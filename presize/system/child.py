@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import pickle
 import resource
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -16,10 +19,20 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any, ParamSpec, TypeVar
 
+from presize.system.signals import leave_to_parent, starting_workers
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
+SILENT_S = 60.0
+"""How long a child may give no sign of life."""
+_START_S = 30.0
+"""Its first sign of life comes when Python has started, which may have to be read over a network."""
+_ENDS_WITHIN_S = 5.0
+_POLL_S = 1.0
 _WATCH_S = 0.5
+_ALIVE = None
+"""The sign of life, in place of a result."""
 _OUT_OF_MEMORY_SCORE = 200
 _ENVIRONMENT = {
     # NumPy would start a thread for each further core, in each child: they spin before they sleep, and have nothing to
@@ -45,31 +58,42 @@ class ChildDiedError(Exception):
         self.code = code
 
 
+class ChildStoppedError(ChildDiedError):
+    """A child gave no sign of life, and was killed. It was stopped, or waited for a file system that did not answer."""
+
+    def __init__(self, silent_s: float) -> None:
+        super().__init__(-signal.SIGKILL)
+        self.args = (f"it gave no sign of life for {silent_s:g} s",)
+
+
 class Child:
     """Runs functions in a process of its own, one at a time; for one thread at a time.
 
     It is started afresh and not forked, so it may be made in any thread, and holds no lock or environment of its
-    parent. It leaves Ctrl-C to its parent, ends when its parent does, whatever ends that, and is the first to go when
-    memory runs out. Its standard output is closed, and its standard error is that of its parent.
+    parent. It leaves Ctrl-C and the signals of job schedulers to its parent, ends when its parent does, whatever ends
+    that, and is the first to go when memory runs out. Its standard output is closed, and its standard error is that of
+    its parent. While it runs a function, a thread of it gives signs of life.
 
     Args:
         keep: open files that it inherits, under the same numbers.
+        silent_s: how long it may give no sign of life before it is killed, in seconds in which this process runs.
 
     Raises:
-        OSError: no process can be started.
+        OSError: no process can be started, or none with a thread.
         ChildDiedError: it ended before it could run anything; what it wrote to standard error says why.
     """
 
-    def __init__(self, keep: Sequence[int] = ()) -> None:
+    def __init__(self, keep: Sequence[int] = (), silent_s: float = SILENT_S) -> None:
+        self._silent_s, self._is_killed = silent_s, False
         ours, theirs = socket.socketpair()
+        for way in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):  # it may stop in the middle of a message
+            ours.setsockopt(socket.SOL_SOCKET, way, struct.pack("@ll", int(silent_s) + 1, 0))
         code = (
             f"import sys; sys.path[:] = {sys.path!r}; "
             f"from presize.system import child; child._serve({theirs.fileno()}, {os.getpid()})"
         )
         with ours, theirs:
-            # The child inherits the mask, and a Ctrl-C on the terminal comes to it, too.
-            mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-            try:
+            with starting_workers():
                 self._process = subprocess.Popen(
                     [sys.executable, "-c", code],
                     stdin=subprocess.DEVNULL,
@@ -77,10 +101,11 @@ class Child:
                     pass_fds=[theirs.fileno(), *keep],
                     env=_ENVIRONMENT | os.environ,
                 )
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, mask)  # a pending Ctrl-C is raised here
             self._pipe = Connection(ours.detach())
-        self._receive()
+        raised, error = self._receive(max(silent_s, _START_S))
+        if raised:
+            self.close()
+            raise BlockingIOError(errno.EAGAIN, str(error))
 
     @property
     def pid(self) -> int:
@@ -92,19 +117,34 @@ class Child:
 
         Raises:
             ChildDiedError: the process ended before the function did.
+            ChildStoppedError: it gave no sign of life, and was killed.
         """
-        with suppress(BrokenPipeError, ConnectionResetError):  # it has died, and _receive says how
+        with suppress(OSError):  # it has died or stopped, and _receive says which
             self._pipe.send((function, args, kwargs))
-        raised, result = self._receive()
+        raised, result = self._receive(self._silent_s)
         if raised:
             raise result
         return result  # type: ignore[no-any-return]
 
-    def _receive(self) -> Any:
+    def _receive(self, silent_s: float) -> Any:
+        silence_s = 0.0  # not by a clock: after Ctrl-Z both go on, and this process may be the first
         try:
-            return self._pipe.recv()
+            while silence_s < silent_s and not self._is_killed:
+                if not self._pipe.poll(_POLL_S):
+                    silence_s += _POLL_S
+                    continue
+                message = self._pipe.recv()
+                if message is not _ALIVE:
+                    return message
+                silence_s = 0.0
+        except BlockingIOError:
+            pass  # in the middle of a message
         except (EOFError, OSError):
             raise ChildDiedError(self._process.wait()) from None
+        if self._is_killed:
+            raise ChildDiedError(-signal.SIGKILL)
+        self.kill()
+        raise ChildStoppedError(silent_s)
 
     def leave(self, function: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
         """Have it run a function that nobody waits for, and end then, or with close(). It can be called no more."""
@@ -114,8 +154,10 @@ class Child:
 
     def kill(self) -> None:
         """End it at once, from any thread. A call in progress raises ChildDiedError."""
+        self._is_killed = True
         self._process.kill()
-        self._process.wait()
+        with suppress(subprocess.TimeoutExpired):  # the kernel holds it, as for a frozen mount, and ends it when it can
+            self._process.wait(_ENDS_WITHIN_S)
 
     def close(self) -> None:
         """End it at once. It can be called no more."""
@@ -125,21 +167,38 @@ class Child:
 
 def _serve(pipe: int, parent: int) -> None:
     """What a child does."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    leave_to_parent()
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     _offer_memory()
-    threading.Thread(target=_watch, args=(parent,), name="presize-watch-parent", daemon=True).start()
-    connection = Connection(pipe)
+    connection, is_busy, sending = Connection(pipe), threading.Event(), threading.Lock()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            if is_busy.is_set():
+                with sending, suppress(OSError):
+                    connection.send(_ALIVE)
+            time.sleep(_WATCH_S)
+        os._exit(1)
+
     with suppress(EOFError, OSError):  # the parent has closed its end
-        connection.send(None)
+        try:
+            threading.Thread(target=watch, name="presize-watch-parent", daemon=True).start()
+        except RuntimeError as error:  # there is a limit on threads
+            connection.send((True, error))
+            return
+        connection.send((False, None))
         while True:
-            function, args, kwargs = connection.recv()
-            connection.send(_outcome(function, args, kwargs))
+            message = connection.recv_bytes()
+            is_busy.set()
+            outcome = _outcome(message)
+            is_busy.clear()
+            with sending:
+                connection.send(outcome)
 
 
-def _outcome(function: Callable[..., Any], args: Any, kwargs: Any) -> tuple[bool, Any]:
+def _outcome(message: bytes) -> tuple[bool, Any]:
     try:
+        function, args, kwargs = pickle.loads(message)  # which imports what they are of
         return False, function(*args, **kwargs)
     except Exception as error:  # call() raises it
         error.add_note(f"In a child process:\n{''.join(traceback.format_exception(error))}")
@@ -152,9 +211,3 @@ def _offer_memory() -> None:
         score = int(file.read())
         file.seek(0)
         file.write(str(min(1000, score + _OUT_OF_MEMORY_SCORE)))
-
-
-def _watch(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(_WATCH_S)
-    os._exit(1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import math
 import mmap
 import os
 import time
@@ -114,14 +115,24 @@ class RWLock:
             self.leave()
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Once all others have left."""
+    def alone(self, patience_s: float = math.inf) -> Iterator[None]:
+        """Once all others have left; or after `patience_s`, as the kernel may hold one that cannot be killed."""
         fcntl.lockf(self._file, fcntl.LOCK_EX, 1, _GATE)
         try:
             self._wanted[0] = 1  # by one process at a time, which holds the gate
-            fcntl.lockf(self._file, fcntl.LOCK_EX, 1, _ROOM)
+            deadline = time.monotonic() + patience_s
+            while not self._is_empty() and time.monotonic() < deadline:
+                time.sleep(_POLL_S)
             yield
         finally:
             self._wanted[0] = 0
             fcntl.lockf(self._file, fcntl.LOCK_UN, 1, _ROOM)
             fcntl.lockf(self._file, fcntl.LOCK_UN, 1, _GATE)
+
+    def _is_empty(self) -> bool:
+        """Hold the room alone, if nobody else is in it."""
+        try:
+            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _ROOM)
+        except OSError:
+            return False
+        return True

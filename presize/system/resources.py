@@ -8,6 +8,7 @@ and ``/dev/shm`` are parameters, so that tests can pass their own.
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib
 import math
 import os
@@ -186,6 +187,57 @@ def max_open_shards() -> int:
     the memory maps that Linux allows a process."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return 30_000 if soft == resource.RLIM_INFINITY else min(max(8, soft // 2), 30_000)
+
+
+_NO_THREAD = ("can't start new thread", "failed to launch worker thread")
+_NO_MEMORY = ("cannot allocate memory", "can't allocate memory", "insufficient memory", "failed to map segment")
+"""What Python, Arrow, torch, OpenCV and the dynamic linker say, in exceptions that have no class of their own."""
+
+_STACK_BYTES = 64 << 20
+"""Address space that a new thread may take: its stack, and memory of its own for malloc."""
+
+
+def limit_of(error: BaseException | None, proc: Path = PROC, sys: Path = SYS) -> str | None:
+    """The limit that `error`, or what it was raised for, tells of, as "ulimit -u 64 allows no more processes and
+    threads"; None where it tells of none. Ask before others end, since the nearest limit is named."""
+    if error is None:
+        return None
+    code, words = getattr(error, "errno", None), str(error).lower()
+    starts = code == errno.EAGAIN or any(said in words for said in _NO_THREAD)
+    address_bytes = _limit(resource.getrlimit(resource.RLIMIT_AS)[0])
+    in_memory = starts and address_bytes is not None and _address_bytes(proc) + _STACK_BYTES > address_bytes
+    if in_memory or isinstance(error, MemoryError) or code == errno.ENOMEM or any(said in words for said in _NO_MEMORY):
+        named = "this machine" if address_bytes is None else f"ulimit -v {address_bytes >> 10}"
+        return f"{named} allows no more memory"
+    if starts:
+        return f"{_process_limit(proc, sys)} allows no more processes and threads"
+    if code == errno.EMFILE:
+        return f"ulimit -n {resource.getrlimit(resource.RLIMIT_NOFILE)[0]} allows no more open files"
+    return limit_of(error.__context__, proc, sys)
+
+
+def _address_bytes(proc: Path) -> int:
+    return (_number(read_text(proc / "self" / "statm").partition(" ")[0]) or 0) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _process_limit(proc: Path, sys: Path) -> str:
+    """The limit on processes and threads that is nearest."""
+    room = {}
+    for group in control_groups("pids", proc, sys):
+        allowed, current = (_number(read_text(group / name).strip()) for name in ("pids.max", "pids.current"))
+        if allowed is not None:
+            room[f"pids.max {allowed} of a control group"] = allowed - (current or 0)
+    allowed = _limit(resource.getrlimit(resource.RLIMIT_NPROC)[0])
+    if allowed is not None and os.getuid():  # root has no such limit
+        room[f"ulimit -u {allowed}"] = allowed - _own_threads(proc)
+    return min(room, key=room.__getitem__, default="this machine")
+
+
+def _own_threads(proc: Path) -> int:
+    """The threads of all processes of this user."""
+    fields = (read_fields(status) for status in proc.glob("[0-9]*/status"))
+    mine = (each for each in fields if each.get("Uid", "").split()[:1] == [str(os.getuid())])
+    return sum(_number(each.get("Threads", "")) or 0 for each in mine)
 
 
 # --- memory ---

@@ -16,7 +16,7 @@ from PIL import Image
 from builds import Builder
 from commands import Ran
 from pictures import smooth_image
-from presize import BuildOptions, ImageOptions, RunOptions, Size
+from presize import BuildOptions, DeriveOptions, ImageOptions, RunOptions, Size, derive_dataset
 from presize.errors import BuildError, ImageError
 from processes import workers_of
 
@@ -44,11 +44,14 @@ real = module.transcode
 
 def transcode(data, options):
     HOW.get(data.rpartition(b"crash:")[2], lambda: None)()
+    if len(data) == int(os.environ.get("PRESIZE_TEST_NBYTES", -1)):
+        hang()
     return real(data, options)
 
 module.transcode = transcode
 """
-"""Run by every worker as it starts: an image that ends in "crash:abort" aborts whoever decodes it, and so on."""
+"""Run by every worker as it starts: an image that ends in "crash:abort" aborts whoever decodes it, and so on; one of
+PRESIZE_TEST_NBYTES hangs."""
 
 OPTIONS = BuildOptions(ImageOptions(sizes=(Size(16, 16),)), shard_samples=4)
 TWO_JOBS = RunOptions(jobs=2, report=False)
@@ -169,6 +172,20 @@ def test_sequentially_want_of_memory_is_one_line_that_names_the_image(
     monkeypatch.setattr("presize.codecs.transcode.transcode", out_of_memory)
     with pytest.raises(BuildError, match=r"^a/\d\.jpg: memory ran out; --backend processes would reject"):
         build(run=RunOptions(engine="sequential"))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("crash")
+def test_a_record_that_hangs_its_decoder_costs_a_derived_dataset_no_more_than_itself(
+    build: Builder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build()
+    nbytes = build.data().numbers("nbytes").tolist()
+    monkeypatch.setenv("PRESIZE_TEST_NBYTES", str(next(each for each in nbytes if nbytes.count(each) == 1)))
+    options, run = DeriveOptions(size=Size(8, 8)), RunOptions(jobs=1, timeout_s=2)
+    result = derive_dataset([build.out], tmp_path / "small", options, run)
+    assert (result.samples, result.rejected) == (7, 1)
+    assert "it took longer than --timeout-s 2, twice" in (tmp_path / "small" / "rejects.jsonl").read_text()
 
 
 def test_a_dry_run_says_that_a_decoder_died(presize: Callable[..., Ran], build: Builder, crash: Crash) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -17,7 +18,7 @@ import pytest
 from builds import files
 from presize.sources.sample import SampleOptions, make_samples
 from presize.store.verify import VerifyResult, verify_dataset
-from processes import is_running, workers_of
+from processes import is_running, pids_group, workers_of
 
 pytestmark = pytest.mark.slow
 
@@ -81,8 +82,9 @@ def wait_until(is_so: Callable[[], object]) -> None:
         (signal.SIGINT, True, 130),  # Ctrl-C reaches driver and workers
         (signal.SIGINT, False, 130),
         (signal.SIGTERM, False, 143),
+        (signal.SIGHUP, True, 129),
     ],
-    ids=["Ctrl-C", "SIGINT", "SIGTERM"],
+    ids=["Ctrl-C", "SIGINT", "SIGTERM", "SIGHUP"],
 )
 def test_a_stopped_build_says_how_to_go_on_and_can(
     stop: signal.Signals, to_group: bool, code: int, photos: Path, whole: dict[str, str], tmp_path: Path
@@ -115,6 +117,14 @@ def test_workers_that_are_always_killed_end_the_build(photos: Path, whole: dict[
     assert files(tmp_path / "out") == whole
 
 
+def test_a_worker_that_is_stopped_is_replaced(photos: Path, whole: dict[str, str], tmp_path: Path) -> None:
+    build = start(photos, tmp_path / "out", "--timeout-s", "2")
+    os.kill(workers_of(build.pid)[0], signal.SIGSTOP)
+    _, errors = build.communicate(timeout=PATIENCE_S)
+    assert build.returncode == 0, errors
+    assert files(tmp_path / "out") == whole
+
+
 def test_a_build_uses_no_shared_memory_that_could_outlive_it(photos: Path, tmp_path: Path) -> None:
     build = start(photos, tmp_path / "out")
     used = {
@@ -125,6 +135,17 @@ def test_a_build_uses_no_shared_memory_that_could_outlive_it(photos: Path, tmp_p
     }
     build.communicate(timeout=PATIENCE_S)
     assert used == set()
+
+
+def test_a_container_of_few_processes_is_one_line_and_the_build_can_be_resumed(photos: Path, tmp_path: Path) -> None:
+    with pids_group() as group:
+        (group / "pids.max").write_text("9")
+        enter = lambda: (group / "cgroup.procs").write_text(str(os.getpid()))  # noqa: E731
+        ran = run(photos, tmp_path / "out", "--jobs", "6", preexec=enter)
+    errors = [line for line in ran.stderr.splitlines() if line.startswith("presize: error")]
+    assert ran.returncode == 1 and "Traceback" not in ran.stderr
+    assert re.fullmatch(r"presize: error: cannot run worker \d of 6: pids.max 9 of a control group allows .*", *errors)
+    assert run(photos, tmp_path / "out").returncode == 0
 
 
 SCRIPT = """

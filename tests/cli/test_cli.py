@@ -625,7 +625,35 @@ main(sys.argv[1:])
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+STOPPED = """
+import os, subprocess, sys, time
+import presize.datasets.timing.diagnose_path as module
+from presize.cli import main
+
+def wait(*_, **__):
+    kill = f"kill -{sys.argv[1]} {os.getpid()}"
+    times = 1 if sys.argv[1] == "2" else 2  # a terminal that is closed and its shell send one each
+    subprocess.run("; sleep 0.01; ".join([kill] * times), shell=True)
+    time.sleep(60)
+
+module.diagnose_path = wait
+main(["diagnose", sys.argv[2], "-q"])
+"""
+
+
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGHUP, *(pytest.param(number, marks=pytest.mark.slow) for number in (signal.SIGINT, signal.SIGTERM))],
+)
+def test_a_diagnosis_that_is_stopped_leaves_no_folder_and_says_by_which_signal(
+    number: signal.Signals, raw: Path, tmp_path: Path
+) -> None:
+    ran = run_command([sys.executable, "-c", STOPPED, int(number), raw], env={"TMPDIR": str(tmp_path)})
+    assert (ran.returncode, ran.stderr) == (128 + number, "presize: error: interrupted\n")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupt_that_python_ignores_in_a_finalizer_stops_a_build_all_the_same(
     number: signal.Signals, raw: Path, tmp_path: Path
 ) -> None:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
+import re
 import shutil
+import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import numpy as np
@@ -23,7 +27,7 @@ from presize.datasets import CenterCrop, LMDBDataset, Loader, RandomResizedCrop
 from presize.errors import DatasetError, LoaderError, OptionError
 from presize.options import BuildOptions, ImageOptions, RunOptions, Size
 from presize.store.dataset import Dataset
-from processes import is_running, run_python, with_dev_shm
+from processes import is_running, pids_group, run_command, run_python, with_dev_shm
 from tampering import flip_record
 
 CROP = RandomResizedCrop(24)
@@ -420,9 +424,98 @@ def test_workers_that_cannot_be_started_leave_none_behind(data: LMDBDataset, mon
         start(process)
 
     monkeypatch.setattr(multiprocessing.process.BaseProcess, "start", fail_at_the_third)
-    with pytest.raises(OSError, match="Cannot allocate memory"):
+    said = "cannot start worker 3 of 4: this machine allows no more memory; use fewer num_workers"
+    with pytest.raises(LoaderError, match=f"^{said}$"):
         list(Loader(data, 8, crop=CROP, num_workers=4, multiprocessing_context="fork"))
     assert len(started) == 2 and not any(process.is_alive() for process in started)
+
+
+def test_a_worker_that_is_stopped_is_named_after_the_timeout(data: LMDBDataset) -> None:
+    others = set(multiprocessing.active_children())
+    batches = iter(Loader(data, 8, crop=CROP, num_workers=1, timeout=0.5))
+    next(batches)
+    (worker,) = set(multiprocessing.active_children()) - others
+    os.kill(worker.pid or 0, signal.SIGSTOP)
+    with pytest.raises(LoaderError, match=rf"^no batch for 0.5 s from worker 1 \(process {worker.pid}\) of 1: "):
+        list(batches)
+    assert not worker.is_alive()
+
+
+GROUP = """
+import os, signal, subprocess, sys
+import presize.datasets
+from presize.datasets import LMDBDataset, RandomResizedCrop
+
+numbers = [signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP, signal.SIGTERM]
+handled = []
+for number in numbers:
+    signal.signal(number, lambda number, _: handled.append(number) or print(number, flush=True))
+data = LMDBDataset(sys.argv[1], crop=RandomResizedCrop(24), decode="tensor")
+batches = iter(getattr(presize.datasets, sys.argv[2])(data, 4, num_workers=2))
+for number in numbers:
+    next(batches)
+    subprocess.run(["kill", f"-{int(number)}", "--", f"-{os.getpid()}"], start_new_session=True, check=True)
+print(len(list(batches)))
+"""
+
+
+@pytest.mark.parametrize("loader", ["Loader", "make_loader"])
+def test_signals_that_a_scheduler_sends_to_the_group_reach_the_script_once(loader: str, dataset: Path) -> None:
+    printed = run_python(GROUP, dataset, loader).split()
+    assert sorted(map(int, printed[:-1])) == [signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM]
+    assert printed[-1] == "10"
+
+
+LIMITED = """
+import resource, sys
+import presize.datasets
+from presize.datasets import LMDBDataset, RandomResizedCrop
+from presize.errors import LoaderError
+
+data = LMDBDataset(sys.argv[1], crop=RandomResizedCrop(24), decode="tensor")
+taken = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (taken + (150 << 20), resource.RLIM_INFINITY))
+try:
+    list(presize.datasets.Loader(data, 4, num_workers=64, mode="threads"))
+except LoaderError as error:
+    print(error)
+"""
+
+
+def test_a_limit_that_keeps_a_worker_from_starting_is_one_line(dataset: Path) -> None:
+    said = r"cannot start worker \d+ of 64: ulimit -v \d+ allows no more memory; use fewer num_workers\n"
+    assert re.fullmatch(said, run_python(LIMITED, dataset))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loader", ["Loader", "make_loader"])
+@pytest.mark.parametrize("room", range(2, 7))
+def test_a_container_of_few_processes_is_one_line_or_enough(room: int, loader: str, dataset: Path) -> None:
+    script = """
+    import os, sys, torch
+    import presize.datasets
+    from presize.datasets import LMDBDataset, RandomResizedCrop
+    from presize.errors import LoaderError
+
+    group, room, root, loader = sys.argv[1:]
+    data = LMDBDataset(root, crop=RandomResizedCrop(24), decode="tensor")
+    torch.zeros(10_000_000).add_(1)  # starts its threads
+    with open(f"{group}/cgroup.procs", "w") as procs:
+        procs.write(str(os.getpid()))
+    with open(f"{group}/pids.max", "w") as most:
+        most.write(str(int(open(f"{group}/pids.current").read()) + int(room)))
+    try:
+        print(len(list(getattr(presize.datasets, loader)(data, 8, num_workers=2))))
+    except LoaderError as error:
+        print(error)
+    """
+    with pids_group() as group:
+        ran = run_command([sys.executable, "-c", dedent(script), group, room, dataset, loader])
+    said = (
+        r"7|cannot start worker [12] of 2: pids.max \d+ of a control group allows no more processes and threads; use.*"
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert re.fullmatch(said, ran.stdout.rstrip("\n"))
 
 
 @pytest.mark.slow

@@ -583,7 +583,7 @@ NORMALIZE = ((0.5,) * 3, (0.5,) * 3)
         (Loader, {"collate_fn": list}, "collate_fn: a Loader calls none, .*; use make_loader"),
         (Loader, {"worker_init_fn": print}, "worker_init_fn: a Loader calls none"),
         (Loader, {"generator": torch.Generator()}, "generator: a Loader draws from seed="),
-        (Loader, {"timeout": 30}, "timeout: a Loader needs none"),
+        (Loader, {"timeout": -1}, "timeout: expected a number above 0, got -1"),
         (Loader, {"dtype": torch.float16}, "dtype: torch.float16 needs normalize"),
         (Loader, {"normalize": ((0.5,), (0.5,))}, r"normalize: expected \(mean, std\) of 3 channels"),
         (Loader, {"normalize": ((0.5,) * 3, (0.0,) * 3)}, r"normalize: expected \(mean, std\)"),
@@ -615,7 +615,8 @@ def test_options_of_a_dataloader_that_are_met_anyway_are_accepted(load: Any, dat
 def test_a_loader_has_dataloaders_attributes(make: Any, data: LMDBDataset) -> None:
     loader = make(data, 16, num_workers=2, drop_last=True, prefetch_factor=3)
     assert (loader.dataset, loader.batch_size, loader.num_workers, loader.prefetch_factor) == (data, 16, 2, 3)
-    assert (loader.collate_fn, loader.timeout, loader.generator, loader.pin_memory) == (collate, 0, None, False)
+    assert (loader.collate_fn, loader.generator, loader.pin_memory) == (collate, None, False)
+    assert make(data, 16, num_workers=2, timeout=30).timeout == 30
     assert loader.in_order and loader.batch_sampler.sampler is loader.sampler
 
 

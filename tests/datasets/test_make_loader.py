@@ -266,6 +266,10 @@ def test_an_error_without_words_is_raised_as_it_is(workers: int, data: LMDBDatas
         next(iter(loader))
 
 
+def to_float(image: torch.Tensor) -> torch.Tensor:
+    return image / 255
+
+
 @pytest.mark.parametrize(("decode", "bytes_per_sample"), [("numpy", 24 * 24 * 3 + 8), ("tensor", 8)])
 def test_batches_that_shared_memory_cannot_hold_are_one_error(
     decode: Decode, bytes_per_sample: int, dataset: Path, monkeypatch: pytest.MonkeyPatch
@@ -287,6 +291,26 @@ def test_batches_that_shared_memory_cannot_hold_are_one_error(
     with_free(need)
     assert len(make_loader(data, 8, num_workers=2, prefetch_factor=2)) == 7
     assert set(asked) <= {"/dev/shm"}
+
+
+@pytest.mark.parametrize(
+    ("options", "lacks"),
+    [
+        ({"decode": "tensor"}, "crop="),
+        ({"crop": CROP}, 'decode="tensor"'),
+        ({}, 'crop= and decode="tensor"'),
+        (
+            {"crop": CROP, "decode": "tensor", "transform": to_float},
+            "no transform, but call it on batches in the training loop",
+        ),
+    ],
+)
+def test_what_shared_memory_cannot_hold_is_told_what_it_lacks(
+    options: Any, lacks: str, dataset: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
+    with pytest.raises(LoaderError, match=rf"--shm-size\); batches need next to none with {re.escape(lacks)}$"):
+        make_loader(LMDBDataset(dataset, **options), 8, num_workers=2)
 
 
 @pytest.mark.slow

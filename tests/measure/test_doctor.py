@@ -6,6 +6,8 @@ import importlib.metadata
 import importlib.util
 import os
 import platform
+import re
+import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -27,6 +29,7 @@ from presize.measure.doctor import CHECKS, CheckUp, Finding, as_text, check_up, 
 from presize.measure.read_speed import Content, File, Reading
 from presize.system.resources import Cpu, Gpu, Limits, Memory, Nvidia, SharedMemory, Torch
 from presize.system.storage import Storage
+from processes import run_command
 
 FINDINGS = st.lists(
     st.builds(
@@ -124,6 +127,14 @@ JUDGED = [
     (codec("pillow", libjpeg_turbo=None), "PIL", "warn", "not libjpeg-turbo", "Pillow of a distribution"),
     (WELL, "OpenCV", "ok", "cv2.setNumThreads(0)", "threads of OpenCV"),
     (codec("opencv", optimized=False), "OpenCV", "warn", "cv2.setUseOptimized(True)", "OpenCV without SIMD"),
+    (
+        codec("opencv", distributions=("opencv-python-headless", "opencv-python")), "OpenCV", "warn",
+        "opencv-python-headless and opencv-python own the same folder: removing one breaks the other", "two OpenCVs",
+    ),
+    (
+        codec("opencv", version="", distributions=("opencv-python",)), "OpenCV", "bad",
+        "pip uninstall -y opencv-python && pip install opencv-python-headless", "the rest of an OpenCV",
+    ),
     (replace(WELL, torch="not installed"), "torch", "warn", 'pip install "presize[torch]"', "no torch"),
     (changed("cpu", quota=2.0), "torch", "warn", "OMP_NUM_THREADS=2", "more threads than cores"),
     (WELL, "GPU", "ok", "2 x NVIDIA H100 80GB HBM3 (85 GB), CUDA 13.0, driver 570.86.15", "two GPUs"),
@@ -307,6 +318,22 @@ def test_both_pillows_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     information.write_text("Metadata-Version: 2.1\nName: pillow-simd\nVersion: 12.1.1.post0\n")
     monkeypatch.syspath_prepend(tmp_path)
     assert read_codecs({}).pillow.distributions == ("pillow", "pillow-simd")
+
+
+@pytest.mark.parametrize("broken", ["raise ModuleNotFoundError(name='cv2')", ""], ids=["removed", "an empty folder"])
+def test_an_opencv_that_another_one_took_along_is_a_finding(broken: str, tmp_path: Path) -> None:
+    (tmp_path / "cv2.py").write_text(broken)
+    ran = run_command([sys.executable, "-m", "presize", "doctor"], env={"PYTHONPATH": str(tmp_path)})
+    assert ran.returncode == 0, ran.stderr
+    assert re.search("bad +OpenCV +cannot be imported", ran.stdout)
+
+
+def test_all_opencvs_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    information = tmp_path / "opencv_python-4.12.0.88.dist-info" / "METADATA"
+    information.parent.mkdir()
+    information.write_text("Metadata-Version: 2.1\nName: opencv-python\nVersion: 4.12.0.88\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert read_codecs({}).opencv.distributions == ("opencv-python-headless", "opencv-python")
 
 
 def test_opencv_says_how_many_threads_it_has_and_whether_it_is_optimized() -> None:

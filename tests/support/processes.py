@@ -8,8 +8,8 @@ import signal
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from textwrap import dedent
 
@@ -112,6 +112,20 @@ def with_dev_shm(options: str) -> list[str]:
     if command is None:
         pytest.skip("this machine gives no private mount namespace (unshare -m)")
     return [*command, "sh", "-c", f'mount -t tmpfs -o {options} tmpfs /dev/shm && exec "$@"', "sh"]
+
+
+@contextmanager
+def pids_group() -> Iterator[Path]:
+    """A new control group that can limit processes. Skips the test where none can be made."""
+    group = Path(f"/sys/fs/cgroup/pids/presize-test-{os.getpid()}")
+    try:
+        group.mkdir()
+    except OSError:
+        pytest.skip("this machine lets nobody limit processes by a control group")
+    try:
+        yield group
+    finally:
+        group.rmdir()
 
 
 def is_running(pid: int) -> bool:

@@ -12,12 +12,15 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 
 import errands
 from presize.errors import ImageError
-from presize.system.child import Child, ChildDiedError
+from presize.system.child import Child, ChildDiedError, ChildStoppedError
+from presize.system.signals import FOR_PARENTS
 from processes import is_running
 
 
@@ -74,9 +77,34 @@ def test_killing_it_from_another_thread_ends_a_call(child: Child) -> None:
     timer.join()
 
 
-def test_it_leaves_an_interrupt_to_its_parent(child: Child) -> None:
-    os.kill(child.call(os.getpid), signal.SIGINT)
+def test_one_that_is_stopped_is_killed_and_that_is_said() -> None:
+    with closing(Child(silent_s=1)) as child:
+        threading.Timer(0.2, os.kill, (child.pid, signal.SIGSTOP)).start()
+        with pytest.raises(ChildStoppedError, match=r"^it gave no sign of life for 1 s$"):
+            child.call(errands.sleep)
+        assert not is_running(child.pid)
+
+
+def test_one_that_is_slow_is_waited_for() -> None:
+    with closing(Child(silent_s=1)) as child:
+        child.call(time.sleep, 3)
+
+
+@pytest.mark.parametrize("number", sorted(FOR_PARENTS))
+def test_it_leaves_signals_of_terminals_and_schedulers_to_its_parent(number: signal.Signals, child: Child) -> None:
+    os.kill(child.pid, number)
     assert child.call(abs, -1) == 1
+
+
+def test_a_limit_on_threads_keeps_one_from_starting_without_a_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    fail = """def fail(_): raise RuntimeError("can't start new thread")"""
+    (tmp_path / "sitecustomize.py").write_text(f"import threading\n{fail}\nthreading.Thread.start = fail\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(BlockingIOError, match="can't start new thread"):
+        Child()
+    assert capfd.readouterr().err == ""
 
 
 def test_it_inherits_the_files_that_it_is_to_keep() -> None:

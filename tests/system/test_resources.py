@@ -19,6 +19,7 @@ from presize.system.resources import (
     available_memory,
     control_groups,
     cpu_quota,
+    limit_of,
     max_open_shards,
     read_cpu,
     read_limits,
@@ -282,6 +283,31 @@ def test_who_has_the_capability_may_lock_any_amount(capabilities: str, any_amoun
         pytest.skip("this machine has no limit")
     proc, _ = roots(tmp_path, {"self/status": f"Name:\tpython\nCapEff:\t{capabilities}\n"})
     assert (read_limits(proc).locked_bytes is None) == any_amount
+
+
+PIDS = {"self/mountinfo": "41 31 0:35 / /sys/fs/cgroup/pids rw - cgroup cgroup rw,pids\n", "self/cgroup": "8:pids:/a\n"}
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (RuntimeError("can't start new thread"), "pids.max 20 of a control group allows no more processes and threads"),
+        (BlockingIOError(11, "again"), "pids.max 20 of a control group allows no more processes and threads"),
+        (OSError(12, "Cannot allocate memory"), "this machine allows no more memory"),
+        (MemoryError(), "this machine allows no more memory"),
+        (ImportError("libx.so: failed to map segment from shared object"), "this machine allows no more memory"),
+        (OSError(24, "Too many open files"), f"ulimit -n {resource.getrlimit(resource.RLIMIT_NOFILE)[0]} allows no"),
+        (RuntimeError("something else"), None),
+        (OSError(2, "No such file"), None),
+    ],
+)
+def test_an_error_tells_of_the_limit_that_is_nearest(error: Exception, said: str | None, tmp_path: Path) -> None:
+    groups = {
+        "fs/cgroup/pids/pids.max": "1000\n", "fs/cgroup/pids/pids.current": "100\n",
+        "fs/cgroup/pids/a/pids.max": "20\n", "fs/cgroup/pids/a/pids.current": "19\n",
+    }  # fmt: skip
+    found = limit_of(error, *roots(tmp_path, PIDS, groups))
+    assert found == said or (said is not None and str(found).startswith(said))
 
 
 # --- NVIDIA's driver ---

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from types import TracebackType
-from typing import Self
+from typing import NoReturn, Self
 
 import joblib
 
@@ -16,9 +17,9 @@ from presize.builder.shard_table import ShardDone
 from presize.builder.tasks.records import CrashPolicy
 from presize.builder.tasks.task import Task, write_shard
 from presize.errors import BuildError
-from presize.system.child import Child, ChildDiedError
+from presize.system.child import Child, ChildDiedError, ChildStoppedError
 from presize.system.files import anonymous_file
-from presize.system.resources import usable_cores
+from presize.system.resources import limit_of, usable_cores
 
 _ATTEMPTS = 3
 """How many workers may die over one shard. After the first no image can be the cause."""
@@ -31,15 +32,19 @@ def in_processes(tasks: list[Task], jobs: int | None, timeout_s: float) -> Itera
     cores): a worker that dies takes its shard along, and neither other workers nor the build.
     """
     jobs = min(jobs or usable_cores(), len(tasks))
+    workers, running = Workers(timeout_s, jobs), threading.active_count()
     parallel = joblib.Parallel(n_jobs=jobs, backend="threading", return_as="generator_unordered", batch_size=1)
     # A build that stops early does so on purpose: no warning about tasks that were not waited for. (A warnings
     # filter would not do, since joblib's threads restore the module's filters while it warns.)
     parallel._warn_exit_early = lambda: None
-    with Workers(timeout_s) as workers, closing(parallel(map(joblib.delayed(workers.write), tasks))) as dones:
-        try:
-            yield from dones
-        finally:
-            workers.kill()  # so that their threads end
+    try:
+        with workers, closing(parallel(map(joblib.delayed(workers.write), tasks))) as dones:
+            try:
+                yield from dones
+            finally:
+                workers.kill()  # so that their threads end
+    except (RuntimeError, AttributeError) as error:  # of joblib's pool, which fails once more while it gives up
+        workers.raise_limit(threading.active_count() - running + 1, error)
 
 
 class StoppedError(Exception):
@@ -47,9 +52,10 @@ class StoppedError(Exception):
 
 
 class Workers:
-    """Worker processes, each started when a thread needs one more."""
+    """At most `jobs` worker processes, each started when a thread needs one more."""
 
-    def __init__(self, timeout_s: float) -> None:
+    def __init__(self, timeout_s: float, jobs: int = 1) -> None:
+        self._jobs = jobs
         self._policy = CrashPolicy(timeout_s, anonymous_file("presize-turnstile"))
         self._lock = threading.Lock()
         self._idle: list[Child] = []
@@ -66,14 +72,27 @@ class Workers:
                 done = worker.call(write_shard, task, policy)
             except (ChildDiedError, MemoryError) as error:
                 self._drop(worker)
-                policy, died = replace(policy, by_image=True), str(error) or "memory ran out"
+                policy, died = replace(policy, by_image=True), _why(error)
                 continue
+            except (RuntimeError, OSError, ImportError) as error:
+                self.raise_limit(self._number(worker), error)
             self._idle.append(worker)
             return done
+        raise BuildError(f"{_ATTEMPTS} worker processes died over shard {task.number} {died} to resume")
+
+    def _number(self, worker: Child | None) -> int:
+        """Which of the workers it is, from 1; None is the next one."""
+        with self._lock:
+            return self._all.index(worker) + 1 if worker in self._all else len(self._all) + 1
+
+    def raise_limit(self, number: int, error: Exception) -> NoReturn:
+        """Raise BuildError if a limit of this machine is why the worker of this number failed, and else `error`."""
+        why = limit_of(error)
+        if why is None:
+            raise error
         raise BuildError(
-            f"{_ATTEMPTS} worker processes died over shard {task.number} ({died}), most often because memory ran out; "
-            "run again with fewer --jobs to resume"
-        )
+            f"cannot run worker {min(number, self._jobs)} of {self._jobs}: {why}; run again with fewer --jobs to resume"
+        ) from None
 
     def _take(self) -> Child:
         with self._lock:
@@ -82,11 +101,11 @@ class Workers:
             if self._idle:
                 return self._idle.pop()
         try:
-            worker = Child(keep=[self._policy.turnstile])
+            worker = Child([self._policy.turnstile], self._policy.silent_s)
         except OSError as error:
-            raise BuildError(
-                f"cannot start a worker process: {error.strerror}; run again with fewer --jobs to resume"
-            ) from None
+            if limit_of(error) is not None:
+                raise
+            raise BuildError(f"cannot start a worker process: {error.strerror}; run again to resume") from None
         with self._lock:
             self._all.append(worker)
             if self._killed:
@@ -115,3 +134,10 @@ class Workers:
     ) -> None:
         self.kill()
         os.close(self._policy.turnstile)
+
+
+def _why(error: ChildDiedError | MemoryError) -> str:
+    """Why a worker died, and what to do about it."""
+    if isinstance(error, ChildStoppedError) or getattr(error, "code", 0) == -signal.SIGALRM:
+        return f"({error}): it was stopped, or SRC or OUT does not answer; run again"
+    return f"({str(error) or 'memory ran out'}), most often because memory ran out; run again with fewer --jobs"

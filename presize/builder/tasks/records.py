@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import NamedTuple, Protocol, Self
+from typing import NamedTuple, Self
 
 from zlib_ng import zlib_ng
 
@@ -29,8 +29,10 @@ from presize.options import BuildOptions, ImageOptions, Size, Stream
 from presize.sources.source_files import SourceFile, Url
 from presize.sources.source_reader import BUCKET_THREADS, THREADS, SourceReader, read_in_order
 from presize.store.rejects import of_companion
-from presize.system.child import Child, ChildDiedError
+from presize.system.child import Child, ChildDiedError, ChildStoppedError
 from presize.system.locks import RWLock
+
+_GRACE_S = 10.0
 
 Sources = tuple[SourceFile, ...]
 """The files of a sample: its image, then its companions."""
@@ -94,22 +96,26 @@ class CrashPolicy:
     turnstile: int
     by_image: bool = False
 
+    @property
+    def silent_s(self) -> float:
+        """How long a process may give no sign of life. One that still runs has ended itself by then."""
+        return self.timeout_s + _GRACE_S
 
-class Encoder(Protocol):
-    """Makes the records of a sample."""
 
-    def __call__(self, files: Sources, announced: bool = True) -> Encoded:
-        """Read the files of a sample, and encode what is stored of them.
+class Encoder(NamedTuple):
+    """Makes the records of samples, each in the time that there is for one.
 
-        Args:
-            files: those of the sample.
-            announced: whether it is the next one of those that the encoder was told of.
+    Attributes:
+        encode: reads the files of a sample, and encodes what is stored of them. The second argument tells whether it is
+            the next one of those that the encoder was told of. Raises ImageError when it cannot be stored, and
+            BuildError when the source has gone.
+        resized: resized() of records of another dataset.
+        in_time: a context that limits the time of anything else.
+    """
 
-        Raises:
-            ImageError: it cannot be stored.
-            BuildError: the source has gone.
-        """
-        ...
+    encode: Callable[[Sources, bool], Encoded]
+    resized: Callable[[Encoded, BuildOptions], Encoded]
+    in_time: AbstractContextManager[object]
 
 
 def encoder(
@@ -127,9 +133,10 @@ def _in_this_process(spec: EncodeSpec, samples: Iterator[Sources], policy: Crash
     read = SourceReader(spec.source).read
     with ExitStack() as stack:
         ahead = stack.enter_context(closing(_read_ahead(spec, read, samples)))
+        watchdog: AbstractContextManager[object]
         watchdog = nullcontext() if policy is None else stack.enter_context(closing(Watchdog(policy)))
 
-        def encode(files: Sources, announced: bool = True) -> Encoded:
+        def encode(files: Sources, announced: bool) -> Encoded:
             try:
                 with watchdog:
                     return _encoded(
@@ -142,25 +149,40 @@ def _in_this_process(spec: EncodeSpec, samples: Iterator[Sources], policy: Crash
                     f"{files[0].path}: memory ran out; --backend processes would reject this image and go on"
                 ) from None
 
-        yield encode
+        def resize(encoded: Encoded, options: BuildOptions) -> Encoded:
+            with watchdog:
+                return resized(encoded, options)
+
+        yield Encoder(encode, resize, watchdog)
 
 
-class Watchdog:
+class _Deadline:
+    """Ends this process when the block takes too long. The kernel does it: a decoder that hangs lets no Python code
+    run."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+
+    def __enter__(self) -> None:
+        signal.setitimer(signal.ITIMER_REAL, self._timeout_s)
+
+    def __exit__(self, *error: object) -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+class Watchdog(_Deadline):
     """What is around each image: this process ends when it takes too long, and waits while another has to be alone.
 
     close() it after the last image: until then nobody else can be alone but between two images.
     """
 
     def __init__(self, policy: CrashPolicy) -> None:
+        super().__init__(policy.timeout_s)
         self._turnstile = RWLock(policy.turnstile)
-        self._timeout_s = policy.timeout_s
 
     def __enter__(self) -> None:
         self._turnstile.enter()
-        _set_deadline(self._timeout_s)
-
-    def __exit__(self, *error: object) -> None:
-        _set_deadline(0)
+        super().__enter__()
 
     def close(self) -> None:
         self._turnstile.leave()
@@ -171,38 +193,43 @@ def _by_image(spec: EncodeSpec, policy: CrashPolicy) -> Iterator[Encoder]:
     turnstile = RWLock(policy.turnstile)
     child: Child | None = None
 
-    def attempt(files: Sources) -> Encoded:
+    def attempt(function: Callable[..., Encoded], *args: object) -> Encoded:
         nonlocal child
-        child = child or Child()
+        child = child or Child(silent_s=policy.silent_s)
         try:
-            return child.call(_encode_in_time, spec, files, policy.timeout_s)
+            return child.call(_in_time, policy.timeout_s, function, *args)
         except (ChildDiedError, MemoryError):
             child.close()
             child = None
             raise
 
-    def encode(files: Sources, announced: bool = True) -> Encoded:  # noqa: ARG001 (the child reads each sample)
+    def contained(function: Callable[..., Encoded], *args: object) -> Encoded:
         with suppress(ChildDiedError, MemoryError), turnstile.shared():
-            return attempt(files)
+            return attempt(function, *args)
         try:
-            with turnstile.alone():
-                return attempt(files)
+            with turnstile.alone(policy.silent_s):
+                return attempt(function, *args)
         except (ChildDiedError, MemoryError) as error:
             raise CrashError(_why(error, policy.timeout_s)) from None
 
     try:
-        yield encode
+        yield Encoder(
+            lambda files, _: contained(_encode_in_this_child, spec, files),  # the child reads each sample
+            partial(contained, resized),
+            _Deadline(policy.timeout_s),
+        )
     finally:
         if child is not None:
             child.close()
 
 
-def _encode_in_time(spec: EncodeSpec, files: Sources, timeout_s: float) -> Encoded:
-    _set_deadline(timeout_s)
-    try:
-        return encode_sample(spec, _reader_of_this_child(spec.source), files)
-    finally:
-        _set_deadline(0)
+def _in_time(timeout_s: float, function: Callable[..., Encoded], *args: object) -> Encoded:
+    with _Deadline(timeout_s):
+        return function(*args)
+
+
+def _encode_in_this_child(spec: EncodeSpec, files: Sources) -> Encoded:
+    return encode_sample(spec, _reader_of_this_child(spec.source), files)
 
 
 _reader_of_this_child = functools.cache(SourceReader)
@@ -291,16 +318,10 @@ def _resized_raw(old: StoredRecord, target: resize.Target, image: ImageOptions, 
     return transcode.Record(encode_pixels(pixels, image), *pixels.shape[:2])
 
 
-def _set_deadline(seconds: float) -> None:
-    """End this process when the time is over; 0: never. The kernel does it: a decoder that hangs lets no Python code
-    run."""
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-
-
 def _why(error: ChildDiedError | MemoryError, timeout_s: float) -> str:
     if isinstance(error, MemoryError):
         return "memory ran out, twice"
-    if error.code == -signal.SIGALRM:
+    if isinstance(error, ChildStoppedError) or error.code == -signal.SIGALRM:
         return f"it took longer than --timeout-s {timeout_s:g}, twice"
     killed = ", most often for want of memory" if error.code == -signal.SIGKILL else ""
     return f"the process that decoded it died, twice ({error}{killed})"

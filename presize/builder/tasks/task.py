@@ -24,7 +24,7 @@ from zlib_ng import zlib_ng
 
 from presize.builder.shard_table import Columns, Rejected, ShardDone, ShardTable
 from presize.builder.tasks import staging
-from presize.builder.tasks.records import CrashPolicy, Encoded, EncodeSpec, Sources, StoredRecord, encoder, resized
+from presize.builder.tasks.records import CrashPolicy, Encoded, Encoder, EncodeSpec, Sources, StoredRecord, encoder
 from presize.codecs import transcode
 from presize.errors import BuildError, CrashError, DatasetError, ImageError, NotAnImageError, UnreadableError
 from presize.options import BuildOptions, OnError, Stream
@@ -169,13 +169,13 @@ def _write(task: Task, policy: CrashPolicy | None, map_factor: int) -> ShardTabl
     unread = 0  # in a row
     with ExitStack() as stack:
         writers = {stream: stack.enter_context(writer) for stream, writer in _shard_writers(task, map_factor)}
-        encode = stack.enter_context(encoder(spec, compress(samples, is_made), policy))
+        make = stack.enter_context(encoder(spec, compress(samples, is_made), policy))
         for position, sample in enumerate(task.samples.tolist()):
             source = sources[position]
             try:
-                encoded = None if is_made[position] else _copied(task, position)
+                encoded = None if is_made[position] else _copied(task, position, make)
                 if encoded is None:
-                    encoded = encode(samples[position], announced=is_made[position])
+                    encoded = make.encode(samples[position], is_made[position])
                     _check_same(task.copies, position, encoded)
                 if task.extents is not None:
                     _check_boxes(task.extents[position], next(iter(encoded.values())).columns)
@@ -242,17 +242,20 @@ def _check_boxes(extents: npt.NDArray[np.float64], image: Mapping[str, int]) -> 
             )
 
 
-def _copied(task: Task, position: int) -> Encoded | None:
+def _copied(task: Task, position: int, make: Encoder) -> Encoded | None:
     """The records of a sample that is copied; None when one of them is damaged, and is to be made again. Raises
     DatasetError if it has no source, ImageError if it cannot be resized."""
     copies = task.copies
-    encoded = _read_records(copies, position) if copies is not None else None
-    if copies is None or not copies.are_sources:
+    if copies is None:
+        return None
+    with make.in_time:
+        encoded = _read_records(copies, position)
+    if not copies.are_sources:
         return encoded
     if encoded is None:
         path = task.paths.split("\0")[position]
         raise DatasetError(f"the record of {path} is damaged; presize repair makes it again from its source")
-    return resized(encoded, task.options) if copies.resizes else encoded
+    return make.resized(encoded, task.options) if copies.resizes else encoded
 
 
 def _read_records(copies: Copies, position: int) -> Encoded | None:
