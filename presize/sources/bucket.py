@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from itertools import islice
 
@@ -23,6 +24,7 @@ _AT_ONCE = 32
 """Requests to a web server for the sizes of files."""
 _ASKED_IN_TURN = 8
 """Files that are asked for one after another, by a thread."""
+_NO_PATH = "its name is no path: it has an empty part, . or .. as one, or a control character"
 
 
 def walk_bucket(url: Url) -> FileTree:
@@ -35,8 +37,8 @@ def walk_bucket(url: Url) -> FileTree:
     hidden: set[str] = set()
     for path, nbytes, mtime_ns in _without_markers(_listed(url)):
         dot = f"/{path}".find("/.")
-        if not is_safe(path):
-            tree.reject(path, "its name is no path")
+        if not _is_path(path):
+            tree.reject(path, _NO_PATH)
         elif dot >= 0:
             hidden.add(path[:dot] + path[dot:].partition("/")[0])
         else:
@@ -44,6 +46,11 @@ def walk_bucket(url: Url) -> FileTree:
     tree.hidden = len(hidden)
     tree.sort()
     return tree
+
+
+def _is_path(name: str) -> bool:
+    """Return whether an object can be asked for by its name."""
+    return is_safe(name) and re.search(r"[\x00-\x1f\x7f]", name) is None
 
 
 def _without_markers(listed: Iterator[Listed]) -> Iterator[Listed]:
@@ -84,12 +91,13 @@ def look_up_objects(url: Url, paths: pa.ChunkedArray, refuse: Refuse) -> npt.NDA
     facts = np.full((len(paths), 2), -1, np.int64)
     (_ask_each if url.startswith("http") else _find_in_listing)(url, paths, facts)
     for row in np.flatnonzero(facts[:, 0] < 0).tolist():
-        refuse(row, paths[row].as_py(), RefusedFile("does not exist"))
+        path = paths[row].as_py()
+        refuse(row, path, RefusedFile("does not exist" if _is_path(path) else _NO_PATH))
     return facts
 
 
 def _find_in_listing(url: Url, paths: pa.ChunkedArray, facts: npt.NDArray[np.int64]) -> None:
-    listed = _listed(url)
+    listed = (one for one in _listed(url) if _is_path(one.path))
     while some := list(islice(listed, _CHUNK)):
         rows = pc.index_in(paths, pa.array([one.path for one in some], paths.type)).combine_chunks()
         is_listed = rows.is_valid().to_numpy(zero_copy_only=False)
@@ -102,7 +110,7 @@ def _ask_each(url: Url, paths: pa.ChunkedArray, facts: npt.NDArray[np.int64]) ->
 
     def ask(first: int) -> None:
         for row, path in enumerate(paths.slice(first, _ASKED_IN_TURN).to_pylist(), first):
-            listed = bucket.head(path)
+            listed = bucket.head(path) if _is_path(path) else None
             if listed is not None:
                 facts[row] = listed.nbytes, listed.mtime_ns
 
