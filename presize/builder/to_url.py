@@ -134,13 +134,13 @@ def _folder_of(url: str, scratch: str | os.PathLike[str] | None) -> Path:
 @contextmanager
 def _locked(folder: Path, url: str) -> Iterator[None]:
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OptionError(
             f"scratch: cannot write to {folder.parents[1]}: {error.strerror}; choose a folder with room for the dataset"
         ) from None
     try:
-        with file_lock(folder / _LOCK):
+        with file_lock(folder / _LOCK, optional=True):
             shutil.rmtree(folder / _DONE, ignore_errors=True)
             try:
                 yield
