@@ -33,7 +33,7 @@ from presize.datasets import (
 )
 from presize.datasets.subsets import as_lmdb_dataset
 from presize.errors import DatasetError, OptionError, RemoteError
-from presize.options import BuildOptions
+from presize.options import BuildOptions, ImageOptions, Size
 from presize.remote import cache_folder
 from presize.remote.cache import Cache, default_cache_dir
 from presize.remote.cache_folder import PLACE, CacheFolder
@@ -42,6 +42,7 @@ from presize.store.dataset import Dataset
 from presize.system.locks import file_lock
 from processes import children, run_command, run_python
 from servers import URL, Proxy, upload
+from users import NEEDS_ROOT, shared_folder, user, without_locks
 
 CROP = RandomResizedCrop(48)
 PATIENCE_S = 60
@@ -411,6 +412,61 @@ def test_a_folder_that_is_not_for_this_user_alone_is_refused(
     )
     with pytest.raises(OptionError, match=rf"^cache_dir: .* ?{words}"):
         Cache(URL, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("workers", "gone"), [(0, ""), (2, f"{PLACE}/*"), (0, f"{PLACE}/*/shards"), (0, f"{PLACE}/*/manifest.json")]
+)
+def test_a_cache_that_is_removed_in_mid_epoch_is_made_again(
+    workers: int, gone: str, shards: Path, tmp_path: Path
+) -> None:
+    dataset, theirs = LMDBDataset(URL, crop=CROP, cache_dir=tmp_path / "cache"), LMDBDataset(shards, crop=CROP)
+    order = ShardShuffled(dataset.data, seed=3, window=1)
+    epochs = (iter(Loader(each, 5, shuffle=order, num_workers=workers)) for each in (dataset, theirs))
+    for number, (one, other) in enumerate(zip(*epochs, strict=True)):
+        assert_equal([one], [other])
+        if number == 1:
+            for path in tmp_path.glob(f"cache/{gone}"):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+    assert_equal(batches(dataset), batches(theirs))
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.glob(f"cache/{PLACE}/*/")} == {0o700}
+
+
+def test_a_worker_that_is_spawned_after_a_cache_was_removed_has_it_made_again(shards: Path, tmp_path: Path) -> None:
+    pickled = pickle.dumps(LMDBDataset(URL, decode="bytes", cache_dir=tmp_path))
+    shutil.rmtree(tmp_path / PLACE)
+    assert pickle.loads(pickled)[7] == LMDBDataset(shards, decode="bytes")[7]
+
+
+def test_another_dataset_than_was_removed_from_a_cache_is_not_read(
+    dataset: Path, raw: Path, url: str, prefix: str, tmp_path: Path
+) -> None:
+    upload(dataset, prefix)
+    opened = LMDBDataset(url, cache_dir=tmp_path / "cache")
+    build_dataset(raw, tmp_path / "other", BuildOptions(ImageOptions((Size(32, 32),))), SERIAL)
+    upload(tmp_path / "other", prefix)
+    shutil.rmtree(tmp_path / "cache")
+    with pytest.raises(DatasetError, match="was updated or replaced since it was opened; open it again"):
+        opened[0]
+
+
+def test_a_cache_on_a_file_system_without_locks_is_refused_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_locks(monkeypatch)
+    with pytest.raises(OptionError, match=r"^cache_dir: .*no locks .*\(Lustre: -o flock\), or choose .*a local disk$"):
+        cache_folder.prepare(URL, tmp_path / PLACE)
+
+
+@NEEDS_ROOT
+def test_a_second_user_has_a_cache_beside_that_of_the_first() -> None:
+    with shared_folder() as folder:
+        for number in (1001, 1002):
+            with user(number):
+                place = cache_folder.place_in(folder)
+                assert cache_folder.prepare(URL, place).parent == place
+        assert sorted(path.name for path in folder.iterdir()) == [PLACE, f"{PLACE}-1002"]
+        assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o700}
 
 
 def test_a_damaged_index_is_fetched_again(shards: Path, tmp_path: Path) -> None:
