@@ -166,7 +166,7 @@ def _check_outside(roots: Mapping[str, str], **folders: str | os.PathLike[str] |
     """Raise OptionError for a folder to write that lies in one to read, of which it would become a part."""
     for name, folder in folders.items():
         for root in roots.values():
-            if folder is not None and Path(folder).resolve().is_relative_to(Path(root).resolve()):
+            if folder is not None and Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(root)):
                 raise OptionError(f"{name}: {os.fspath(folder)} lies inside {root}; choose a place outside of it")
 
 

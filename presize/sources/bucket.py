@@ -17,7 +17,7 @@ from presize.remote.transfer import Connections
 from presize.sources.folder import Refuse, RefusedFile
 from presize.sources.source_files import Url
 from presize.sources.tree import FileTree
-from presize.store.filenames import is_safe
+from presize.store.filenames import can_be_made
 
 _CHUNK = 65536
 _AT_ONCE = 32
@@ -50,7 +50,7 @@ def walk_bucket(url: Url) -> FileTree:
 
 def _is_path(name: str) -> bool:
     """Return whether an object can be asked for by its name."""
-    return is_safe(name) and re.search(r"[\x00-\x1f\x7f]", name) is None
+    return can_be_made(name) and re.search(r"[\x00-\x1f\x7f]", name) is None
 
 
 def _without_markers(listed: Iterator[Listed]) -> Iterator[Listed]:

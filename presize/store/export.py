@@ -30,7 +30,7 @@ from presize.store.filenames import SUFFIXES, file_names, is_safe, path_problem,
 from presize.store.index import index_columns
 from presize.store.key_pattern import TEXT_RECOGNITION, KeyPattern, label_pattern
 from presize.store.shard import ShardWriter
-from presize.system.files import new_files
+from presize.system.files import new_files, writing
 
 _RAW_AS = ImageOptions(format="png")
 
@@ -492,8 +492,9 @@ def export_dataset(
     if keys is not None and keys not in get_args(KeyPreset):
         KeyPattern.parse("keys", keys)  # before the dataset is read
     out = Path(os.path.abspath(out))
-    if os.path.exists(out) and (not out.is_dir() or os.listdir(out)):  # which a name of any length may be asked
-        raise BuildError(f"export: {out} is not an empty folder; choose a new one")
+    with writing(out):
+        if os.path.lexists(out) and (not out.is_dir() or os.listdir(out)):  # which a name of any length may be asked
+            raise BuildError(f"export: {out} is not an empty folder; choose a new one")
     exported = Exported.of(root)
     try:
         if keys is not None:

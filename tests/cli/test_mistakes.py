@@ -41,6 +41,16 @@ MISTAKES = [
     ("build RAW RAW/out", 1, "lies inside the source"),
     ("build RAW FILE", 1, "is a file; choose a folder"),
     ("build RAW RAW/out --dry-run", 1, "lies inside the source"),
+    ("build RAW LOOP", 1, "LOOP is a link that leads to no folder; choose a folder"),
+    ("build RAW DANGLING", 1, "DANGLING is a link that leads to no folder; choose a folder"),
+    ("build RAW LOOP --update", 1, "LOOP"),
+    ("build RAW LOOP --to folder --part 1/2", 1, "LOOP"),
+    ("build RAW LOOP/out", 1, "LOOP/out: Too many levels of symbolic links; choose another"),
+    ("build LOOP OUT", 1, "source 'LOOP': Too many levels of symbolic links"),
+    ("build LOOP/photos OUT", 1, "source 'LOOP/photos': Too many levels of symbolic links"),
+    ("build RAW OUT --labels LOOP", 1, "LOOP"),
+    ("build RAW OUT --classes LOOP", 1, "LOOP"),
+    ("build RAW OUT --like LOOP", 1, "LOOP"),
     ("build RAW FULL --dry-run", 1, "holds 'mine' and is not a presize dataset"),
     ("build RAW OUT --labels nowhere.csv", 1, "nowhere.csv"),
     ("build RAW OUT --split train=0.9", 2, "--split: the shares in 'train=0.9' add up to 0.9"),
@@ -57,6 +67,15 @@ MISTAKES = [
     ("info RAW", 1, "is not a presize dataset"),
     ("verify EMPTY", 1, "is not a presize dataset"),
     ("export DATASET RAW", 1, "is not an empty folder"),
+    ("export DATASET LOOP", 1, "LOOP is not an empty folder; choose a new one"),
+    ("export DATASET LOOP/out --to tar", 1, "LOOP/out: Too many levels of symbolic links"),
+    ("derive DATASET LOOP --size 32", 1, "LOOP is a link that leads to no folder; choose a folder"),
+    ("derive LOOP OUT --size 32", 1, "LOOP: Too many levels"),
+    ("repair LOOP DATASET", 1, "source 'LOOP': Too many levels"),
+    ("repair RAW LOOP", 1, "LOOP: Too many levels"),
+    ("info LOOP", 1, "LOOP"),
+    ("verify LOOP", 1, "LOOP"),
+    ("upload LOOP s3://nowhere/set", 1, "LOOP"),
     ("doctor nowhere", 1, "nowhere: No such file or directory; expected a dataset, a folder"),
     ("diagnose nowhere -q", 1, "nowhere"),
     ("diagnose RAW -q --steps 1", 2, "--steps"),
@@ -65,6 +84,14 @@ MISTAKES = [
     ("diagnose RAW -o nowhere/page.html", 2, "-o: nowhere is not a folder"),
     ("sample RAW", 1, "is not empty"),
     ("sample FILE/x", 1, "cannot write"),
+    ("sample LOOP", 1, "cannot write LOOP"),
+    ("doctor LOOP", 1, "LOOP: Too many levels"),
+    ("diagnose LOOP -q", 1, "LOOP"),
+    ("bench --raw LOOP", 1, "source 'LOOP': Too many levels"),
+    ("bench --raw RAW --work LOOP", 1, "LOOP"),
+    ("view DATASET -o LOOP", 2, "-o: LOOP"),
+    ("view LOOP -o page.html", 1, "LOOP"),
+    ("view DATASET --raw LOOP -o page.html", 2, "--raw: 'LOOP' is not a folder"),
     ("sample OUT --images 0", 2, "--images: expected a whole number from 1"),
     ("bench", 2, "--raw: give a folder of images"),
     ("bench --raw nowhere", 1, "source 'nowhere' does not exist"),
@@ -114,6 +141,8 @@ def places(raw: Path, dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     Path("FULL/mine").mkdir(parents=True)
     Path("NOTES").write_text("of a year")
     os.mkfifo("PIPE")
+    os.symlink("LOOP", "LOOP")
+    os.symlink("nowhere", "DANGLING")
     return {"RAW": raw, "DATASET": dataset}
 
 
