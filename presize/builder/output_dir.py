@@ -40,6 +40,7 @@ from presize.system.files import (
     remove_temporary,
     rename,
     sync_folder,
+    working_in,
     write_atomically,
     writing,
 )
@@ -170,7 +171,8 @@ class OutputDir:
             os.fspath(output.path).encode()
         except UnicodeEncodeError:
             raise BuildError(f"the name of OUT {os.fspath(output.path)!r} is not UTF-8; choose another") from None
-        output._check_ours(copied)
+        with working_in(Path(out)):
+            output._check_ours(copied)
         return output
 
     def _check_ours(self, copied: bool) -> None:

@@ -36,6 +36,7 @@ from presize.system.locks import file_lock
 
 _PLACE = "presize-builds"
 """The folder in the one that a user gives, in which there may be anything else."""
+_EFFECTIVE = os.access in os.supports_effective_ids
 _LOCK, _CLAIM, _OUT, _DONE = "lock", "claim.json", "out", "done"
 
 
@@ -127,8 +128,11 @@ def scratch_out(url: str, scratch: str | os.PathLike[str] | None = None) -> Path
 
 
 def _folder_of(url: str, scratch: str | os.PathLike[str] | None) -> Path:
-    folder = default_cache_dir("scratch") if scratch is None else Path(scratch)
-    return Path(os.path.abspath(folder), _PLACE, hashlib.sha256(url.rstrip("/").encode()).hexdigest()[:16])
+    folder = Path(os.path.abspath(default_cache_dir("scratch") if scratch is None else scratch))
+    place = folder / _PLACE
+    if os.path.lexists(place) and not os.access(place, os.W_OK | os.X_OK, effective_ids=_EFFECTIVE):  # another user's
+        place = folder / f"{_PLACE}-{os.geteuid()}"
+    return place / hashlib.sha256(url.rstrip("/").encode()).hexdigest()[:16]
 
 
 @contextmanager

@@ -207,7 +207,8 @@ def _complete(
             chosen = common_samples({"raw": given["raw"]}, options.images, options.seed)["raw"]
             source = link_samples(given["raw"], chosen, folder / f"raw-{suffix}")
     times = folder / "built.json"
-    build_s: dict[str, float] = json.loads(times.read_text()) if times.exists() else {}
+    with writing(times):
+        build_s: dict[str, float] = json.loads(times.read_text()) if times.exists() else {}
     known = {}
     for name in missing:
         target = folder / f"{name}-{suffix}"

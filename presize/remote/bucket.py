@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from functools import cached_property
+from http.client import HTTPException
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -262,18 +263,22 @@ class Bucket:
         prefix = f"{self.url.partition('://')[2].partition('/')[2]}/".lstrip("/")
         query = {"list-type": "2", "encoding-type": "url", "prefix": prefix}
         ask = interruptible(self._ask)
-        while True:
+        token: str | None = ""
+        while token is not None:
+            listed = []
             with self._at_name(""):
                 page = ask(query)
-            decoded = unquote_plus if page.findtext("{*}EncodingType") == "url" else str
-            for found in page.iterfind("{*}Contents"):
-                key, size, changed = (found.findtext(f"{{*}}{name}", "") for name in ("Key", "Size", "LastModified"))
-                path = decoded(key).removeprefix(prefix).removesuffix("/")  # as obstore has it
-                yield self._listed({"path": path, "size": int(size), "last_modified": datetime.fromisoformat(changed)})
-            token = page.findtext("{*}NextContinuationToken")
-            if token is None:
-                return
-            query["continuation-token"] = token
+                decoded = unquote_plus if page.findtext("{*}EncodingType") == "url" else str
+                for found in page.iterfind("{*}Contents"):
+                    path = (
+                        decoded(found.findtext("{*}Key", "")).removeprefix(prefix).removesuffix("/")
+                    )  # as obstore does
+                    changed = datetime.fromisoformat(found.findtext("{*}LastModified", ""))
+                    size = int(found.findtext("{*}Size", ""))
+                    listed.append(self._listed({"path": path, "size": size, "last_modified": changed}))
+                token = page.findtext("{*}NextContinuationToken")
+                query["continuation-token"] = token or ""
+            yield from listed
 
     def _ask(self, query: dict[str, str]) -> ElementTree.Element:
         """Return what S3 answers to a query about the bucket, which obstore signs as the name of an object."""
@@ -281,8 +286,11 @@ class Bucket:
         if os.environ.get("AWS_SKIP_SIGNATURE", "").lower() not in ("true", "1", "yes", "on", "y"):
             name = "aws_endpoint_url_s3" if "AWS_ENDPOINT_URL_S3" in os.environ else "endpoint"
             url = self._signed(virtual_hosted_style_request=True, **{name: f"{url}&x-id="})
-        with urllib.request.urlopen(url, timeout=SILENCE_S) as answer:
-            return ElementTree.fromstring(answer.read())
+        try:
+            with urllib.request.urlopen(url, timeout=SILENCE_S) as answer:
+                return ElementTree.fromstring(answer.read())
+        except (ElementTree.ParseError, HTTPException) as error:
+            raise ValueError(f"its listing broke off: {error}") from None
 
     def _signed(self, **config: Any) -> str:
         bucket = self.url.partition("://")[2].partition("/")[0]

@@ -167,7 +167,7 @@ def _object(text: bytes) -> dict[str, Any]:
     """Return the object that JSON holds; an empty one for anything else."""
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
 

@@ -26,7 +26,7 @@ from presize.errors import BuildError, DatasetError, OptionError
 from presize.options import ExportLayout, ImageOptions, KeyPreset, check_choice
 from presize.store.dataset import Dataset
 from presize.store.dealing import mix
-from presize.store.filenames import SUFFIXES, file_names, is_safe, path_problem, repeated
+from presize.store.filenames import SUFFIXES, can_be_made, file_names, path_problem, repeated
 from presize.store.index import index_columns
 from presize.store.key_pattern import TEXT_RECOGNITION, KeyPattern, label_pattern
 from presize.store.shard import ShardWriter
@@ -128,7 +128,7 @@ def write_folder(exported: Exported, out: Path, on_image: Callable[[], None]) ->
                 if files is exported.images:
                     on_image()
         for name in exported.dataset.manifest.classes or ():
-            if is_safe(name):
+            if can_be_made(name):
                 (root / name).mkdir(parents=True, exist_ok=True)
 
 

@@ -33,14 +33,15 @@ def writing(path: Path) -> Iterator[None]:
 _RESUME = "what is finished is kept, run again to resume"
 _FIXES = {
     **dict.fromkeys((errno.EISDIR, errno.EEXIST, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG), "choose another"),
-    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "get permission to write there, or choose another"),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "get permission for it, or choose another"),
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), f"make room; {_RESUME}"),
 }
 
 
 def reason_and_fix(error: OSError, otherwise: str = _RESUME) -> str:
     """Return why a file cannot be written, and what to do; `otherwise` where the reason does not tell."""
-    reason = error.strerror or " ".join(str(error).split())
+    # By the number, since Arrow's texts are its own.
+    reason = os.strerror(error.errno) if error.errno else " ".join(str(error).split())
     return f"{reason}; {_FIXES.get(error.errno or 0, otherwise)}"
 
 
@@ -205,7 +206,9 @@ def check_file(path: str | os.PathLike[str], nbytes: int) -> os.stat_result:
     try:
         status = os.stat(path)
     except OSError as error:
-        raise DatasetError(f"{path}: {error.strerror}; the dataset is incomplete, or was moved or replaced") from None
+        gone = error.errno in (errno.ENOENT, errno.ENOTDIR)
+        fix = "; the dataset is incomplete, or was moved or replaced" if gone else ""
+        raise DatasetError(f"{path}: {error.strerror}{fix}") from None
     if not stat.S_ISREG(status.st_mode) or status.st_size != nbytes:
         # Mapping a truncated file would kill the process with SIGBUS.
         raise DatasetError(

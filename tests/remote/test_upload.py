@@ -281,7 +281,7 @@ def test_two_copies_of_different_datasets_to_a_place_do_not_mix(
 
 
 @pytest.mark.parametrize(
-    "claim", [b"[]", b"?", b"\xff", b'{"by": "\\u001b[31m' + b"x" * 9000 + b'"}'], ids=list("abcd")
+    "claim", [b"[]", b"[" * 60_000, b"\xff", b'{"by": "\\u001b[31m' + b"x" * 9000 + b'"}'], ids=list("abcd")
 )
 def test_a_claim_of_another_program_is_no_traceback(claim: bytes, dataset: Path, url: str) -> None:
     put(url, CLAIM, claim, {})
