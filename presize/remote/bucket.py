@@ -260,7 +260,7 @@ class Bucket:
 
     def _list_any(self) -> Iterator[Listed]:
         """list(), by requests of our own: obstore ends at a name such as a//b."""
-        prefix = f"{self.url.partition('://')[2].partition('/')[2]}/".lstrip("/")
+        prefix = f"{self._store.prefix}/" if self._store.prefix else ""
         query = {"list-type": "2", "encoding-type": "url", "prefix": prefix}
         ask = interruptible(self._ask)
         token: str | None = ""
@@ -270,9 +270,7 @@ class Bucket:
                 page = ask(query)
                 decoded = unquote_plus if page.findtext("{*}EncodingType") == "url" else str
                 for found in page.iterfind("{*}Contents"):
-                    path = (
-                        decoded(found.findtext("{*}Key", "")).removeprefix(prefix).removesuffix("/")
-                    )  # as obstore does
+                    path = decoded(found.findtext("{*}Key", "")).removeprefix(prefix).removesuffix("/")  # like obstore
                     changed = datetime.fromisoformat(found.findtext("{*}LastModified", ""))
                     size = int(found.findtext("{*}Size", ""))
                     listed.append(self._listed({"path": path, "size": size, "last_modified": changed}))

@@ -15,7 +15,7 @@ from presize.errors import BuildError, warn
 from presize.system.files import is_same_file
 
 _POLL_S = 0.02
-_NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}
+_NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL}
 """How flock fails on a file system that has none: Lustre without -o flock, some of FUSE and NFS."""
 
 
