@@ -33,7 +33,7 @@ from presize.datasets import (
 )
 from presize.datasets.subsets import as_lmdb_dataset
 from presize.errors import DatasetError, OptionError, RemoteError
-from presize.options import BuildOptions, ImageOptions, Size
+from presize.options import BuildOptions
 from presize.remote import cache_folder
 from presize.remote.cache import Cache, default_cache_dir
 from presize.remote.cache_folder import PLACE, CacheFolder
@@ -414,37 +414,41 @@ def test_a_folder_that_is_not_for_this_user_alone_is_refused(
         Cache(URL, tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("workers", "gone"), [(0, ""), (2, f"{PLACE}/*"), (0, f"{PLACE}/*/shards"), (0, f"{PLACE}/*/manifest.json")]
-)
-def test_a_cache_that_is_removed_in_mid_epoch_is_made_again(
-    workers: int, gone: str, shards: Path, tmp_path: Path
-) -> None:
-    dataset, theirs = LMDBDataset(URL, crop=CROP, cache_dir=tmp_path / "cache"), LMDBDataset(shards, crop=CROP)
-    order = ShardShuffled(dataset.data, seed=3, window=1)
-    epochs = (iter(Loader(each, 5, shuffle=order, num_workers=workers)) for each in (dataset, theirs))
-    for number, (one, other) in enumerate(zip(*epochs, strict=True)):
-        assert_equal([one], [other])
-        if number == 1:
-            for path in tmp_path.glob(f"cache/{gone}"):
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
-    assert_equal(batches(dataset), batches(theirs))
+def remove(place: Path, what: str) -> None:
+    for path in place.glob(what):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def test_what_is_removed_from_a_cache_is_made_again(shards: Path, tmp_path: Path) -> None:
+    first, every = LMDBDataset(URL, decode="bytes", cache_dir=tmp_path / "cache"), range(56)
+    expected = LMDBDataset(shards, decode="bytes").__getitems__(every)
+    for what in ("cache", "cache/*/*/shards", "cache/*/*/manifest.json"):
+        opened = pickle.loads(pickle.dumps(first))
+        remove(tmp_path, what)
+        assert opened.__getitems__(every) == expected, what
+    remove(tmp_path, "cache")
+    assert pickle.loads(pickle.dumps(first)).__getitems__(every) == expected, "spawned afterwards"
     assert {path.stat().st_mode & 0o777 for path in tmp_path.glob(f"cache/{PLACE}/*/")} == {0o700}
 
 
-def test_a_worker_that_is_spawned_after_a_cache_was_removed_has_it_made_again(shards: Path, tmp_path: Path) -> None:
-    pickled = pickle.dumps(LMDBDataset(URL, decode="bytes", cache_dir=tmp_path))
-    shutil.rmtree(tmp_path / PLACE)
-    assert pickle.loads(pickled)[7] == LMDBDataset(shards, decode="bytes")[7]
+def test_an_epoch_goes_on_when_its_cache_is_removed(shards: Path, tmp_path: Path) -> None:
+    dataset, theirs = LMDBDataset(URL, crop=CROP, cache_dir=tmp_path / "cache"), LMDBDataset(shards, crop=CROP)
+    order = ShardShuffled(dataset.data, seed=3, window=1)
+    epochs = (
+        iter(Loader(each, 5, shuffle=order, num_workers=workers)) for each, workers in ((dataset, 1), (theirs, 0))
+    )
+    for number, (one, other) in enumerate(zip(*epochs, strict=True)):
+        assert_equal([one], [other])
+        if number == 1:
+            remove(tmp_path, f"cache/{PLACE}/*")
 
 
 def test_another_dataset_than_was_removed_from_a_cache_is_not_read(
-    dataset: Path, raw: Path, url: str, prefix: str, tmp_path: Path
+    dataset: Path, url: str, prefix: str, tmp_path: Path
 ) -> None:
     upload(dataset, prefix)
     opened = LMDBDataset(url, cache_dir=tmp_path / "cache")
-    build_dataset(raw, tmp_path / "other", BuildOptions(ImageOptions((Size(32, 32),))), SERIAL)
-    upload(tmp_path / "other", prefix)
+    upload(Path(__file__).parents[1] / "fixtures" / "format-1", prefix)
     shutil.rmtree(tmp_path / "cache")
     with pytest.raises(DatasetError, match="was updated or replaced since it was opened; open it again"):
         opened[0]
