@@ -204,7 +204,7 @@ class Bucket:
                 return None
             content = bytes(found.bytes())
             if not self._fits(content, found.meta["e_tag"]):
-                raise DamagedError(f"its MD5 is not its ETag, {_ATTEMPTS} times: it is damaged there or on its way")
+                raise DamagedError(f"{self._at(name)}: {DamagedError.reason}")
             return content
 
         failed = 0
@@ -351,7 +351,9 @@ class BrokenOffError(RemoteError):
 
 
 class DamagedError(BrokenOffError):
-    """An object is not what its ETag says."""
+    """An object is not what its ETag says, however often it is read."""
+
+    reason = f"its MD5 is not its ETag, {_ATTEMPTS} times: it is damaged there or on its way"
 
 
 def exactly(nbytes: int, chunks: Iterable[Any], skip: int, what: str) -> Iterator[memoryview]:

@@ -214,7 +214,7 @@ class SourceReader:
             try:
                 return _read_object(self._bucket, path, nbytes)
             except DamagedError as error:
-                raise UnreadableError(str(error)) from None
+                raise UnreadableError(error.reason) from None
             except RemoteError as error:
                 raise BuildError(f"{error}; run again to resume") from None
         if container is None:

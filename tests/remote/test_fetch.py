@@ -27,7 +27,7 @@ from presize.store.dataset import Dataset
 from presize.store.manifest import read_manifest
 from presize.store.verify import VerifyResult, verify_dataset
 from processes import run_command
-from servers import BUCKET, URL, Proxy, StopError, http, point_to, silent_http, stop, upload
+from servers import BUCKET, URL, Proxy, StopError, flipping, http, point_to, silent_http, stop, upload
 from users import NEEDS_ROOT, shared_folder, user, without_locks
 
 
@@ -95,9 +95,10 @@ def test_a_web_server_without_ranges_sends_the_beginning_once_more(dataset: Path
 
 
 @pytest.mark.slow
-def test_a_folder_dataset_comes_with_its_images(raw: Path, url: str, prefix: str, tmp_path: Path) -> None:
+def test_a_folder_dataset_comes_with_its_images(raw: Path, url: str, prefix: str, proxy: Proxy, tmp_path: Path) -> None:
     build_dataset(raw, tmp_path / "folder", BuildOptions(ImageOptions(sizes=(Size(64, 64),)), "folder"), SERIAL)
     upload(tmp_path / "folder", prefix)
+    proxy.damage = flipping(3)
     result = fetch_dataset(url, tmp_path / "copy")
     (tmp_path / "copy" / MANIFEST).rename(tmp_path / "copy" / FETCHING)
     some = next((tmp_path / "copy").rglob("*.jpg"))
@@ -105,6 +106,10 @@ def test_a_folder_dataset_comes_with_its_images(raw: Path, url: str, prefix: str
     fetch_dataset(url, tmp_path / "copy")
     assert files(tmp_path / "copy") == files(tmp_path / "folder")
     assert result.bytes == sum(path.stat().st_size for path in (tmp_path / "folder").rglob("*.*"))
+    some.unlink()
+    proxy.damage = flipping(float("inf"))
+    with pytest.raises(RemoteError, match=rf"^{url}/\S+\.jpg: its MD5 is not its ETag, 6 times"):
+        fetch_dataset(url, tmp_path / "copy")
 
 
 def test_a_copy_goes_on_from_the_byte_at_which_it_ended(dataset: Path, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from presize.sources.scan import scan
 from presize.sources.source_files import Url
 from presize.store.rejects_file import read_rejects
 from processes import run_python
-from servers import BUCKET, Proxy, cutting, http, point_to, s3, upload
+from servers import BUCKET, Proxy, cutting, flipping, http, point_to, s3, upload
 
 SHARDS = BuildOptions(SMALL.image, shard_samples=16)
 UPDATE = RunOptions(engine="sequential", report=False, update=True)
@@ -292,19 +292,6 @@ def test_a_table_that_lists_an_object_whose_name_is_no_path_is_told(prefix: str,
         scan(f"s3://{BUCKET}/{prefix}", labelled(tmp_path, ["a\tb.jpg"]))
     with http(photos) as port, pytest.raises(SourceError, match="its name is no path"):
         scan(f"http://127.0.0.1:{port}", labelled(tmp_path, ["a\tb.jpg"]))
-
-
-def flipping(times: float) -> Callable[[bytes], bytes]:
-    """Changes a byte of a photograph, for so many of them."""
-    left = [times]
-
-    def damage(answer: bytes) -> bytes:
-        if not answer.endswith(b"\xff\xd9") or left[0] == 0:
-            return answer
-        left[0] -= 1
-        return answer[:-9] + bytes([answer[-9] ^ 1]) + answer[-8:]
-
-    return damage
 
 
 def test_a_photograph_that_is_damaged_on_its_way_is_read_again(

@@ -215,6 +215,19 @@ class Proxy:
             thread.join()
 
 
+def flipping(times: float) -> Callable[[bytes], bytes]:
+    """What damages so many JPEGs on their way, by one byte each."""
+    left = [times]
+
+    def damage(answer: bytes) -> bytes:
+        if not answer.endswith(b"\xff\xd9") or left[0] == 0:
+            return answer
+        left[0] -= 1
+        return answer[:-9] + bytes([answer[-9] ^ 1]) + answer[-8:]
+
+    return damage
+
+
 @contextmanager
 def cutting(port: int, most: int | None) -> Iterator[Proxy]:
     proxy = Proxy(port, most)
