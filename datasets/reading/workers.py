@@ -37,6 +37,7 @@ STARTS_AGAIN = (
     'if __name__ == "__main__":'
 )
 """Why a worker may have died as it started."""
+
 TIMEOUT_S = 300.0
 """How long a Loader waits for a batch of a worker, as long as a build does for an image."""
 

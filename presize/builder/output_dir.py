@@ -35,14 +35,17 @@ from presize.system.files import (
     check_file,
     expanded,
     is_url,
+    made_folder,
     names_in,
+    reason_and_fix,
     remove_temporary,
     rename,
     sync_folder,
+    working_in,
     write_atomically,
     writing,
 )
-from presize.system.locks import file_lock, is_alone
+from presize.system.locks import NoLocksError, file_lock, is_alone
 
 _LOCK = ".presize.lock"
 _LOCK_PATIENCE_S = 2.0
@@ -161,7 +164,7 @@ class OutputDir:
         if is_url(out):
             raise BuildError(f"OUT {out}: a URL is for presize.build_to_url; give a folder")
         source, output = expanded(source), cls.of(out, options.image.sizes)
-        inner, outer = output.path.resolve(), Path(source).resolve()
+        inner, outer = Path(os.path.realpath(output.path)), Path(os.path.realpath(source))
         is_folder = Url.of(source) is None
         if is_folder and inner.is_relative_to(outer):
             raise SourceError(f"OUT {out} lies inside the source {source}; choose a place outside of it")
@@ -171,7 +174,8 @@ class OutputDir:
             os.fspath(output.path).encode()
         except UnicodeEncodeError:
             raise BuildError(f"the name of OUT {os.fspath(output.path)!r} is not UTF-8; choose another") from None
-        output._check_ours(copied)
+        with working_in(Path(out)):
+            output._check_ours(copied)
         return output
 
     def _check_ours(self, copied: bool) -> None:
@@ -184,7 +188,8 @@ class OutputDir:
             if not os.path.lexists(folder):
                 continue
             if not folder.is_dir():
-                raise BuildError(f"OUT {folder} is a file; choose a folder")
+                what = "a link that leads to no folder" if folder.is_symlink() else "a file"
+                raise BuildError(f"OUT {folder} is {what}; choose a folder")
             if (folder / MANIFEST).exists():
                 try:
                     self._manifest(folder)
@@ -262,19 +267,19 @@ class OutputDir:
             BuildError: another build holds the lock, or OUT cannot be written to.
         """
         out, path = self.path, self.path / _LOCK
-        created = not out.exists()
         with ExitStack() as stack:
             try:
-                out.mkdir(parents=True, exist_ok=True)
-                held = stack.enter_context(file_lock(path, shared, _LOCK_PATIENCE_S if shared else 0.0))
-                if created:
-                    sync_folder(out.parent)
+                stack.enter_context(made_folder(out))
+                lock = file_lock(path, shared, _LOCK_PATIENCE_S if shared else 0.0, optional=not shared)
+                held = stack.enter_context(lock)
             except BlockingIOError:
                 by_parts = not shared and (out / LISTING).exists()
                 what = "parts of a build are writing" if by_parts else "another build is writing"
                 raise BuildError(f"{what} to OUT {out}; wait, or choose another OUT") from None
+            except NoLocksError as error:
+                raise BuildError(f"OUT {error}; a build without --part needs none") from None
             except OSError as error:
-                raise BuildError(f"cannot write to OUT {out}: {error.strerror}") from None
+                raise BuildError(f"cannot write to OUT {out}: {reason_and_fix(error)}") from None
             try:
                 yield
             finally:
@@ -282,8 +287,6 @@ class OutputDir:
                     if not shared or (not (out / STATE).exists() and is_alone(held)):
                         (out / _PLANNING_LOCK).unlink(missing_ok=True)
                         path.unlink(missing_ok=True)
-                    if created and not os.listdir(out):
-                        out.rmdir()
 
     @contextmanager
     def planning(self) -> Iterator[None]:

@@ -36,6 +36,7 @@ from presize.system.locks import file_lock
 
 _PLACE = "presize-builds"
 """The folder in the one that a user gives, in which there may be anything else."""
+_EFFECTIVE = os.access in os.supports_effective_ids
 _LOCK, _CLAIM, _OUT, _DONE = "lock", "claim.json", "out", "done"
 
 
@@ -127,20 +128,23 @@ def scratch_out(url: str, scratch: str | os.PathLike[str] | None = None) -> Path
 
 
 def _folder_of(url: str, scratch: str | os.PathLike[str] | None) -> Path:
-    folder = default_cache_dir("scratch") if scratch is None else Path(expanded(scratch))
-    return Path(os.path.abspath(folder), _PLACE, hashlib.sha256(url.rstrip("/").encode()).hexdigest()[:16])
+    folder = Path(os.path.abspath(default_cache_dir("scratch") if scratch is None else expanded(scratch)))
+    place = folder / _PLACE
+    if os.path.lexists(place) and not os.access(place, os.W_OK | os.X_OK, effective_ids=_EFFECTIVE):  # another user's
+        place = folder / f"{_PLACE}-{os.geteuid()}"
+    return place / hashlib.sha256(url.rstrip("/").encode()).hexdigest()[:16]
 
 
 @contextmanager
 def _locked(folder: Path, url: str) -> Iterator[None]:
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OptionError(
             f"scratch: cannot write to {folder.parents[1]}: {error.strerror}; choose a folder with room for the dataset"
         ) from None
     try:
-        with file_lock(folder / _LOCK):
+        with file_lock(folder / _LOCK, optional=True):
             shutil.rmtree(folder / _DONE, ignore_errors=True)
             try:
                 yield

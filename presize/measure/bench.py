@@ -169,7 +169,7 @@ def _check_outside(roots: Mapping[str, str], **folders: str | os.PathLike[str] |
     """Raise OptionError for a folder to write that lies in one to read, of which it would become a part."""
     for name, folder in folders.items():
         for root in roots.values():
-            if folder is not None and Path(folder).resolve().is_relative_to(Path(root).resolve()):
+            if folder is not None and Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(root)):
                 raise OptionError(f"{name}: {os.fspath(folder)} lies inside {root}; choose a place outside of it")
 
 
@@ -210,7 +210,8 @@ def _complete(
             chosen = common_samples({"raw": given["raw"]}, options.images, options.seed)["raw"]
             source = link_samples(given["raw"], chosen, folder / f"raw-{suffix}")
     times = folder / "built.json"
-    build_s: dict[str, float] = json.loads(times.read_text()) if times.exists() else {}
+    with writing(times):
+        build_s: dict[str, float] = json.loads(times.read_text()) if times.exists() else {}
     known = {}
     for name in missing:
         target = folder / f"{name}-{suffix}"

@@ -1,13 +1,15 @@
 """Pages of a dataset for a browser on this machine, and for nobody else.
 
 The address holds a random token, so that other users of the machine and other pages in the browser cannot guess it; the
-Host header has to be that of the address, so that no domain that resolves to 127.0.0.1 gets anything (DNS rebinding).
+Host header has to name this machine, by any port, since one may be forwarded to it; so no domain that resolves to
+127.0.0.1 gets anything (DNS rebinding).
 There is one page, whose query string is parsed by Filters: no part of an address is ever a path of a file.
 """
 
 from __future__ import annotations
 
 import hmac
+import re
 import secrets
 import sys
 import threading
@@ -23,6 +25,9 @@ from presize.pages.selection import Filters
 
 ADDRESS = "127.0.0.1"
 TIMEOUT_S = 30.0
+
+_THIS_MACHINE = re.compile(r"(localhost\.?|127(\.\d{1,3}){3}|\[::1\])(:\d*)?", re.ASCII | re.IGNORECASE)
+"""The Host headers that are answered. No name that others can register is among them."""
 
 HEADERS = {
     "Cache-Control": "no-store",
@@ -57,7 +62,7 @@ class GalleryServer(ThreadingHTTPServer):
 
     @property
     def host(self) -> str:
-        """What the Host header has to be."""
+        """Address and port."""
         return f"{ADDRESS}:{self.server_address[1]}"
 
     @property
@@ -81,8 +86,15 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = TIMEOUT_S
 
     def do_GET(self) -> None:
-        if self.headers.get_all("Host", []) != [self.server.host]:
-            return self._say(HTTPStatus.FORBIDDEN, "the Host header is not that of this server")
+        hosts = self.headers.get_all("Host", [])
+        if len(hosts) != 1 or not _THIS_MACHINE.fullmatch(hosts[0].strip()):
+            host, port = self.server.host, self.server.server_address[1]
+            return self._say(
+                HTTPStatus.FORBIDDEN,
+                f"presize view serves its own machine alone; open the address that it printed, which begins with "
+                f"http://{host}/. From another machine run `ssh -L {port}:{host} MACHINE` first, and open the same "
+                "address there",
+            )
         path, _, query = self.path.partition("?")
         if not hmac.compare_digest(path.encode(), f"/{self.server.token}/".encode()):
             return self._say(HTTPStatus.NOT_FOUND, "there is no such page")

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import time
+import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
+from functools import cached_property
+from http.client import HTTPException
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
+from urllib.parse import unquote_plus, urlencode
+from xml.etree import ElementTree
 
 from presize.errors import RemoteError
 from presize.system.background import interruptible
@@ -28,6 +35,16 @@ _ATTEMPTS = 6
 _CONNECT_S = 10
 SILENCE_S = 30
 """How long a server may send nothing in the middle of an answer."""
+
+_CREDENTIALS = {
+    "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (and AWS_SESSION_TOKEN, if there is one); profiles are not "
+    "read; for a public bucket set AWS_SKIP_SIGNATURE=true",
+    "gs": "set GOOGLE_SERVICE_ACCOUNT, the path of a key file; for a public bucket GOOGLE_SKIP_SIGNATURE=true",
+    "az": "set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY; for a public container "
+    "AZURE_SKIP_SIGNATURE=true",
+}
+_NOT_ALLOWED = re.compile(r"status code: 40[13]|169\.254\.169\.254|metadata\.google")
+"""In what obstore says without credentials, or with wrong ones. Where none are set, it asks the machine for them."""
 
 _used_in: int | None = None
 """The process that has used obstore."""
@@ -64,7 +81,7 @@ class Bucket:
         except ImportError:
             raise RemoteError(f'{url} needs obstore, which is not installed: pip install "presize[remote]"') from None
         _check_process(url)
-        self.url = url.rstrip("/")
+        self.url, self._scheme = url.rstrip("/"), scheme
         self._obstore = obstore
         self._get = obstore.get
         self._no_ranges = obstore.exceptions.NotSupportedError
@@ -80,6 +97,8 @@ class Bucket:
             # With each part that is written, for the store to compare.
             checked: Any = {"checksum_algorithm": "SHA256"} if scheme == "s3" else {}
             self._store = obstore.store.from_url(self.url, client_options=options, retry_config=retries, **checked)
+        self._has_md5s = scheme == "s3"
+        """Whether ETags are the MD5s of objects, as far as they look like one. A web server's are if one was."""
 
     @contextmanager
     def _at_name(self, name: str) -> Iterator[None]:
@@ -93,7 +112,8 @@ class Bucket:
             raise RemoteError(f"{missing} does not exist ({reason})") from None
         except self._failures as error:
             kind = BrokenOffError if isinstance(error, self._obstore.exceptions.GenericError) else RemoteError
-            raise kind(f"{self._at(name)}: {_reason(error)}") from None
+            hint = _CREDENTIALS.get(self._scheme, "") if _NOT_ALLOWED.search(str(error)) else ""
+            raise kind(f"{self._at(name)}: {_reason(error)}{hint and f'; {hint}'}") from None
 
     def _at(self, name: str) -> str:
         return f"{self.url}/{name}".rstrip("/")
@@ -172,21 +192,39 @@ class Bucket:
     @interruptible
     def get(self, name: str, nbytes: int) -> bytes | None:
         """Return an object of `nbytes`, asking again when a connection breaks off; None where there is none, or one of
-        another size."""
+        another size. Over plain http, which protects no bytes, it is compared with its ETag, where that is an MD5.
+
+        Raises:
+            DamagedError: it is not what its ETag says, however often it is read.
+        """
 
         def read() -> bytes | None:
             found = self._get(self._store, name)
-            return bytes(found.bytes()) if found.meta["size"] == nbytes else None
+            if found.meta["size"] != nbytes:
+                return None
+            content = bytes(found.bytes())
+            if not self._fits(content, found.meta["e_tag"]):
+                raise DamagedError(f"{self._at(name)}: {DamagedError.reason}")
+            return content
 
-        broken_off = 0
+        failed = 0
         while True:
             try:
                 return self._if_there(name, read)
-            except BrokenOffError:
-                broken_off += 1
-                if broken_off == _ATTEMPTS:
+            except BrokenOffError as error:
+                failed += 1
+                if failed == _ATTEMPTS:
                     raise
-                time.sleep(0.1 * 2**broken_off)
+                if not isinstance(error, DamagedError):
+                    time.sleep(0.1 * 2**failed)
+
+    def _fits(self, content: bytes, etag: str | None) -> bool:
+        md5 = re.fullmatch('"?([0-9a-f]{32})"?', etag or "")
+        if md5 is None or not self._endpoint.startswith("http:"):
+            return True
+        fits = hashlib.md5(content, usedforsecurity=False).hexdigest() == md5[1]
+        self._has_md5s |= fits
+        return fits or not self._has_md5s
 
     @interruptible
     def get_range(self, name: str, nbytes: int) -> bytes:
@@ -200,16 +238,69 @@ class Bucket:
         return self._if_there(name, lambda: self._listed(self._obstore.head(self._store, name)))
 
     def list(self) -> Iterator[Listed]:
-        """Yield all objects below the URL, in the order of their names."""
+        """Yield all objects below the URL, in the order of their names. The names of an S3 bucket may be any text."""
         pages = iter(self._obstore.list(self._store))
         next_page = interruptible(lambda: next(pages, None))
+        listed = 0
+        rest: Iterator[Listed] = iter(())
         while True:
             with self._at_name(""):
-                page = next_page()
+                try:
+                    page = next_page()
+                except self._obstore.exceptions.InvalidPathError:
+                    if self._scheme != "s3":
+                        raise
+                    page, rest = None, islice(self._list_any(), listed, None)
             if page is None:
                 break
             for found in page:
+                listed += 1
                 yield self._listed(found)
+        yield from rest
+
+    def _list_any(self) -> Iterator[Listed]:
+        """list(), by requests of our own: obstore ends at a name such as a//b."""
+        prefix = f"{self._store.prefix}/" if self._store.prefix else ""
+        query = {"list-type": "2", "encoding-type": "url", "prefix": prefix}
+        ask = interruptible(self._ask)
+        token: str | None = ""
+        while token is not None:
+            listed = []
+            with self._at_name(""):
+                page = ask(query)
+                decoded = unquote_plus if page.findtext("{*}EncodingType") == "url" else str
+                for found in page.iterfind("{*}Contents"):
+                    path = decoded(found.findtext("{*}Key", "")).removeprefix(prefix).removesuffix("/")  # like obstore
+                    changed = datetime.fromisoformat(found.findtext("{*}LastModified", ""))
+                    size = int(found.findtext("{*}Size", ""))
+                    listed.append(self._listed({"path": path, "size": size, "last_modified": changed}))
+                token = page.findtext("{*}NextContinuationToken")
+                query["continuation-token"] = token or ""
+            yield from listed
+
+    def _ask(self, query: dict[str, str]) -> ElementTree.Element:
+        """Return what S3 answers to a query about the bucket, which obstore signs as the name of an object."""
+        url = f"{self._endpoint}?{urlencode(query)}"
+        if os.environ.get("AWS_SKIP_SIGNATURE", "").lower() not in ("true", "1", "yes", "on", "y"):
+            name = "aws_endpoint_url_s3" if "AWS_ENDPOINT_URL_S3" in os.environ else "endpoint"
+            url = self._signed(virtual_hosted_style_request=True, **{name: f"{url}&x-id="})
+        try:
+            with urllib.request.urlopen(url, timeout=SILENCE_S) as answer:
+                return ElementTree.fromstring(answer.read())
+        except (ElementTree.ParseError, HTTPException) as error:
+            raise ValueError(f"its listing broke off: {error}") from None
+
+    def _signed(self, **config: Any) -> str:
+        bucket = self.url.partition("://")[2].partition("/")[0]
+        store = self._obstore.store.S3Store(bucket, client_options={"allow_http": True}, **config)
+        return str(self._obstore.sign(store, "GET", "x", timedelta(minutes=10)))
+
+    @cached_property
+    def _endpoint(self) -> str:
+        """Where requests about the bucket go."""
+        if self._scheme != "s3":
+            return self.url
+        return self._signed(access_key_id="any", secret_access_key="any").partition("?")[0].removesuffix("/x")
 
     @staticmethod
     def _listed(found: Any) -> Listed:
@@ -259,6 +350,12 @@ class BrokenOffError(RemoteError):
     """A connection sends no more, or a store does not answer: it may a moment later."""
 
 
+class DamagedError(BrokenOffError):
+    """An object is not what its ETag says, however often it is read."""
+
+    reason = f"its MD5 is not its ETag, {_ATTEMPTS} times: it is damaged there or on its way"
+
+
 def exactly(nbytes: int, chunks: Iterable[Any], skip: int, what: str) -> Iterator[memoryview]:
     """Yield the `nbytes` of `chunks` that come after the first `skip`, whatever a server sends: raise RemoteError when
     there are more, BrokenOffError when there are fewer."""
@@ -282,6 +379,8 @@ def _reason(error: Exception) -> str:
     if status:
         return f"{status[1].strip()}{f', {code[1]}' if code else ''}"
     first = said.partition("\n")[0]
+    if named := re.search(r'invalid path: .*?Path "(.*?)" ?', first):
+        return f"the name {named[1]!r} is no path; rename that object, or remove it"
     asking = r"Error performing \w+ \S+ in \S+( after \d+ retries.*?)? +- "
     return re.sub(rf"^(Generic \w+ error: )?(Error performing list request: )?({asking})?", "", first)
 

@@ -13,7 +13,7 @@ from presize.errors import OptionError, PresizeError, RemoteError
 from presize.formatting import plural, size_text
 from presize.options import check_range
 from presize.remote import cache_folder
-from presize.remote.cache_folder import PLACE, CacheFolder
+from presize.remote.cache_folder import CacheFolder, place_in
 from presize.store.data_files import DataFile
 from presize.store.dataset import Dataset
 from presize.system.child import Child, ChildDiedError
@@ -59,7 +59,7 @@ class Cache:
     Args:
         url: of the folder with manifest.json, as for fetch_dataset.
         cache_dir: where the shards are kept, from run to run; None for default_cache_dir(). All is in a folder of it,
-            presize-shards, to which nobody else has access.
+            presize-shards (see place_in), to which nobody else has access.
         cache_bytes: bytes that all shards there may take together, at least 1; None for any number.
 
     Raises:
@@ -72,8 +72,8 @@ class Cache:
         if cache_bytes is not None:
             cache_bytes = check_range("cache_bytes", cache_bytes, 1, 2**63 - 1)
         self._url = url
-        kept_in = Path(os.path.realpath(default_cache_dir() if cache_dir is None else expanded(cache_dir)), PLACE)
-        self.root: Path = _in_child(url, cache_folder.prepare, url, kept_in)
+        kept_in = Path(os.path.realpath(default_cache_dir() if cache_dir is None else expanded(cache_dir)))
+        self.root: Path = _in_child(url, cache_folder.prepare, url, place_in(kept_in))
         self._folder = CacheFolder(self.root, cache_bytes)
         self._stop: Callable[[], object] | None = None  # of what fetches ahead
 
@@ -86,9 +86,9 @@ class Cache:
         return self._folder.max_bytes
 
     def provide(self, files: Sequence[DataFile]) -> None:
-        """Have all of these files in the folder at the same time, as presize.remote.cache_folder.fetch. Raises
-        OptionError when they are more than the cache may hold."""
-        if not all(map(self._folder.has, files)):
+        """Have all of these files, and the index, in the folder at the same time, as presize.remote.cache_folder.fetch.
+        Raises OptionError when they are more than the cache may hold."""
+        if not self._folder.is_there() or not all(map(self._folder.has, files)):
             self._check_room(files, f"{plural(len(files), 'shard')} that are read together")
             _in_child(self._url, cache_folder.fetch, self._url, self._folder, files)
 

@@ -18,13 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from presize.errors import DatasetError, OptionError, RemoteError
+from presize.errors import BuildError, DatasetError, OptionError, RemoteError
 from presize.formatting import size_text
 from presize.remote.bucket import Bucket
 from presize.remote.transfer import Connections, download_file, part_of, read_manifest_of, size_of
 from presize.store.data_files import MANIFEST, DataFile
-from presize.system.files import file_digest, is_file_of, write_atomically
-from presize.system.locks import file_lock
+from presize.system.files import file_digest, is_file_of, reason_and_fix, write_atomically
+from presize.system.locks import NoLocksError, file_lock
 
 PLACE = "presize-shards"
 """The folder of the cache in the one that a user gives, in which there may be anything else."""
@@ -51,6 +51,10 @@ class CacheFolder:
 
     root: Path
     max_bytes: int | None
+
+    def is_there(self) -> bool:
+        """Return whether nobody has removed it, or part of it."""
+        return (self.root / MANIFEST).exists() and (self.root / "shards").is_dir()
 
     def has(self, file: DataFile) -> bool:
         """Return whether a file is there. It was compared with its SHA-256 before it had its name."""
@@ -130,6 +134,16 @@ def _remove(path: Path) -> bool:
     return True
 
 
+def place_in(folder: Path) -> Path:
+    """Return the folder of this user's cache in one that a user gives: PLACE, with the user's number behind it where
+    PLACE is that of another user."""
+    place = folder / PLACE
+    with suppress(OSError):  # prepare() says more
+        if place.lstat().st_uid != os.geteuid():
+            return folder / f"{PLACE}-{os.geteuid()}"
+    return place
+
+
 def prepare(url: str, place: Path) -> Path:
     """Have the manifest and the index of the dataset at `url` in its folder of the cache at `place`, and return that.
 
@@ -160,7 +174,7 @@ def prepare(url: str, place: Path) -> Path:
 def _check_private(folder: Path) -> None:
     """Nobody else may put anything there: what is there is not compared with its SHA-256 once more."""
     status = folder.lstat()
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
         raise OptionError(
             f"cache_dir: {folder} is not for you alone; remove it, chmod 700, or choose another cache_dir"
         )
@@ -171,14 +185,18 @@ def _writing_in(folder: Path) -> Iterator[None]:
     """Turn an OSError about any file in the cache into an OptionError that names it."""
     try:
         yield
+    except NoLocksError as error:
+        raise OptionError(f"cache_dir: {error}") from None
     except OSError as error:
-        raise OptionError(f"cache_dir: {error.filename or folder}: {error.strerror}; choose another") from None
+        fix = reason_and_fix(error, "choose another")
+        raise OptionError(f"cache_dir: {error.filename or folder}: {fix}") from None
 
 
 def fetch(url: str, folder: CacheFolder, files: Sequence[DataFile]) -> None:
     """Have these files in the folder at the same time: fetch what is missing, several at a time, or wait for other
-    processes that fetch it. Raises as download_file and CacheFolder.make_room do."""
-    bucket, connections = Bucket(url), Connections()
+    processes that fetch it. A folder that somebody has removed is made again. Raises as prepare, download_file and
+    CacheFolder.make_room do, and DatasetError when another dataset is at `url` then."""
+    bucket = Bucket(url)
     keep = {file.file for file in files}
 
     def fetch_one(file: DataFile) -> None:
@@ -188,7 +206,16 @@ def fetch(url: str, folder: CacheFolder, files: Sequence[DataFile]) -> None:
             _download(bucket, folder, file, connections)
 
     with _writing_in(folder.root):
-        connections.all_of(fetch_one, files)
+        while True:
+            if not folder.is_there() and prepare(url, folder.root.parent) != folder.root:
+                raise DatasetError(f"{url} was updated or replaced since it was opened; open it again")
+            connections = Connections()
+            try:
+                return connections.all_of(fetch_one, files)
+            except (FileNotFoundError, BuildError) as error:  # it may be on its way out
+                time.sleep(_POLL_S)
+                if isinstance(error, BuildError) and folder.is_there():
+                    raise
 
 
 def fetch_ahead(url: str, folder: CacheFolder, groups: Sequence[Sequence[DataFile]]) -> None:
@@ -197,7 +224,8 @@ def fetch_ahead(url: str, folder: CacheFolder, groups: Sequence[Sequence[DataFil
     bucket, connections = Bucket(url), Connections()
 
     def fetch_one(file: DataFile) -> None:
-        with suppress(RemoteError), file_lock(_lock_of(folder.root / file.file), patience_s=_FOREVER_S):
+        lock = _lock_of(folder.root / file.file)
+        with suppress(RemoteError, FileNotFoundError), file_lock(lock, patience_s=_FOREVER_S):
             _download(bucket, folder, file, connections)
 
     with _writing_in(folder.root):
@@ -210,7 +238,7 @@ def _download(bucket: Bucket, folder: CacheFolder, file: DataFile, connections: 
         if not folder.has(file):
             download_file(bucket, file, path, connections.passed, _mark_unused)
     finally:
-        _lock_of(path).unlink()
+        _lock_of(path).unlink(missing_ok=True)
 
 
 def as_room_comes(folder: CacheFolder, groups: Sequence[Sequence[DataFile]]) -> Iterator[DataFile]:
@@ -223,9 +251,10 @@ def as_room_comes(folder: CacheFolder, groups: Sequence[Sequence[DataFile]]) -> 
                 needed = at.files(number, count)
                 # Whether or not others have removed some of these, no more are wanted at a time.
                 fits = folder.max_bytes is None or sum(one.bytes for one in needed) <= folder.max_bytes
-                if fits and folder.make_room(file, {one.file for one in needed}):
-                    yield file
-                    break
+                with suppress(FileNotFoundError):  # fetch() makes the folder again, if somebody has removed it
+                    if fits and folder.make_room(file, {one.file for one in needed}):
+                        yield file
+                        break
                 time.sleep(max(_POLL_S, 10 * (time.monotonic() - begun)))  # a look at a large cache takes a while
 
 

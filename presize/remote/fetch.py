@@ -19,9 +19,18 @@ from presize.formatting import size_text
 from presize.remote.bucket import Bucket
 from presize.remote.transfer import Connections, download_file, part_of, read_manifest_of, size_of
 from presize.store.data_files import FETCHING, MANIFEST, OUR_NAMES, DataFile
-from presize.store.filenames import is_safe
+from presize.store.filenames import can_be_made
 from presize.store.index import read_index
-from presize.system.files import expanded, file_digest, is_file_of, names_in, sync_folder, working_in, write_atomically
+from presize.system.files import (
+    expanded,
+    file_digest,
+    is_file_of,
+    made_folder,
+    names_in,
+    sync_folder,
+    working_in,
+    write_atomically,
+)
 from presize.system.locks import file_lock
 
 _LOCK = ".presize.lock"
@@ -104,19 +113,16 @@ def fetch_dataset(
 
 @contextmanager
 def _locked(out: Path) -> Iterator[None]:
-    created = not out.exists()
-    out.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         try:
-            stack.enter_context(file_lock(out / _LOCK))
+            stack.enter_context(made_folder(out))
+            stack.enter_context(file_lock(out / _LOCK, optional=True))
         except BlockingIOError:
             raise BuildError(f"another command is writing to {out}; wait, or choose another folder") from None
         try:
             yield
         finally:
             (out / _LOCK).unlink(missing_ok=True)
-            if created and not names_in(out):
-                out.rmdir()
 
 
 def _begin(out: Path, text: bytes, url: str) -> bool:
@@ -156,10 +162,10 @@ _Image = tuple[str, int, int]
 
 
 def _images(index: pa.RecordBatch, url: str) -> Iterator[_Image]:
-    """Those of a folder dataset. Raises DatasetError for a name that leads out of it, or is one of ours."""
+    """Those of a folder dataset. Raises DatasetError for a name that leads out of it, is too deep, or one of ours."""
     for batch in (index.slice(at, 10_000) for at in range(0, index.num_rows, 10_000)):
         for image in zip(*(batch.column(name).to_pylist() for name in ("file", "nbytes", "crc32")), strict=True):
-            if not is_safe(image[0]) or re.match(OUR_NAMES, image[0]):
+            if not can_be_made(image[0]) or re.match(OUR_NAMES, image[0]):
                 raise DatasetError(f"{url}: {image[0]!r} is no name of an image; nothing was written for it")
             yield image
 

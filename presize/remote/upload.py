@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import getpass
 import hashlib
 import json
 import os
+import platform
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from presize.errors import DatasetError, RemoteError
+from presize.formatting import printable
 from presize.remote.bucket import PART_BYTES, Bucket
 from presize.remote.transfer import MANIFEST_BYTES, Connections
 from presize.store.data_files import MANIFEST, DataFile, is_data_file
@@ -23,6 +28,7 @@ CLAIM = ".presize-uploading.json"
 """Says which dataset is being copied to a place."""
 
 _CLAIM_BYTES = 1 << 16
+_REMOVE = {"s3": "aws s3 rm", "gs": "gcloud storage rm"}
 _CHUNK = 1 << 20
 
 
@@ -127,8 +133,9 @@ def writable_bucket(url: str) -> Bucket:
 
 
 def claim_place(bucket: Bucket, claim: bytes) -> None:
-    """Note at the place what is being copied there. Another copy may join with a claim of equal bytes. Raises
-    RemoteError when the place has been claimed otherwise, or when the store lets two claim one place."""
+    """Note at the place what is being copied there, and by whom. Another copy may join with the same claim, an object
+    of JSON. Raises RemoteError when the place has been claimed otherwise, or when the store lets two claim one place.
+    """
     probe = f".presize-{uuid.uuid4().hex}"
     refuses = bucket.put(probe, b"") and not bucket.put(probe, b"")
     bucket.remove(probe)
@@ -137,15 +144,40 @@ def claim_place(bucket: Bucket, claim: bytes) -> None:
             f"{bucket.url}: this store does not refuse to write what is there already (If-None-Match), so that two "
             "copies to one place could mix; copy it with another tool, or to another store"
         )
-    while not bucket.put(CLAIM, claim):
-        found = bucket.get_with_etag(CLAIM, _CLAIM_BYTES)
-        if found is not None and found[0] == claim:
+    ours = json.loads(claim)
+    while not bucket.put(CLAIM, json.dumps({**ours, "by": _whoever_runs_this()}).encode()):
+        found, listed = bucket.get_with_etag(CLAIM, _CLAIM_BYTES), bucket.head(CLAIM)
+        if found is None or listed is None:
+            continue
+        theirs = _object(found[0])
+        by = theirs.pop("by", None)
+        if theirs == ours:
             return
-        if found is not None:
-            raise RemoteError(
-                f"another dataset is being copied to {bucket.url}, or its copy ended early; choose another place, or "
-                f"remove {bucket.url}/{CLAIM} if nobody copies there"
-            )
+        since = datetime.fromtimestamp(listed.mtime_ns // 10**9, UTC)
+        whose = f" of {printable(str(by))[:200]}" if by else ""
+        remove = _REMOVE.get(bucket.url.partition("://")[0])
+        raise RemoteError(
+            f"another dataset is being copied to {bucket.url}, or its copy ended early; choose another place, or "
+            f"remove {bucket.url}/{CLAIM},{whose} since {since:%Y-%m-%d %H:%M} UTC, if nobody copies there"
+            f"{f': {remove} {bucket.url}/{CLAIM}' if remove else ''}"
+        )
+
+
+def _object(text: bytes) -> dict[str, Any]:
+    """Return the object that JSON holds; an empty one for anything else."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _whoever_runs_this() -> str:
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container's user without a name
+        user = str(os.getuid())
+    return f"{user}@{platform.node()}, process {os.getpid()}"
 
 
 def _find_earlier(bucket: Bucket, manifest: Manifest, text: bytes) -> tuple[bytes, str] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from itertools import islice
 
@@ -17,13 +18,14 @@ from presize.sources.folder import Refuse, RefusedFile, no_path
 from presize.sources.source_files import Url
 from presize.sources.spellings import NamesIn, names_of
 from presize.sources.tree import FileTree
-from presize.store.filenames import is_safe, unsafe_paths
+from presize.store.filenames import can_be_made, unsafe_paths
 
 _CHUNK = 65536
 _AT_ONCE = 32
 """Requests to a web server for the sizes of files."""
 _ASKED_IN_TURN = 8
 """Files that are asked for one after another, by a thread."""
+_NO_PATH = "its name is no path: it has an empty part, . or .. as one, or a control character"
 
 
 def walk_bucket(url: Url) -> FileTree:
@@ -36,8 +38,8 @@ def walk_bucket(url: Url) -> FileTree:
     hidden: set[str] = set()
     for path, nbytes, mtime_ns in _without_markers(_listed(url)):
         dot = f"/{path}".find("/.")
-        if not is_safe(path):
-            tree.reject(path, "its name is no path")
+        if not _is_path(path):
+            tree.reject(path, _NO_PATH)
         elif dot >= 0:
             hidden.add(path[:dot] + path[dot:].partition("/")[0])
         else:
@@ -45,6 +47,11 @@ def walk_bucket(url: Url) -> FileTree:
     tree.hidden = len(hidden)
     tree.sort()
     return tree
+
+
+def _is_path(name: str) -> bool:
+    """Return whether an object can be asked for by its name."""
+    return can_be_made(name) and re.search(r"[\x00-\x1f\x7f]", name) is None
 
 
 def _without_markers(listed: Iterator[Listed]) -> Iterator[Listed]:
@@ -86,12 +93,13 @@ def look_up_objects(url: Url, paths: pa.ChunkedArray, refuse: Refuse) -> npt.NDA
     (_ask_each if url.startswith("http") else _find_in_listing)(url, asked, facts)
     for row in np.flatnonzero(facts[:, 0] < 0).tolist():
         path = paths[row].as_py()
-        refuse(row, path or "", no_path(path) if unsafe[row].as_py() else RefusedFile("does not exist"))
+        missing = path is not None and not unsafe[row].as_py() and _is_path(path)
+        refuse(row, path or "", RefusedFile("does not exist") if missing else no_path(path))
     return facts
 
 
 def _find_in_listing(url: Url, paths: pa.ChunkedArray, facts: npt.NDArray[np.int64]) -> None:
-    listed = _listed(url)
+    listed = (one for one in _listed(url) if _is_path(one.path))
     while some := list(islice(listed, _CHUNK)):
         rows = pc.index_in(paths, pa.array([one.path for one in some], paths.type)).combine_chunks()
         is_listed = rows.is_valid().to_numpy(zero_copy_only=False)
@@ -104,7 +112,7 @@ def _ask_each(url: Url, paths: pa.ChunkedArray, facts: npt.NDArray[np.int64]) ->
 
     def ask(first: int) -> None:
         for row, path in enumerate(paths.slice(first, _ASKED_IN_TURN).to_pylist(), first):
-            listed = None if path is None else bucket.head(path)
+            listed = bucket.head(path) if path is not None and _is_path(path) else None
             if listed is not None:
                 facts[row] = listed.nbytes, listed.mtime_ns
 

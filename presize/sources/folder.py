@@ -17,7 +17,7 @@ from presize.errors import SourceError
 from presize.sources.columns import python_values
 from presize.sources.contents import LINK_OUT, as_utf8, is_inside, is_utf8
 from presize.sources.tree import FileTree
-from presize.store.filenames import unsafe_paths
+from presize.store.filenames import MAX_FOLDERS, unsafe_paths
 from presize.store.rejects import UNREADABLE
 
 Identity = tuple[int, int]
@@ -139,6 +139,8 @@ def _look_at(entry: os.DirEntry[str], chain: tuple[Identity, ...], root: str, fo
         raise RefusedFile("neither a file nor a folder")
     if entry.is_symlink() and not follow_links and not is_inside(entry.path, root):
         raise RefusedFile(LINK_OUT, is_folder=is_folder)
+    if is_folder and len(chain) > MAX_FOLDERS:
+        raise RefusedFile(f"it lies in more than {MAX_FOLDERS} folders", is_folder=True)
     if is_folder and _identity(status) in chain:
         raise RefusedFile("a link to a folder that it lies in")
     return status

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from itertools import islice
 
 from presize.errors import DatasetError, SourceError
 from presize.sources.containers import ContainerKind, Containers
@@ -107,8 +108,7 @@ def _refuse_dataset(name: str) -> None:
     """Raise SourceError when a folder is a dataset of shards, whose images are resized already."""
     folders = [name]
     if not os.path.exists(os.path.join(name, MANIFEST)):  # OUT/256, OUT/160, ... perhaps
-        with os.scandir(name) as entries:
-            folders = [entry.path for _, entry in zip(range(_SIZES), entries, strict=False)]
+        folders = [entry.path for entry in islice(_entries(name), _SIZES)]
     for folder in folders:
         if not os.path.isfile(os.path.join(folder, MANIFEST)):
             continue

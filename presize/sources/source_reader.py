@@ -23,7 +23,7 @@ from zlib_ng import zlib_ng
 
 from presize.codecs.sniff import sniff
 from presize.errors import BuildError, ImageError, RemoteError, UnreadableError
-from presize.remote.bucket import Bucket
+from presize.remote.bucket import Bucket, DamagedError
 from presize.sources.source_files import (
     Container,
     SourceFile,
@@ -213,6 +213,8 @@ class SourceReader:
         if isinstance(self.root, Url):
             try:
                 return _read_object(self._bucket, path, nbytes)
+            except DamagedError as error:
+                raise UnreadableError(error.reason) from None
             except RemoteError as error:
                 raise BuildError(f"{error}; run again to resume") from None
         if container is None:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from zlib_ng import zlib_ng
 
 from presize.codecs.stored_value import DAMAGE, Pixels, decode_value
-from presize.errors import DatasetError, OptionError
+from presize.errors import DatasetError, OptionError, PresizeError
 from presize.formatting import size_text
 from presize.options import MAX_PIXELS, check_range, check_type
 from presize.store.data_files import DataFile, ShardFetcher
@@ -325,15 +325,18 @@ def _at(position: int, on_damage: OnDamage | None) -> OnDamage | None:
 
 def _reopen(arguments: tuple[Any, ...], index_sha256: str, companion: str | None, read_with: Sequence[str]) -> Dataset:
     """A dataset from its pickle, in a spawned worker for example. One that has gone or was replaced meanwhile raises
-    its DatasetError on first use: an error while unpickling would end a worker before it can tell anyone."""
+    its error on first use: an error while unpickling would end a worker before it can tell anyone."""
+    origin = arguments[-1]
     try:
+        if origin is not None:
+            origin.provide(())  # the folder itself, if somebody has removed it
         data = Dataset(*arguments)
         if data.manifest.index.sha256 != index_sha256:
             raise DatasetError(f"{data.root} was updated or replaced since it was opened; open it again")
         data.read_with = tuple(read_with)
         if companion is not None:
             data = data.companion(companion)
-    except DatasetError as error:
+    except PresizeError as error:
         data = Dataset.__new__(Dataset)
         vars(data)["_failure"] = error
     return data

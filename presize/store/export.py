@@ -26,11 +26,11 @@ from presize.errors import BuildError, DatasetError, OptionError
 from presize.options import ExportLayout, ImageOptions, KeyPreset, check_choice
 from presize.store.dataset import Dataset
 from presize.store.dealing import mix
-from presize.store.filenames import SUFFIXES, file_names, is_safe, path_problem, repeated
+from presize.store.filenames import SUFFIXES, can_be_made, file_names, path_problem, repeated
 from presize.store.index import index_columns
 from presize.store.key_pattern import TEXT_RECOGNITION, KeyPattern, label_pattern
 from presize.store.shard import ShardWriter
-from presize.system.files import expanded, new_files
+from presize.system.files import expanded, new_files, writing
 
 _RAW_AS = ImageOptions(format="png")
 
@@ -133,7 +133,7 @@ def write_folder(exported: Exported, out: Path, on_image: Callable[[], None]) ->
                 if files is exported.images:
                     on_image()
         for name in classes:
-            if is_safe(name):
+            if can_be_made(name):
                 (root / name).mkdir(parents=True, exist_ok=True)
 
 
@@ -503,8 +503,9 @@ def export_dataset(
     if keys is not None and keys not in get_args(KeyPreset):
         KeyPattern.parse("keys", keys)  # before the dataset is read
     out = Path(os.path.abspath(expanded(out)))
-    if os.path.exists(out) and (not out.is_dir() or os.listdir(out)):  # which a name of any length may be asked
-        raise BuildError(f"export: {out} is not an empty folder; choose a new one")
+    with writing(out):
+        if os.path.lexists(out) and (not out.is_dir() or os.listdir(out)):  # which a name of any length may be asked
+            raise BuildError(f"export: {out} is not an empty folder; choose a new one")
     exported = Exported.of(root)
     try:
         if keys is not None:

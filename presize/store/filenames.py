@@ -24,6 +24,10 @@ NAME_MAX_BYTES = 255
 PATH_MAX_BYTES = 4095
 """Of a path on Linux (PATH_MAX, without the NUL that ends it)."""
 
+MAX_FOLDERS = 250
+"""Folders on a path, one in another. What makes and removes them may call itself for each, and Python allows a thousand
+such calls."""
+
 _UNSAFE = r"(?s)\x00|^$|(^|/)\.{0,2}(/|$)"
 """Of a path that is_safe does not take, as a regular expression for Arrow. The empty path has no part that is safe."""
 
@@ -99,6 +103,9 @@ def path_problem(paths: pa.Array) -> str | None:
     long = paths.filter(pc.greater(pc.binary_length(paths), PATH_MAX_BYTES))
     if len(long):
         return f"the path {_shown(long[0])}, which is longer than {PATH_MAX_BYTES} bytes"
+    deep = paths.filter(_is_deep(paths))
+    if len(deep):
+        return f"the path {_shown(deep[0])}, which has more than {MAX_FOLDERS} folders"
     if pc.count_distinct(paths).as_py() < len(paths):
         return f"the path {_shown(repeated(paths)[0])} twice"
     return None
@@ -111,9 +118,14 @@ def repeated(texts: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def unsafe_paths(paths: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """Which of `paths` (large_string) lead out of the folder they are joined to, or are too long; null for null."""
-    unsafe = pc.match_substring_regex(paths, _UNSAFE)
+    """Which of `paths` (large_string) lead out of the folder they are joined to, or are too long or too deep; null for
+    null."""
+    unsafe = pc.or_(pc.match_substring_regex(paths, _UNSAFE), _is_deep(paths))
     return pc.or_(unsafe, pc.greater(pc.binary_length(paths), PATH_MAX_BYTES))
+
+
+def _is_deep(paths: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    return pc.greater(pc.count_substring(paths, "/"), MAX_FOLDERS)
 
 
 def _shown(path: pa.Scalar) -> str:
@@ -123,3 +135,8 @@ def _shown(path: pa.Scalar) -> str:
 def is_safe(path: str) -> bool:
     """True when a relative POSIX path stays inside the folder that it is joined to."""
     return bool(path) and "\0" not in path and not any(part in ("", ".", "..") for part in path.split("/"))
+
+
+def can_be_made(path: str) -> bool:
+    """True when a safe path is neither too long nor too deep for a file."""
+    return is_safe(path) and len(path.encode()) <= PATH_MAX_BYTES and path.count("/") <= MAX_FOLDERS

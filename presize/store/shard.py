@@ -77,6 +77,7 @@ class ShardWriter:
             self._env = lmdb.open(
                 os.fsencode(self._temporary),
                 map_size=map_bytes,
+                mode=0o666,  # less the umask, as any file
                 subdir=False,
                 lock=False,  # nobody else knows the name
                 sync=False,  # once, in publish()

@@ -10,7 +10,7 @@ import stat
 import tempfile
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from presize.errors import BuildError, DatasetError
@@ -32,13 +32,22 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise BuildError(f"cannot write {path}: {_reason_and_fix(error)}") from None
+        raise BuildError(f"cannot write {path}: {reason_and_fix(error)}") from None
 
 
-def _reason_and_fix(error: OSError) -> str:
-    reason = error.strerror or " ".join(str(error).split())
-    in_the_way = error.errno in (errno.EISDIR, errno.EEXIST, errno.ENOTDIR)
-    return f"{reason}; {'choose another' if in_the_way else 'what is finished is kept, run again to resume'}"
+_RESUME = "what is finished is kept, run again to resume"
+_FIXES = {
+    **dict.fromkeys((errno.EISDIR, errno.EEXIST, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG), "choose another"),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "get permission for it, or choose another"),
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), f"make room; {_RESUME}"),
+}
+
+
+def reason_and_fix(error: OSError, otherwise: str = _RESUME) -> str:
+    """Return why a file cannot be written, and what to do; `otherwise` where the reason does not tell."""
+    # By the number, since Arrow's texts are its own.
+    reason = os.strerror(error.errno) if error.errno else " ".join(str(error).split())
+    return f"{reason}; {_FIXES.get(error.errno or 0, otherwise)}"
 
 
 def open_at_once(path: str, flags: int) -> int:
@@ -65,13 +74,28 @@ def working_in(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         file = os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes, os.PathLike)) else folder
-        raise BuildError(f"OUT {folder}: {file}: {_reason_and_fix(error)}") from None
+        raise BuildError(f"OUT {folder}: {file}: {reason_and_fix(error)}") from None
 
 
 def temporary_name(path: Path) -> Path:
     """A hidden name beside `path` that no other attempt uses; it ends with ``.tmp``. That of a hidden file begins as
     the file's own does: whoever knows the one knows the other."""
     return path.with_name(f".{path.name.removeprefix('.')}.{uuid.uuid4().hex}.tmp")
+
+
+@contextmanager
+def made_folder(folder: Path) -> Iterator[None]:
+    """Make a folder, and those above it, where it is absent. One that was goes at the end, if nothing is in it."""
+    created = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        if created:
+            sync_folder(folder.parent)
+        yield
+    finally:
+        if created:
+            with suppress(OSError):  # it is not empty
+                folder.rmdir()
 
 
 def names_in(folder: Path) -> list[str]:
@@ -187,7 +211,9 @@ def check_file(path: str | os.PathLike[str], nbytes: int) -> os.stat_result:
     try:
         status = os.stat(path)
     except OSError as error:
-        raise DatasetError(f"{path}: {error.strerror}; the dataset is incomplete, or was moved or replaced") from None
+        gone = error.errno in (errno.ENOENT, errno.ENOTDIR)
+        fix = "; the dataset is incomplete, or was moved or replaced" if gone else ""
+        raise DatasetError(f"{path}: {error.strerror}{fix}") from None
     if not stat.S_ISREG(status.st_mode) or status.st_size != nbytes:
         # Mapping a truncated file would kill the process with SIGBUS.
         raise DatasetError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import math
 import mmap
@@ -11,26 +12,35 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from presize.errors import BuildError, warn
 from presize.system.files import is_same_file
 
 _POLL_S = 0.02
+_NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL}
+"""How flock fails on a file system that has none: Lustre without -o flock, some of FUSE and NFS."""
+
+
+class NoLocksError(BuildError):
+    """A file system has no locks, and several processes would have to share what lies there."""
 
 
 @contextmanager
-def file_lock(path: Path, shared: bool = False, patience_s: float = 0.0) -> Iterator[int]:
+def file_lock(path: Path, shared: bool = False, patience_s: float = 0.0, optional: bool = False) -> Iterator[int]:
     """Hold a lock (flock) on `path`, which is made when it is absent, and stays.
 
     Args:
         path: the file.
         shared: with others who hold it so; otherwise alone.
         patience_s: how long to wait until others have released it.
+        optional: go on without one, and warn, where the file system has no locks.
 
     Yields:
         The descriptor.
 
     Raises:
         BlockingIOError: others hold it.
-        OSError: the file cannot be made, or its file system has no locks.
+        NoLocksError: its file system has no locks.
+        OSError: the file cannot be made.
     """
     deadline = time.monotonic() + patience_s
     held = _open(path)
@@ -43,6 +53,18 @@ def file_lock(path: Path, shared: bool = False, patience_s: float = 0.0) -> Iter
                     raise
                 time.sleep(_POLL_S)
                 continue
+            except OSError as error:
+                if error.errno not in _NO_LOCKS:
+                    raise
+                path.unlink(missing_ok=True)
+                what = f"{path.parent}: its file system has no locks (flock: {error.strerror})"
+                if not optional:
+                    raise NoLocksError(
+                        f"{what}, and several processes share this folder; mount it with them (Lustre: -o flock), or "
+                        "choose a folder on another file system, such as a local disk"
+                    ) from None
+                warn(f"{what}, so nothing keeps a second command from writing there; run one at a time")
+                break
             status = os.fstat(held)
             if is_same_file(path, (status.st_dev, status.st_ino)):
                 break
@@ -56,7 +78,7 @@ def file_lock(path: Path, shared: bool = False, patience_s: float = 0.0) -> Iter
 
 
 def _open(path: Path) -> int:
-    return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    return os.open(path, os.O_RDWR | os.O_CREAT, 0o666)  # less the umask: others of the group may take it over
 
 
 def is_alone(held: int) -> bool:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from commands import Ran
+from users import without_privileges
 
 MILLISECONDS = "expected milliseconds above 0 up to 1e9, got"
 RAW_OF_OTHERS = "has no '0-red-disc/0000.jpg', nor others of its images; expected the folder of files that the dataset"
@@ -41,6 +42,16 @@ MISTAKES = [
     ("build RAW RAW/out", 1, "lies inside the source"),
     ("build RAW FILE", 1, "is a file; choose a folder"),
     ("build RAW RAW/out --dry-run", 1, "lies inside the source"),
+    ("build RAW LOOP", 1, "LOOP is a link that leads to no folder; choose a folder"),
+    ("build RAW DANGLING", 1, "DANGLING is a link that leads to no folder; choose a folder"),
+    ("build RAW LOOP --update", 1, "LOOP"),
+    ("build RAW LOOP --to folder --part 1/2", 1, "LOOP"),
+    ("build RAW LOOP/out", 1, "LOOP/out: Too many levels of symbolic links; choose another"),
+    ("build LOOP OUT", 1, "source 'LOOP': Too many levels of symbolic links"),
+    ("build LOOP/photos OUT", 1, "source 'LOOP/photos': Too many levels of symbolic links"),
+    ("build RAW OUT --labels LOOP", 1, "LOOP"),
+    ("build RAW OUT --classes LOOP", 1, "LOOP"),
+    ("build RAW OUT --like LOOP", 1, "LOOP"),
     ("build RAW FULL --dry-run", 1, "holds 'mine' and is not a presize dataset"),
     ("build RAW OUT --labels nowhere.csv", 1, "nowhere.csv"),
     ("build RAW OUT --split train=0.9", 2, "--split: the shares in 'train=0.9' add up to 0.9"),
@@ -57,6 +68,15 @@ MISTAKES = [
     ("info RAW", 1, "is not a presize dataset"),
     ("verify EMPTY", 1, "is not a presize dataset"),
     ("export DATASET RAW", 1, "is not an empty folder"),
+    ("export DATASET LOOP", 1, "LOOP is not an empty folder; choose a new one"),
+    ("export DATASET LOOP/out --to tar", 1, "LOOP/out: Too many levels of symbolic links"),
+    ("derive DATASET LOOP --size 32", 1, "LOOP is a link that leads to no folder; choose a folder"),
+    ("derive LOOP OUT --size 32", 1, "LOOP/manifest.json: Too many levels"),
+    ("repair LOOP DATASET", 1, "the source LOOP is not a folder"),
+    ("repair RAW LOOP", 1, "LOOP: Too many levels"),
+    ("info LOOP", 1, "LOOP"),
+    ("verify LOOP", 1, "LOOP"),
+    ("upload LOOP s3://nowhere/set", 1, "LOOP"),
     ("doctor nowhere", 1, "nowhere: No such file or directory; expected a dataset, a folder"),
     ("diagnose nowhere -q", 1, "nowhere"),
     ("diagnose RAW -q --steps 1", 2, "--steps"),
@@ -65,6 +85,13 @@ MISTAKES = [
     ("diagnose RAW -o nowhere/page.html", 2, "-o: nowhere is not a folder"),
     ("sample RAW", 1, "is not empty"),
     ("sample FILE/x", 1, "cannot write"),
+    ("sample LOOP", 1, "cannot write LOOP"),
+    ("diagnose LOOP -q", 1, "LOOP"),
+    ("bench --raw LOOP", 1, "source 'LOOP': Too many levels"),
+    ("bench --raw RAW --work LOOP", 1, "LOOP"),
+    ("view DATASET -o LOOP", 2, "-o: LOOP"),
+    ("view LOOP -o page.html", 1, "LOOP"),
+    ("view DATASET --raw LOOP -o page.html", 2, "--raw: 'LOOP' is not a folder"),
     ("sample OUT --images 0", 2, "--images: expected a whole number from 1"),
     ("bench", 2, "--raw: give a folder of images"),
     ("bench --raw nowhere", 1, "source 'nowhere' does not exist"),
@@ -114,6 +141,8 @@ def places(raw: Path, dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     Path("FULL/mine").mkdir(parents=True)
     Path("NOTES").write_text("of a year")
     os.mkfifo("PIPE")
+    os.symlink("LOOP", "LOOP")
+    os.symlink("nowhere", "DANGLING")
     return {"RAW": raw, "DATASET": dataset}
 
 
@@ -127,6 +156,32 @@ def test_a_mistake_is_one_clear_line(
     named = re.escape(words) if words.startswith("-") else f".*{re.escape(words)}"
     assert re.match(f"presize: error: {named}", ran.err)
     assert Path("NOTES").read_text() == "of a year"
+
+
+FORBIDDEN = """
+    build UNLISTED OUT; build UNLISTED OUT --to folder; build UNLISTED OUT --dry-run; build UNLISTED OUT --part 1/2
+    build CLOSED OUT; build RAW UNLISTED; build RAW CLOSED; build RAW CLOSED --dry-run; build RAW CLOSED --update
+    build RAW CLOSED/x; build RAW CLOSED --part 1/2; build RAW OUT --classes CLOSED/x; build RAW OUT --like CLOSED
+    build UNLISTED DATASET --update; repair RAW CLOSED; derive CLOSED OUT; derive DATASET CLOSED --size 32
+    export DATASET UNLISTED; export DATASET CLOSED; export DATASET CLOSED/x; export CLOSED OUT; info CLOSED
+    verify CLOSED; sample UNLISTED; sample CLOSED; sample CLOSED/x; bench --raw UNLISTED; bench --raw CLOSED
+    bench --lmdb CLOSED; bench --raw RAW --work CLOSED; diagnose UNLISTED -q; diagnose CLOSED -q
+    view CLOSED -o page.html; view DATASET -o CLOSED/page.html; upload CLOSED s3://nowhere/set
+"""
+
+
+def test_a_folder_that_may_not_be_listed_or_entered_is_one_line(
+    presize: Callable[..., Ran], places: dict[str, Path]
+) -> None:
+    for name, mode in (("UNLISTED", 0o311), ("CLOSED", 0)):
+        Path(name, "cats").mkdir(parents=True)
+        Path(name, "cats", "1.jpg").write_bytes(next(places["RAW"].rglob("*.jpg")).read_bytes())
+        os.chmod(name, mode)
+    with without_privileges():
+        for line in re.split(r"[;\n]\s*", FORBIDDEN.strip()):
+            ran = presize(*(places.get(word, word) for word in line.split()))
+            assert (ran.code in (1, 2), ran.out, ran.err.count("\n")) == (True, "", 1), (line, ran)
+            assert re.match(r"presize: error: .*(UNLISTED|CLOSED).*(Permission denied|cannot be written)", ran.err), ran
 
 
 @pytest.mark.parametrize("long", ["x" * 300, "/".join(["y" * 200] * 25)], ids=["a component", "the whole"])

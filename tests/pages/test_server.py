@@ -65,10 +65,29 @@ def test_any_other_path_is_not_found(server: GalleryServer, path: str) -> None:
     assert headers.items() >= HEADERS.items()
 
 
-@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1", "localhost:{port}", "127.0.0.1:{port}.evil.example", ""])
-def test_another_host_is_refused(server: GalleryServer, host: str) -> None:
-    status, text, _ = asked(server, f"/{server.token}/", host.format(port=server.server_address[1]))
-    assert (status, text) == (403, "the Host header is not that of this server\n")
+LOOPBACK = (
+    "127.0.0.1|127.0.0.1:9|localhost|localhost:{port}|LocalHost:80|localhost.:8123|127.1.2.3:{port}|[::1]:{port}|[::1]"
+)
+
+
+@pytest.mark.parametrize("host", LOOPBACK.split("|"))
+def test_every_name_of_this_machine_and_any_port_is_answered(server: GalleryServer, host: str) -> None:
+    assert asked(server, f"/{server.token}/", host.format(port=server.server_address[1]))[0] == 200
+
+
+OTHERS = (
+    "evil.example|localhost.evil.example|127.0.0.1.evil.example:{port}|127.0.0.1:{port}.evil.example|evil.localhost|"
+    "127.evil.example|1127.0.0.1|[::2]:{port}|192.168.0.1:{port}|evil@localhost|localhost/evil|127.0.0.1,evil.example|"
+)
+
+
+@pytest.mark.parametrize("host", OTHERS.split("|"))
+def test_another_host_is_refused_and_told_how_to_reach_it(server: GalleryServer, host: str) -> None:
+    port = server.server_address[1]
+    status, text, _ = asked(server, f"/{server.token}/", host.format(port=port))
+    assert status == 403
+    assert f"http://127.0.0.1:{port}/" in text and f"ssh -L {port}:127.0.0.1:{port} " in text
+    assert server.token not in text and text.count("\n") == 1
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "HEAD", "OPTIONS", "<b>"])

@@ -27,6 +27,7 @@ from presize.remote.upload import CLAIM, upload_dataset
 from presize.store.data_files import MANIFEST, DataFile
 from presize.store.dataset import Dataset
 from servers import SHARDS, UPDATE, Proxy, StopError, fetched, names, stop
+from users import NEEDS_ROOT, shared_folder, user
 
 
 @dataclass
@@ -106,13 +107,31 @@ def test_a_build_that_was_interrupted_is_no_dataset_and_goes_on_where_it_was_beg
         site.build(**{where: stop})
     before = site.names()
     assert MANIFEST not in before
-    with pytest.raises(RemoteError, match=r"another dataset is being copied to .*, or its copy ended early"):
+    with pytest.raises(
+        RemoteError,
+        match=r"another dataset is being copied to .*, or its copy ended early; choose another place, or remove",
+    ):
         site.build(scratch=tmp_path / "elsewhere")
     assert site.names() == before
     result = site.build()
     assert 0 < result.resumed <= result.files
     assert result.resumed == result.files or where == "on_shard"
     assert site.fetched() == site.build_locally()
+
+
+@NEEDS_ROOT
+@pytest.mark.parametrize("mode", [0o2770, 0o1777], ids=["of the group", "of all"])
+def test_a_second_user_of_the_group_goes_on_and_one_of_another_builds_elsewhere(mode: int, site: Site) -> None:
+    with shared_folder() as scratch:
+        photos = Path(shutil.copytree(site.photos, scratch / "photos"))
+        scratch.chmod(mode)
+        site.photos, site.scratch = photos, scratch
+        with user(1001, umask=0o007 if mode == 0o2770 else 0o077), pytest.raises(StopError):
+            site.build(on_shard=stop)
+        if mode == 0o1777:
+            Bucket(site.url).remove(CLAIM)
+        with user(1002):
+            assert (site.build().resumed > 0) == (mode == 0o2770)
 
 
 def test_what_is_there_already_is_nothing_to_do(site: Site) -> None:

@@ -42,6 +42,7 @@ from presize.store.dataset import Dataset
 from presize.system.locks import file_lock
 from processes import children, run_command, run_python
 from servers import URL, Proxy, upload
+from users import NEEDS_ROOT, shared_folder, user, without_locks
 
 CROP = RandomResizedCrop(48)
 PATIENCE_S = 60
@@ -411,6 +412,65 @@ def test_a_folder_that_is_not_for_this_user_alone_is_refused(
     )
     with pytest.raises(OptionError, match=rf"^cache_dir: .* ?{words}"):
         Cache(URL, tmp_path)
+
+
+def remove(place: Path, what: str) -> None:
+    for path in place.glob(what):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def test_what_is_removed_from_a_cache_is_made_again(shards: Path, tmp_path: Path) -> None:
+    first, every = LMDBDataset(URL, decode="bytes", cache_dir=tmp_path / "cache"), range(56)
+    expected = LMDBDataset(shards, decode="bytes").__getitems__(every)
+    for what in ("cache", "cache/*/*/shards", "cache/*/*/manifest.json"):
+        opened = pickle.loads(pickle.dumps(first))
+        remove(tmp_path, what)
+        assert opened.__getitems__(every) == expected, what
+    remove(tmp_path, "cache")
+    assert pickle.loads(pickle.dumps(first)).__getitems__(every) == expected, "spawned afterwards"
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.glob(f"cache/{PLACE}/*/")} == {0o700}
+
+
+def test_an_epoch_goes_on_when_its_cache_is_removed(shards: Path, tmp_path: Path) -> None:
+    dataset, theirs = LMDBDataset(URL, crop=CROP, cache_dir=tmp_path / "cache"), LMDBDataset(shards, crop=CROP)
+    order = ShardShuffled(dataset.data, seed=3, window=1)
+    epochs = (
+        iter(Loader(each, 5, shuffle=order, num_workers=workers)) for each, workers in ((dataset, 1), (theirs, 0))
+    )
+    for number, (one, other) in enumerate(zip(*epochs, strict=True)):
+        assert_equal([one], [other])
+        if number == 1:
+            remove(tmp_path, f"cache/{PLACE}/*")
+
+
+def test_another_dataset_than_was_removed_from_a_cache_is_not_read(
+    dataset: Path, url: str, prefix: str, tmp_path: Path
+) -> None:
+    upload(dataset, prefix)
+    opened = LMDBDataset(url, cache_dir=tmp_path / "cache")
+    upload(Path(__file__).parents[1] / "fixtures" / "format-1", prefix)
+    shutil.rmtree(tmp_path / "cache")
+    with pytest.raises(DatasetError, match="was updated or replaced since it was opened; open it again"):
+        opened[0]
+
+
+def test_a_cache_on_a_file_system_without_locks_is_refused_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_locks(monkeypatch)
+    with pytest.raises(OptionError, match=r"^cache_dir: .*no locks .*\(Lustre: -o flock\), or choose .*a local disk$"):
+        cache_folder.prepare(URL, tmp_path / PLACE)
+
+
+@NEEDS_ROOT
+def test_a_second_user_has_a_cache_beside_that_of_the_first() -> None:
+    with shared_folder() as folder:
+        for number in (1001, 1002):
+            with user(number):
+                place = cache_folder.place_in(folder)
+                assert cache_folder.prepare(URL, place).parent == place
+        assert sorted(path.name for path in folder.iterdir()) == [PLACE, f"{PLACE}-1002"]
+        assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o700}
 
 
 def test_a_damaged_index_is_fetched_again(shards: Path, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import pytest
 from builds import SERIAL, files
 from commands import Ran, read_json
 from presize import build_dataset
-from presize.errors import BuildError, DatasetError, PresizeError, RemoteError
+from presize.errors import BuildError, DatasetError, PresizeError, PresizeWarning, RemoteError
 from presize.options import BuildOptions, ImageOptions, Size
 from presize.remote import fetch as module
 from presize.remote.bucket import BrokenOffError, exactly
@@ -27,7 +27,8 @@ from presize.store.dataset import Dataset
 from presize.store.manifest import read_manifest
 from presize.store.verify import VerifyResult, verify_dataset
 from processes import run_command
-from servers import BUCKET, URL, Proxy, http, point_to, silent_http, upload
+from servers import BUCKET, URL, Proxy, StopError, flipping, http, point_to, silent_http, stop, upload
+from users import NEEDS_ROOT, shared_folder, user, without_locks
 
 
 def test_a_dataset_comes_as_it_is(dataset: Path, tmp_path: Path) -> None:
@@ -39,6 +40,30 @@ def test_a_dataset_comes_as_it_is(dataset: Path, tmp_path: Path) -> None:
     assert planned == [sum(came)] == [result.fetched]
     assert verify_dataset(tmp_path / "copy") == VerifyResult(56)
     assert fetch_dataset(URL, tmp_path / "copy").fetched == 0, "a copy that is whole is nothing to do"
+
+
+def test_a_copy_is_made_where_there_are_no_locks(
+    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_locks(monkeypatch)
+    with pytest.warns(PresizeWarning, match=rf"^{tmp_path}/copy: its file system has no locks .* run one at a time$"):
+        fetch_dataset(URL, tmp_path / "copy")
+    assert files(tmp_path / "copy") == files(dataset)
+    assert not (tmp_path / "copy" / ".presize.lock").exists()
+
+
+@NEEDS_ROOT
+def test_a_second_user_of_the_group_goes_on_with_a_copy(dataset: Path) -> None:
+    def stop_later(_: int) -> None:
+        if (folder / "copy" / "shards").is_dir() and list((folder / "copy" / "shards").iterdir()):
+            stop()
+
+    with shared_folder() as folder:
+        with user(1001), pytest.raises(StopError):
+            fetch_dataset(URL, folder / "copy", on_bytes=stop_later)
+        with user(1002):
+            fetch_dataset(URL, folder / "copy")
+        assert files(folder / "copy") == files(dataset)
 
 
 def test_what_a_finished_copy_has_lost_is_fetched(dataset: Path, tmp_path: Path) -> None:
@@ -70,9 +95,10 @@ def test_a_web_server_without_ranges_sends_the_beginning_once_more(dataset: Path
 
 
 @pytest.mark.slow
-def test_a_folder_dataset_comes_with_its_images(raw: Path, url: str, prefix: str, tmp_path: Path) -> None:
+def test_a_folder_dataset_comes_with_its_images(raw: Path, url: str, prefix: str, proxy: Proxy, tmp_path: Path) -> None:
     build_dataset(raw, tmp_path / "folder", BuildOptions(ImageOptions(sizes=(Size(64, 64),)), "folder"), SERIAL)
     upload(tmp_path / "folder", prefix)
+    proxy.damage = flipping(3)
     result = fetch_dataset(url, tmp_path / "copy")
     (tmp_path / "copy" / MANIFEST).rename(tmp_path / "copy" / FETCHING)
     some = next((tmp_path / "copy").rglob("*.jpg"))
@@ -80,6 +106,10 @@ def test_a_folder_dataset_comes_with_its_images(raw: Path, url: str, prefix: str
     fetch_dataset(url, tmp_path / "copy")
     assert files(tmp_path / "copy") == files(tmp_path / "folder")
     assert result.bytes == sum(path.stat().st_size for path in (tmp_path / "folder").rglob("*.*"))
+    some.unlink()
+    proxy.damage = flipping(float("inf"))
+    with pytest.raises(RemoteError, match=rf"^{url}/\S+\.jpg: its MD5 is not its ETag, 6 times"):
+        fetch_dataset(url, tmp_path / "copy")
 
 
 def test_a_copy_goes_on_from_the_byte_at_which_it_ended(dataset: Path, tmp_path: Path) -> None:

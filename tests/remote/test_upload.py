@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import getpass
 import os
+import platform
 import re
 import shutil
 from collections.abc import Callable
@@ -265,14 +267,27 @@ def test_two_copies_of_different_datasets_to_a_place_do_not_mix(
 ) -> None:
     with pytest.raises(StopError):
         upload_dataset(source.build(OTHER), url, on_bytes=stopping_after(0))
+    begun = client("head_object", url, CLAIM)["LastModified"]
     message = (
-        f"^another dataset is being copied to {url}, or its copy ended early; choose another place, or remove {url}"
+        f"another dataset is being copied to {url}, or its copy ended early; choose another place, or remove "
+        f"{url}/{CLAIM}, of {getpass.getuser()}@{platform.node()}, process {os.getpid()} since "
+        f"{begun:%Y-%m-%d %H:%M} UTC, if nobody copies there: aws s3 rm {url}/{CLAIM}"
     )
-    with pytest.raises(RemoteError, match=message):
+    with pytest.raises(RemoteError, match=f"^{re.escape(message)}$"):
         upload_dataset(dataset, url)
     Bucket(url).remove(CLAIM)
     upload_dataset(dataset, url)
     assert fetched(url, tmp_path / "copy") == files(dataset)
+
+
+@pytest.mark.parametrize(
+    "claim", [b"[]", b"[" * 60_000, b"\xff", b'{"by": "\\u001b[31m' + b"x" * 9000 + b'"}'], ids=list("abcd")
+)
+def test_a_claim_of_another_program_is_no_traceback(claim: bytes, dataset: Path, url: str) -> None:
+    put(url, CLAIM, claim, {})
+    with pytest.raises(RemoteError, match=r"or remove .* since .* if nobody copies there") as caught:
+        upload_dataset(dataset, url)
+    assert str(caught.value).isprintable() and len(str(caught.value)) < 900
 
 
 def test_of_two_copies_to_a_place_at_once_the_same_ends_well_and_another_is_left_alone(

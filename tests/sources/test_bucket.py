@@ -22,12 +22,13 @@ from presize.builder.parts_listing import SharedListing, read_listing, write_lis
 from presize.builder.repair import repair_dataset
 from presize.errors import BuildError, PresizeError, PresizeWarning, SourceError
 from presize.options import BuildOptions, BuildPart, RunOptions, SourceOptions
+from presize.remote.bucket import Bucket
 from presize.sources.contents import Source
 from presize.sources.scan import scan
 from presize.sources.source_files import Url
 from presize.store.rejects_file import read_rejects
 from processes import run_python
-from servers import BUCKET, Proxy, cutting, http, point_to, s3, upload
+from servers import BUCKET, Proxy, cutting, flipping, http, point_to, s3, upload
 
 SHARDS = BuildOptions(SMALL.image, shard_samples=16)
 UPDATE = RunOptions(engine="sequential", report=False, update=True)
@@ -119,7 +120,8 @@ def test_credentials_are_those_that_the_environment_has_now(monkeypatch: pytest.
         point_to(monkeypatch, server.server_port)
         for key in ("EXPIRED", "RENEWED"):
             monkeypatch.setenv("AWS_ACCESS_KEY_ID", key)
-            with pytest.raises(PresizeError, match="403"):
+            hint = r"403 Forbidden; set AWS_ACCESS_KEY_ID and .* profiles are not read; .* AWS_SKIP_SIGNATURE=true$"
+            with pytest.raises(PresizeError, match=hint):
                 scan(f"s3://{BUCKET}/any")
         server.shutdown()
     assert list(dict.fromkeys(keys)) == ["EXPIRED", "RENEWED"]
@@ -267,12 +269,61 @@ def test_a_damaged_shard_is_made_again_from_the_bucket(url: str, local: Path, tm
     assert shard.read_bytes() == whole
 
 
-def test_a_name_that_leads_out_of_the_bucket_is_one_line(server: int, tmp_path: Path) -> None:  # noqa: ARG001
+NO_PATHS = ["0-red-disc/../../c.jpg", "0-red-disc//b.jpg", "./c.jpg", "a/./c.jpg", "..", "a\tb.jpg", "c\x7f.jpg", "z//"]
+
+
+def test_objects_whose_names_are_no_paths_are_rejected_by_name(
+    prefix: str, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in NO_PATHS:
+        put(f"{prefix}/{name}", b"x")
+    for unsigned in ("false", "true"):
+        monkeypatch.setenv("AWS_SKIP_SIGNATURE", unsigned)
+        source = scan(f"s3://{BUCKET}/{prefix}")
+        assert listed(source) == listed(scan(photos))
+        assert sorted(reject.path for reject in source.rejects) == sorted(name.removesuffix("/") for name in NO_PATHS)
+        assert {reject.reason.partition(":")[0] for reject in source.rejects} == {"its name is no path"}
+
+
+def test_a_name_that_is_no_path_on_a_later_page_loses_no_object(
+    server: int,  # noqa: ARG001
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MOTO_S3_DEFAULT_MAX_KEYS", "3")  # a page
+    names = ["0.jpg", "1.jpg", "2.jpg", "3.jpg", "4 ü+%20.jpg", "4//b.jpg", "5.jpg", "6.jpg", "7.jpg"]
+    for name in names:
+        put(f"{tmp_path.name}/{name}", b"x")
     url = f"s3://{BUCKET}/{tmp_path.name}"
-    put(f"{tmp_path.name}/0-red-disc/../../c.jpg", b"x")
-    with pytest.raises(SourceError, match=rf"^source {url}: .*invalid path: .*0-red-disc/../../c.jpg") as caught:
-        scan(url)
-    assert "\n" not in str(caught.value)
+    assert [each.path for each in Bucket(url).list()] == names
+    assert scan(url).table.column("path").to_pylist() == [name for name in names if "//" not in name]
+
+
+def test_a_table_that_lists_an_object_whose_name_is_no_path_is_told(prefix: str, photos: Path, tmp_path: Path) -> None:
+    put(f"{prefix}/a\tb.jpg", b"x")
+    with pytest.raises(SourceError, match=r"the first: 'a\\tb.jpg' its name is no path"):
+        scan(f"s3://{BUCKET}/{prefix}", labelled(tmp_path, ["a\tb.jpg"]))
+    with http(photos) as port, pytest.raises(SourceError, match="its name is no path"):
+        scan(f"http://127.0.0.1:{port}", labelled(tmp_path, ["a\tb.jpg"]))
+
+
+def test_a_photograph_that_is_damaged_on_its_way_is_read_again(
+    url: str, local: Path, proxy: Proxy, tmp_path: Path
+) -> None:
+    proxy.damage = flipping(5)
+    build_dataset(url, tmp_path / "out", SHARDS, SERIAL)
+    assert_same_shards(tmp_path / "out", local)
+
+
+def test_photographs_that_always_come_damaged_are_not_stored_and_are_tried_again(
+    url: str, local: Path, proxy: Proxy, tmp_path: Path
+) -> None:
+    proxy.damage = flipping(float("inf"))
+    with pytest.raises(BuildError, match=r"the last: .*: its MD5 is not its ETag, 6 times: it is damaged there or on"):
+        build_dataset(url, tmp_path / "out", SHARDS, SERIAL)
+    proxy.damage = bytes
+    build_dataset(url, tmp_path / "out", SHARDS, SERIAL)
+    assert_same_shards(tmp_path / "out", local)
 
 
 def test_a_place_that_is_empty_or_not_there_is_one_line(url: str) -> None:

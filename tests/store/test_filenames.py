@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from presize.errors import SourceError
 from presize.options import Format
-from presize.store.filenames import file_names, folder_files, is_safe, path_problem
+from presize.store.filenames import can_be_made, file_names, folder_files, is_safe, path_problem, unsafe_paths
 
 PARTS = st.lists(
     st.sampled_from(["a", "b", ".", "..", ".jpg", ".JPEG", ".png", ".gif", ".webp", " ", "\n", "\\", "é", "🐈", "-"]),
@@ -150,6 +150,15 @@ def test_many_paths_are_judged_as_each_alone(path: str) -> None:
     assert (problem is None) == is_safe(path)
 
 
+EDGES = ["a/" * 250 + "x", "a/" * 251 + "x", "é" * 2047, "é" * 2048]
+
+
+@pytest.mark.parametrize("path", [*SAFE, *UNSAFE, *EDGES], ids=range(len([*SAFE, *UNSAFE, *EDGES])))
+def test_one_path_is_judged_alike_by_all(path: str) -> None:
+    alone = pa.array([path], pa.large_string())
+    assert can_be_made(path) == (not unsafe_paths(alone)[0].as_py()) == (path_problem(alone) is None)
+
+
 @pytest.mark.parametrize(
     ("paths", "words"),
     [
@@ -157,6 +166,7 @@ def test_many_paths_are_judged_as_each_alone(path: str) -> None:
         (["a", "b", "c", "b", "c"], "the path 'b' twice"),
         (["a/" * 3000 + "b"], "longer than 4095 bytes"),
         (["a", "b/" * 3000 + "c", "d/" * 3000 + "e"], "the path 'b/b/"),
+        (["a/" * 990 + "x.png"], "which has more than 250 folders"),
         (["a", "../b"], "the path '../b', which leads out of the folder"),
     ],
 )

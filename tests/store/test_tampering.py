@@ -330,6 +330,11 @@ TABLE: list[tuple[str, dict[str, str], dict[str, Change]]] = [
         "paths that lead out": index("path", [*PATHS[:4], "a/../..", ".."]),
     }),
     ("lmdb", {"export": "which is longer than 4095 bytes"}, {"a long path": index("path", "c/" * 20_000 + "d.jpg", 3)}),
+    ("lmdb", {"export": "which has more than 250 folders; nothing was written"}, {
+        "a deep path": index("path", "a/" * 990 + "x.png", 3),
+        "a path that is too deep by one": index("path", "a/" * 251 + "x.png", 3),
+    }),
+    ("lmdb", {}, {"a path that is as deep as can be": index("path", "a/" * 250 + "x.png", 3)}),
     ("lmdb", {"export": "^export: cannot write .*/exported/c{300}: File name too long$"}, {
         "a long name": index("path", f"{'c' * 300}/c.jpg", 3),
     }),
@@ -346,6 +351,10 @@ TABLE: list[tuple[str, dict[str, str], dict[str, Change]]] = [
                 "fetch": "'.*' is no name of an image; nothing was written for it"}, {
         f"an image at {name!r}": index("file", name, 3)
         for name in ("/etc/passwd", "../raw/class-0/0.png", "", "a\0b", "class-0/../..", ".")
+    }),
+    ("folder", {"open": "is a folder", "verify": "cannot be read: No such file",
+                "fetch": "'.*' is no name of an image; nothing was written for it"}, {
+        "a deep image": index("file", "a/" * 990 + "x.png", 3),
     }),
     ("folder", {"open": "is a folder", "verify": r"^(manifest|\.presize)\.json: (is not what was stored|cannot be)",
                 "fetch": "'.*' is no name of an image; nothing was written for it"}, {

@@ -136,6 +136,7 @@ class Proxy:
         most: bytes of answers for each connection from now on; None for all.
         most_asked: bytes of requests for each connection from now on; None for all.
         left_out: the name of a header that it leaves out of requests.
+        damage: what it makes of the bytes of answers.
         cut: connections that it has ended.
         asked: the paths that were asked for, in order.
         put: the paths to which something was written, in order.
@@ -146,6 +147,7 @@ class Proxy:
         self._to, self.most, self.cut = port, most, 0
         self.most_asked: int | None = None
         self.left_out = ""
+        self.damage: Callable[[bytes], bytes] = bytes
         self.asked: list[str] = []
         self.put: list[str] = []
         self.answered = 0
@@ -195,7 +197,7 @@ class Proxy:
                 if most is not None and passed > most:
                     self.cut += 1
                     break
-                client.sendall(chunk)
+                client.sendall(self.damage(chunk))
                 self.answered += len(chunk)
         self._end(server, client)
 
@@ -211,6 +213,19 @@ class Proxy:
         self._listening.close()
         for thread in self._threads:
             thread.join()
+
+
+def flipping(times: float) -> Callable[[bytes], bytes]:
+    """What damages so many JPEGs on their way, by one byte each."""
+    left = [times]
+
+    def damage(answer: bytes) -> bytes:
+        if not answer.endswith(b"\xff\xd9") or left[0] == 0:
+            return answer
+        left[0] -= 1
+        return answer[:-9] + bytes([answer[-9] ^ 1]) + answer[-8:]
+
+    return damage
 
 
 @contextmanager
