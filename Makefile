@@ -4,7 +4,7 @@
 #   make test-all  all tests, those on random input with EFFORT times as many examples
 #   make test-no-extension   the tests of building and reading with libjpeg-turbo in the place of presize's own decoder
 #   make test-trainers   Lightning and Accelerate, which it installs, train from Loader and make_loader
-#   make test-transforms   what fuse=True takes over of torchvision's and timm's transforms, which it installs apart
+#   make test-transforms   transforms, loaders and readers of torchvision, timm and Albumentations, which it installs apart
 #   make test-engines   builds on clusters of Dask, Ray and Spark, which it installs (Spark needs Java 17), and on which
 #                  workers, schedulers and networks are lost
 #   make torture   builds killed, and refused, at every system call: an hour or two
@@ -47,9 +47,11 @@ test-trainers: $(VENV)/.presize
 # Apart, because torchvision's operators do not fit any torch, and other packages fail when they find it.
 TRANSFORMS = $(abspath $(VENV))/transforms
 test-transforms: $(VENV)/.presize
-	$(PIP) --target $(TRANSFORMS) --upgrade --no-deps torchvision timm
-	$(PIP) --target $(TRANSFORMS) --upgrade huggingface_hub safetensors pyyaml
-	PYTHONPATH=$(TRANSFORMS) $(BIN)/pytest -n 2 tests/datasets/test_fuse.py tests/datasets/reading/test_stored_image.py
+	$(PIP) --target $(TRANSFORMS) --upgrade --no-deps torchvision timm albumentations albucore
+	$(PIP) --target $(TRANSFORMS) --upgrade huggingface_hub safetensors pyyaml pydantic stringzilla simsimd
+	NO_ALBUMENTATIONS_UPDATE=1 PYTHONPATH=$(TRANSFORMS) $(BIN)/pytest -n 2 tests/datasets/test_fuse.py tests/datasets/test_scripts.py \
+		tests/datasets/test_transforms.py tests/datasets/reading/test_stored_image.py \
+		tests/store/test_export_lmdb.py::test_torchvisions_lsun_gives_the_images
 
 test-engines: $(VENV)/.presize
 	$(PIP) ".[dask,ray,spark]"

@@ -164,12 +164,12 @@ def _fused_views(transform: Transform, found: Traced, decode: Decode, data: Data
     """Split the transforms of several views: take over all of each where they are alike, else crops and equal flips."""
     views = [_fused(part, decode, data) for part in found.parts]
     whole = all(view.crop is not None and view.rest is None for view in views)
+    reason = next((view.reason for view in views if view.reason), "")
     if not whole or len({(view.flip, view.normalize, view.decode) for view in views}) > 1:
         views = [_fused(part, decode, data, ("RandomHorizontalFlip",)) for part in found.parts]
         if len({view.flip for view in views}) > 1:
             views = [_fused(part, decode, data, ()) for part in found.parts]
     names = tuple(name for view in views for name in (*view.taken, *view.stays))
-    reason = next((view.reason for view in views if view.reason), "")
     if not all(view.crop is not None and view.decode == views[0].decode for view in views):
         return Fused(None, 0.0, None, transform, decode, (), names, reason or "its views are of different kinds")
     rests = tuple(view.rest for view in views)

@@ -413,6 +413,17 @@ def test_tables_of_coco_voc_and_yolo_have_every_box(place: Path) -> None:
 
 
 @pytest.mark.slow
+def test_yolos_trainers_get_images_and_labels(place: Path, tmp_path: Path) -> None:
+    shutil.copytree(place / "OUT-YOLO", tmp_path / "OUT-YOLO")
+    (program,) = (block for block in blocks(ROOT / "docs" / "derive.md", "python") if "OUT-YOLO" in block)
+    (tmp_path / "program.py").write_text(program)
+    run(RUN_PROGRAMS, ["program.py"], tmp_path)
+    images, labels = (sorted((tmp_path / "FOR_YOLO" / name).rglob("*.*")) for name in ("images", "labels"))
+    assert [image.relative_to(tmp_path / "FOR_YOLO" / "images").as_posix() for image in images] == ["a/1.jpg"]
+    assert [label.read_text() for label in labels] == ["2 0.500000 0.500000 0.400000 0.200000\n"]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("page", "number"),
     [(page, i) for page in PAGES for i, block in enumerate(blocks(page, "python")) if needed(block)],

@@ -46,6 +46,8 @@ STORED: dict[str, dict[str, str]] = {
         "webdataset-256": "WebDataset",
         "streaming-256": "MosaicML Streaming",
         "litdata-256": "LitData",
+        "slipstream-256": "slipstream",
+        "slipstream-planes-256": "slipstream, 4:2:0 planes of them",
     },
     "512 px JPEG": {
         "decode-512": "decode in full, nothing else",
@@ -107,6 +109,7 @@ class Variant:
 def variants(options: argparse.Namespace) -> dict[str, Variant]:
     here, ffcv, peers = Path(sys.executable), options.ffcv_python, options.peers_python
     streaming, litdata = options.streaming_python or peers, options.litdata_python or peers
+    slipstream = options.slipstream_python
     found = {"loader-threads-256": presize("256", "loader", "--mode", "threads")}
     for name in _BUILDS:
         found[f"loader-{name}"] = presize(name, "loader")
@@ -126,6 +129,10 @@ def variants(options: argparse.Namespace) -> dict[str, Variant]:
         "webdataset-256": Variant("webdataset_read.py", peers, "256", store="webdataset", slow=True),
         "streaming-256": Variant("streaming_read.py", streaming, "256", store="streaming", slow=True),
         "litdata-256": Variant("litdata_read.py", litdata, "256", store="litdata", slow=True),
+        "slipstream-256": Variant("slipstream_read.py", slipstream, "256", store="slipstream"),
+        "slipstream-planes-256": Variant(
+            "slipstream_read.py", slipstream, "256", store="slipstream-planes", more=("--stored", "yuv420")
+        ),
     }
 
 
@@ -251,6 +258,7 @@ def main() -> None:
     arguments.add_argument("--peers-python", type=Path, help="of the one with torchvision, WebDataset and the like")
     arguments.add_argument("--streaming-python", type=Path, help="of the one with MosaicML Streaming, if another")
     arguments.add_argument("--litdata-python", type=Path, help="of the one with LitData, if another")
+    arguments.add_argument("--slipstream-python", type=Path, help="of the one with slipstream")
     arguments.add_argument("--keep", action="store_true", help="use what an earlier run made below --work")
     arguments.add_argument("--images", type=int, default=10_000)
     arguments.add_argument("--batch", type=int, default=128)

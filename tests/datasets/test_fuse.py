@@ -451,6 +451,12 @@ def test_the_crops_of_several_views_are_taken_over(transform: Any, sizes: list[i
     assert len(plain) == len(sizes) and len(dataset[0][0]) == len(sizes)
 
 
+def test_the_reason_names_the_step_of_the_views_that_is_left() -> None:
+    assert fuse(TwoCrops(jittered(32))).reason == "presize does not take over ColorJitter"
+    views = v1.Compose([v1.CenterCrop(9), v1.ToTensor()]), v1.Compose([v1.CenterCrop(9), v1.PILToTensor()])
+    assert fuse(MultiCrop(*views)).reason == "its views differ in what follows their crops"
+
+
 def test_views_have_the_pixels_of_their_boxes(stored: Path) -> None:
     each = v1.Compose([v1.CenterCrop(64), v1.RandomHorizontalFlip(1.0), v1.PILToTensor()])
     at = v1.Compose([v1.Resize(70), v1.CenterCrop(48), v1.RandomHorizontalFlip(1.0), v1.RandomInvert(1.0)])

@@ -1,8 +1,9 @@
 """Exported LMDBs hold the stored bytes at the keys that other programs ask for, and come back by build --keys.
 
-Readers here do what those do: LmdbDataset of clovaai/deep-text-recognition-benchmark (e2117f2), paired_paths_from_lmdb
-and LmdbBackend of BasicSR (8d56e3a) and of MMEngine (3b46a49), LSUNClass of torchvision (0773175). The projects
-themselves are not run.
+Readers here do what those do: LmdbDataset of clovaai/deep-text-recognition-benchmark (e2117f2) and of baudm/parseq
+(1902db0), paired_paths_from_lmdb and LmdbBackend of BasicSR (8d56e3a) and of MMEngine (2543429). The projects' own
+classes were run once, by hand, on such exports of 300 images, and gave their pixels and labels. torchvision's LSUN is
+run where it is installed.
 """
 
 from __future__ import annotations
@@ -22,11 +23,13 @@ from captioned import captioned
 from commands import Ran
 from pictures import smooth_image
 from presize.builder.run import build_dataset
+from presize.datasets import LMDBDataset
 from presize.errors import BuildError, DatasetError, OptionError
 from presize.options import KEEP, BuildOptions, ImageOptions, SourceOptions
 from presize.store.dataset import Dataset
 from presize.store.export import export_dataset
 from tampering import flip_record
+from torchvisions import torchvision_or_skip
 
 COUNT = 300
 """More than are read at once."""
@@ -102,6 +105,19 @@ def test_basicsr_reads_each_name_of_meta_info(texts: Path, tmp_path: Path) -> No
 def test_lsun_reads_every_key(texts: Path, tmp_path: Path) -> None:
     records = export(texts, tmp_path / "there", "lsun")
     assert records == dict(zip((f"words/{i:03}.png".encode() for i in range(COUNT)), values(texts), strict=True))
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # of the list of keys, which it does not close
+def test_torchvisions_lsun_gives_the_images(texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torchvision_or_skip()
+    from torchvision.datasets import LSUN
+
+    export_dataset(texts, tmp_path / "bedroom_train_lmdb", layout="lmdb", keys="lsun")
+    monkeypatch.chdir(tmp_path)  # where it leaves a list of keys
+    found = LSUN(str(tmp_path), classes=["bedroom_train"])
+    expected = [image for image, _ in LMDBDataset(texts, target="path")]  # in the order of their paths
+    assert [image.tobytes() for image, _ in found] == [image.tobytes() for image in expected]
+    found.dbs[0].env.close()
 
 
 @pytest.mark.parametrize("keys", ["text-recognition", "basicsr", "lsun", "image-{:09d}"])
