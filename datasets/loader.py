@@ -84,7 +84,8 @@ class Loader:
             (presize.datasets.reading.order.Order), such as ShardShuffled for a dataset larger than memory, or Weighted.
         sampler: in place of shuffle, any sampler of indices with a length, or a list of them, such as torch's
             WeightedRandomSampler and DistributedSampler: read in its order, an index that comes twice with two crops.
-            It shares an epoch over ranks itself, and an epoch that is left in its middle cannot be resumed.
+            It shares an epoch over ranks itself, and an epoch that is left in its middle cannot be resumed. The
+            attribute `sampler` is an EpochSampler, which passes set_epoch() and the sampler's attributes on.
         seed: of the order and the crops. None is the seed of the order, if it has one, or else draws one from torch's
             generator when the first epoch begins, and is 0 with several ranks (presize.datasets.EpochSampler).
         num_workers: how many read in parallel; None uses every core this process may use, 0 reads in the caller's
@@ -178,7 +179,6 @@ class Loader:
             last=last,
             fingerprint=partial(samples_crc32, dataset),
         )
-        self._given: Any = sampler
         self.batch_sampler = torch.utils.data.BatchSampler(self.sampler, batch_size, drop_last)  # for trainers
         self._images_as: _ImagesAs = (crop, flip, normalize, dtype)
         self._pool: WorkerPool | None = None
@@ -276,8 +276,6 @@ class Loader:
         running = self._running = object()
         try:
             epoch, start = self.sampler.begin()
-            if isinstance(self.sampler.order, Given):
-                self.sampler.order.draw(*_rank())
             schedule = gatherable(self.sampler.schedule, start)
             self._delivered, count = 0, schedule.batch_count(start)
             reading = closing(self._on_device(self._read(schedule, epoch, start)))
@@ -318,8 +316,6 @@ class Loader:
         """Make `epoch` the next to be read; without this, epochs follow one another. Not during an epoch."""
         self._check_idle()
         self.sampler.set_epoch(epoch)
-        if hasattr(self._given, "set_epoch"):
-            self._given.set_epoch(epoch)
         self._delivered = 0
 
     def state_dict(self) -> dict[str, int]:
@@ -338,7 +334,7 @@ class Loader:
             OptionError: the state is of another order.
         """
         self._check_idle()
-        if self._given is not None and state.get("consumed"):
+        if isinstance(self.sampler.order, Given) and state.get("consumed"):
             raise OptionError("state: an epoch of a sampler cannot be resumed in its middle; give an order as shuffle=")
         self.sampler.load_state_dict(state)
         self._resumed_crop = state.get("crop")
@@ -477,13 +473,6 @@ def _check_sampler(sampler: object, shuffle: object, rank: int | None, ranks: in
         raise OptionError("sampler: expected it without shuffle; leave one of the two out")
     if (rank, ranks) != (None, None):
         raise OptionError("rank: a sampler shares an epoch over ranks itself; give a DistributedSampler, or shuffle=")
-
-
-def _rank() -> tuple[int, int]:
-    """This process's rank, and how many there are."""
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return torch.distributed.get_rank(), torch.distributed.get_world_size()
-    return 0, 1
 
 
 def _crc32(crop: object) -> int:
