@@ -56,7 +56,7 @@ DATASET: dict[str, Any] = {
     "find_classes": len, "make_dataset": len,
 }  # fmt: skip
 LOADER: dict[str, Any] = {
-    "dataset": None, "batch_size": 2, "flip": 0.1, "shuffle": True, "seed": 5,
+    "dataset": None, "batch_size": 2, "flip": 0.1, "transform": len, "shuffle": True, "seed": 5,
     "mode": "threads", "last": "keep", "device": "cuda",
     "normalize": ((0.0,), (1.0,)), "dtype": torch.float16, "on_error": "skip", "rank": 1,
     "ranks": 2, "num_workers": 3, "drop_last": True, "sampler": [0], "batch_sampler": [[0]],
