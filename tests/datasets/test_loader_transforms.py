@@ -21,7 +21,7 @@ from presize.datasets import CenterCrop as Crop
 from presize.datasets import LMDBDataset, Loader, RandomResizedCrop, collate, fuse
 from presize.errors import DatasetError, OptionError
 from presize.options import BuildOptions, Companion, ImageOptions, Size
-from torchvision_like import CenterCrop, Compose, Normalize, RandomHorizontalFlip, ToTensor
+from torchvision_like import CenterCrop, Compose, Normalize, RandomHorizontalFlip, ToTensor, noisy
 
 HOW: dict[str, dict[str, Any]] = {
     "this thread": {"num_workers": 0},
@@ -53,12 +53,6 @@ def from_array(image: Any) -> torch.Tensor:
 def from_tensor(image: Any) -> torch.Tensor:
     assert image.dtype == torch.uint8 and image.shape == (3, 24, 24)
     return image.flip(0)
-
-
-def noisy(image: Image.Image) -> torch.Tensor:
-    """Draws from each of the generators that libraries of transforms use."""
-    drawn = [torch.rand(()).item(), torch.randn(()).item(), np.random.random(), random.random(), random.gauss(0, 1)]
-    return torch.tensor([*drawn, np.asarray(image).sum()], dtype=torch.float64)
 
 
 def same(ours: Any, theirs: Any) -> None:
