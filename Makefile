@@ -3,7 +3,7 @@
 #   make test      the tests without those marked slow, in less than five minutes on two cores
 #   make test-all  all tests, those on random input with EFFORT times as many examples
 #   make test-no-extension   the tests of building and reading with libjpeg-turbo in the place of presize's own decoder
-#   make test-trainers   Lightning and Accelerate, which it installs, train from Loader and make_loader
+#   make test-trainers   Lightning, Accelerate and Transformers, which it installs, train from Loader and make_loader
 #   make test-transforms   transforms, loaders and readers of torchvision, timm and Albumentations, which it installs apart
 #   make test-engines   builds on clusters of Dask, Ray and Spark, which it installs (Spark needs Java 17), and on which
 #                  workers, schedulers and networks are lost

@@ -19,7 +19,14 @@ from presize.datasets.collate import AsList, SampleList, Views, collate_targets
 from presize.datasets.columns import FlipPairs, Records, Shown
 from presize.datasets.crops import Crop, CropGeometry, Crops
 from presize.datasets.fuse import Fused
-from presize.datasets.read_only import ClassNumbers, Samples, check_hooks, hooks_instead, read_only
+from presize.datasets.read_only import (
+    ClassNumbers,
+    ImageFolderNames,
+    Samples,
+    check_hooks,
+    hooks_instead,
+    read_only,
+)
 from presize.datasets.reading.batch import send_without_descriptors
 from presize.datasets.reading.order import Numbers, sample_numbers
 from presize.datasets.reading.outputs import Decode, check_decode, check_pil
@@ -43,12 +50,13 @@ _HOOKS = hooks_instead(_SUBSET)
     transform="",
     target_transform="",
     transforms="assign transform and target_transform",
+    options="",
     **dict.fromkeys(("data", "imgs", "samples"), f"use {_SUBSET}, or make another LMDBDataset"),
     **dict.fromkeys(("classes", "class_to_idx", "targets"), "use target_transform, or another column of the index"),
     **dict.fromkeys(("normalize", "fused"), "it comes from the transform"),
     **_HOOKS,
 )
-class LMDBDataset(torch.utils.data.Dataset[Any]):
+class LMDBDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
     """The dataset that ``presize build SRC root`` made, sample for sample what ImageFolder(SRC) gives.
 
     Works in DataLoader workers of every start method: only the path and these arguments are pickled, forked workers
@@ -93,6 +101,7 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
             and for the next run; None for ``~/.cache``.
         cache_bytes: that all shards in `cache_dir` may take, None for any number. Those used longest ago are removed.
             A larger dataset can be read shard by shard, with shuffle=ShardShuffled.
+        options: ImageFolder's loader, is_valid_file and allow_empty, which are refused unless they change nothing.
 
     Raises:
         RemoteError: the URL cannot be read; here, or where a shard is fetched.
@@ -123,8 +132,9 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         tv_tensors: bool = False,
         cache_dir: str | os.PathLike[str] | None = None,
         cache_bytes: int | None = None,
+        **options: Any,
     ) -> None:
-        check_hooks(self, LMDBDataset, _HOOKS)
+        check_hooks(self, LMDBDataset, _HOOKS, options)
         check_decode(decode, is_cropped=crop is not None or bool(flip))
         if preload is not None:
             check_choice("preload", preload, Preload)

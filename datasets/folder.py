@@ -14,7 +14,14 @@ import pyarrow as pa
 import torch.utils.data
 
 from presize.codecs.decode import decode as decode_image
-from presize.datasets.read_only import ClassNumbers, Samples, check_hooks, hooks_instead, read_only
+from presize.datasets.read_only import (
+    ClassNumbers,
+    ImageFolderNames,
+    Samples,
+    check_hooks,
+    hooks_instead,
+    read_only,
+)
 from presize.datasets.reading.outputs import Decode, check_decode, to_output
 from presize.errors import ImageError
 from presize.system.files import expanded
@@ -28,11 +35,12 @@ _HOOKS = hooks_instead(_SUBSET)
     transform="",
     target_transform="",
     transforms="assign transform and target_transform",
+    options="",
     **dict.fromkeys(("imgs", "samples"), f"use {_SUBSET}"),
     **dict.fromkeys(("classes", "class_to_idx", "targets"), "use target_transform"),
     **_HOOKS,
 )
-class FolderDataset(torch.utils.data.Dataset[Any]):
+class FolderDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
     """The images under `root` in ImageFolder's order, each decoded when it is read.
 
     The list of files is in Arrow memory, without a Python object for each file. Safe across threads and in DataLoader
@@ -42,7 +50,7 @@ class FolderDataset(torch.utils.data.Dataset[Any]):
         root: a folder of class folders, or of images (then without targets). Its images are those that a build would
             store: files with the suffix of an image format, as in ImageFolder, and files of any other name whose
             content is an image. Pixels are upright RGB, from the decoders that builds use.
-        transform, target_transform, decode: as in LMDBDataset. The first two can be assigned later.
+        transform, target_transform, decode, options: as in LMDBDataset. The first two can be assigned later.
 
     Raises:
         SourceError: there are no images.
@@ -55,8 +63,9 @@ class FolderDataset(torch.utils.data.Dataset[Any]):
         target_transform: Callable[[Any], Any] | None = None,
         *,
         decode: Decode = "pil",
+        **options: Any,
     ) -> None:
-        check_hooks(self, FolderDataset, _HOOKS)
+        check_hooks(self, FolderDataset, _HOOKS, options)
         check_decode(decode)
         self.root = expanded(root)
         self.transform = transform

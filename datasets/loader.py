@@ -6,7 +6,7 @@ import copy
 import os
 import zlib
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from multiprocessing.context import BaseContext
@@ -15,13 +15,14 @@ from typing import Any, Literal
 import torch
 
 from presize.datasets.accelerate import gatherable, seen_by_accelerate
-from presize.datasets.collate import Images, collate
+from presize.datasets.collate import collate
 from presize.datasets.crops import Crop, Crops
 from presize.datasets.dataset import LMDBDataset
-from presize.datasets.read_only import read_only
+from presize.datasets.read_only import check_options, read_only
 from presize.datasets.reading.batch import Batch
 from presize.datasets.reading.batch_reader import BatchReader
 from presize.datasets.reading.order import Given, Last, Order, Schedule, choose_order, with_seed
+from presize.datasets.reading.outputs import check_decode
 from presize.datasets.reading.shard_shuffle import ShardShuffled
 from presize.datasets.reading.slots import HELD_BY_CALLER, FreeSlots, SharedSlots
 from presize.datasets.reading.transfer import (
@@ -33,11 +34,13 @@ from presize.datasets.reading.transfer import (
     pin,
     to_device,
 )
+from presize.datasets.reading.transformed_reader import TransformedReader
 from presize.datasets.reading.workers import (
     TIMEOUT_S,
     Answer,
     BatchRequest,
     Mode,
+    Reader,
     WorkerPool,
     read,
     start_method,
@@ -45,6 +48,7 @@ from presize.datasets.reading.workers import (
 )
 from presize.datasets.sampler import EpochSampler, warn_of_no_batch
 from presize.datasets.subsets import as_lmdb_dataset, is_changed, samples_crc32, transforms_of
+from presize.datasets.traced import EachView
 from presize.errors import LoaderError, OptionError
 from presize.options import check_above_0, check_choice, check_range
 
@@ -62,7 +66,7 @@ class Loader:
 
     images: uint8 (B, channels, height, width) in channels-last memory, on `device`, or uint16 of a dataset of 16 bits;
     with `normalize` of `dtype`. With several crops a tuple of these, one for each view; with
-    companions a tuple of the images and those of each.
+    companions a tuple of the images and those of each. With a transform its results, stacked.
     targets: int64 (B,), or what torch's default collate makes of other columns; without targets images come alone.
 
     A batch that the caller keeps never changes: its memory is reused only when nothing in this process refers to it any
@@ -75,17 +79,23 @@ class Loader:
     option for say what holds for it, such as `collate_fn`.
 
     Args:
-        dataset: an LMDBDataset without a transform, or with one that fuse=True took over as a whole; or a Subset or
-            ConcatDataset of such.
+        dataset: an LMDBDataset, or a Subset or ConcatDataset of such.
         batch_size: samples in a batch, from 1.
         crop: which part of each image to take, or several for as many views of it; the dataset's own when None. May be
             assigned, for the epochs that begin after that, which starts workers anew.
         flip: the probability of mirroring an image, from 0 to 1; the dataset's own when None.
+        transform: called in the workers with each image, after crop, flip and normalize; the dataset's own when None:
+            of one with fuse=True, what it does not take over. It gets what LMDBDataset(decode=) says, a PIL image
+            by default, and with `normalize` a tensor. Its results are tensors, arrays, PIL images and numbers, also in
+            lists, tuples and dicts, and have one shape. torch's, NumPy's and Python's generators are seeded for each
+            visit of a sample, so that results are the same for any number of workers; but not with mode="threads",
+            where all threads draw from those of the process. Workers keep the copy that they begin with.
         shuffle: True draws a new order each epoch, the same for any number of workers. Or an order
             (presize.datasets.reading.order.Order), such as ShardShuffled for a dataset larger than memory, or Weighted.
         sampler: in place of shuffle, any sampler of indices with a length, or a list of them, such as torch's
             WeightedRandomSampler and DistributedSampler: read in its order, an index that comes twice with two crops.
-            It shares an epoch over ranks itself, and an epoch that is left in its middle cannot be resumed.
+            It shares an epoch over ranks itself, and an epoch that is left in its middle cannot be resumed. The
+            attribute `sampler` is an EpochSampler, which passes set_epoch() and the sampler's attributes on.
         seed: of the order and the crops. None is the seed of the order, if it has one, or else draws one from torch's
             generator when the first epoch begins, and is 0 with several ranks (presize.datasets.EpochSampler).
         num_workers: how many read in parallel; None uses every core this process may use, 0 reads in the caller's
@@ -99,8 +109,8 @@ class Loader:
             with several ranks.
         device: where batches go. On CUDA they are copied from pinned memory, on a stream of their own, during the
             step before.
-        normalize: (mean, std) of each channel in units of 0 to 1, as in torchvision; applied on `device`, on the CPU by
-            the workers. None for what fuse=True took over from the dataset's transform, if anything.
+        normalize: (mean, std) of each channel in units of 0 to 1, as in torchvision; applied on `device`, on the CPU or
+            before a transform by the workers. None for what fuse=True took over from the dataset's transform.
         dtype: of normalized batches; float32 when None.
         on_error: "raise" a DatasetError that names the image that cannot be decoded or is too small for the crop, or
             "skip" it: the batch is then shorter, and `skipped` counts the images.
@@ -112,8 +122,8 @@ class Loader:
         options: DataLoader's other options, where they change no batch: pin_memory, persistent_workers, in_order.
 
     Raises:
-        OptionError: an option is out of range, or does not go with another; while iterating, if the dataset has got a
-            transform that would have to be called.
+        OptionError: an option is out of range, or does not go with another; while iterating, if results of the
+            transform cannot be stacked.
         DatasetError: while iterating, for a damaged sample.
         LoaderError: while iterating, when a worker dies, does not answer, or cannot be started.
     """
@@ -130,6 +140,7 @@ class Loader:
         *,
         crop: Crops | None = None,
         flip: float | None = None,
+        transform: Callable[[Any], Any] | None = None,
         shuffle: bool | Order | None = False,
         sampler: Iterable[int] | None = None,
         seed: int | None = None,
@@ -148,8 +159,8 @@ class Loader:
         multiprocessing_context: str | BaseContext | None = None,
         **options: Any,
     ) -> None:
-        self._source = dataset
-        dataset = as_lmdb_dataset(dataset)
+        self._source, self.transform = dataset, transform
+        dataset = self._dataset_of(dataset)
         check_choice("mode", mode, Mode)
         check_choice("on_error", on_error, OnErrorInBatch)
         self.dataset = dataset
@@ -160,7 +171,7 @@ class Loader:
         self.on_error: OnErrorInBatch = on_error
         self.device = as_device(device)
         self.multiprocessing_context = start_method(multiprocessing_context)
-        _check_unused(options)
+        check_options("Loader", options, _OF_DATALOADER)
         if timeout:
             check_above_0("timeout", timeout)
         self.timeout = timeout or 0
@@ -183,7 +194,6 @@ class Loader:
             last=last,
             fingerprint=partial(samples_crc32, dataset),
         )
-        self._given: Any = sampler
         self.batch_sampler = torch.utils.data.BatchSampler(self.sampler, self.batch_size, drop_last)  # for trainers
         self._images_as: _ImagesAs = (crop, flip, normalize, dtype)
         self._pool: WorkerPool | None = None
@@ -216,6 +226,14 @@ class Loader:
         self._reader_for(self.dataset, images_as)
         self._images_as = images_as
 
+    def _dataset_of(self, source: object) -> LMDBDataset:
+        """What is read of `source`, with the transform of this Loader."""
+        dataset = as_lmdb_dataset(source)
+        if self.transform is not None:
+            dataset = dataset._over(dataset.data, dataset._rows)
+            dataset.transform = self.transform
+        return dataset
+
     def _choose_reader(self, dataset: LMDBDataset) -> None:
         """Set what reads images and makes batches of them, for the crop and the transform of `dataset` as they are."""
         self._reader, self._normalize = self._reader_for(dataset, self._images_as)
@@ -226,18 +244,31 @@ class Loader:
     def _reader_for(self, dataset: LMDBDataset, images_as: _ImagesAs) -> tuple[BatchReader, Normalization | None]:
         """What reads batches of `dataset`, and what normalizes them afterwards."""
         crop, flip, normalize, dtype = images_as
-        if dataset._reading.rest is not None:
-            left = "" if dataset.fused is None else f" ({dataset.fused.reason})"
-            raise OptionError(f"dataset: a Loader calls no transform{left}; give crop and flip, or use make_loader")
+        rest, device = dataset._reading.rest, self.device
         if dataset.normalize is not None:
             if normalize is not None:
                 raise OptionError("normalize: the dataset's transform normalizes, and fuse=True took that over")
             normalize = dataset.normalize
         crop, flip = dataset.crop if crop is None else crop, dataset.flip if flip is None else flip
-        reader = BatchReader(dataset.data, crop, flip, companions=dataset._reading.images.companions)
+        try:
+            reader = BatchReader(dataset.data, crop, flip, companions=dataset._reading.images.companions)
+        except OptionError as error:
+            if rest is None or crop is not None:
+                raise
+            left = "" if dataset.fused is None else f" ({dataset.fused.reason})"
+            raise OptionError(
+                f"{error}; a Loader calls the transform with crops{left}: give it crop, or the dataset fuse=True, or "
+                "use make_loader"
+            ) from None
         dataset._targets.check_reader(reader)
-        normalization = normalization_of(reader, normalize, dtype, self.device)
-        if normalization is not None and self.device.type == "cpu":
+        if rest is not None:
+            device = torch.device("cpu")
+            check_decode(dataset.decode, is_cropped=True)
+            if isinstance(rest, EachView) and len(rest.transforms) != reader.views:
+                count = len(rest.transforms)
+                raise OptionError(f"crop: expected one for each of {count} views of the transform, got {reader.views}")
+        normalization = normalization_of(reader, normalize, dtype, device)
+        if normalization is not None and device.type == "cpu":
             return normalization.in_workers(reader), None
         return reader, normalization
 
@@ -248,7 +279,7 @@ class Loader:
         dataset = self.dataset
         if not is_changed(dataset, own):
             if is_changed(self._source, source):
-                dataset = as_lmdb_dataset(self._source)
+                dataset = self._dataset_of(self._source)
             elif self._read_as is self._images_as:
                 return
             if len(dataset) != len(self.dataset):
@@ -282,8 +313,6 @@ class Loader:
         running = self._running = object()
         try:
             epoch, start = self.sampler.begin()
-            if isinstance(self.sampler.order, Given):
-                self.sampler.order.draw(*_rank())
             warn_of_no_batch(self.sampler.schedule)
             schedule = gatherable(self.sampler.schedule, start)
             self._delivered, count = 0, schedule.batch_count(start)
@@ -325,8 +354,6 @@ class Loader:
         """Make `epoch` the next to be read; without this, epochs follow one another. Not during an epoch."""
         self._check_idle()
         self.sampler.set_epoch(epoch)
-        if hasattr(self._given, "set_epoch"):
-            self._given.set_epoch(epoch)
         self._delivered = 0
 
     def state_dict(self) -> dict[str, int]:
@@ -345,7 +372,7 @@ class Loader:
             OptionError: the state is of another order.
         """
         self._check_idle()
-        if self._given is not None and state.get("consumed"):
+        if isinstance(self.sampler.order, Given) and state.get("consumed"):
             raise OptionError("state: an epoch of a sampler cannot be resumed in its middle; give an order as shuffle=")
         self.sampler.load_state_dict(state)
         self._resumed_crop = state.get("crop")
@@ -377,9 +404,11 @@ class Loader:
 
     def _read(self, schedule: Schedule, epoch: int, start: int) -> Generator[tuple[Batch, BatchRequest], None, None]:
         """The batches of an epoch, in order, in slots of shared memory."""
-        order = self.sampler.order
         count = schedule.batch_count(start)
-        slots, pool = self._begin()
+        if not count:
+            return
+        requests = partial(self._request, schedule, epoch, start)
+        slots, pool = self._begin(map(requests, range(count)))
         pending: deque[BatchRequest] = deque()  # in order
         ready: dict[int, Answer] = {}  # by slot
         number = 0
@@ -387,15 +416,13 @@ class Loader:
             if self._slots is not slots:
                 raise LoaderError(_ENDED_EARLY)
             while number < count and slots.may_fill(len(pending)) and (pool.has_room() if pool else not pending):
-                positions = schedule.batch(start, number)
-                samples, keys = self.dataset.records(order.samples(epoch, positions)), order.keys(epoch, positions)
-                request = BatchRequest(slots.free.pop(), samples, order.seed or 0, epoch, keys)
+                request = requests(number)._replace(slot=slots.free.pop())
                 pending.append(request)
                 number += 1
                 if pool is not None:
                     pool.send(request)
                 else:
-                    ready[request.slot] = read(request, self._reader, slots.shared, self.on_error == "skip")
+                    ready[request.slot] = read(request, self._maker, slots.shared, self.on_error == "skip")
             request = pending.popleft()
             while pool is not None and request.slot not in ready:
                 ready.update((answer.slot, answer) for answer in pool.answers())
@@ -403,19 +430,27 @@ class Loader:
             if self._on_batch is not None:
                 self._on_batch(answer)
             if answer.error is not None:
-                raise answer.error
+                answer.raise_error()
             self.skipped += len(answer.skipped)
             request = request.without(answer.skipped)
-            formats, kept = self._reader.formats, len(request.samples)
+            formats, kept = self._maker.formats, len(request.samples)
             yield Batch.over(formats, slots.hand_over(request.slot, kept, busy=len(pending))), request
 
-    def _begin(self) -> tuple[FreeSlots, WorkerPool | None]:
+    def _request(self, schedule: Schedule, epoch: int, start: int, number: int) -> BatchRequest:
+        """A request for a batch of an epoch, without its slot."""
+        order, positions = self.sampler.order, schedule.batch(start, number)
+        samples, keys = self.dataset.records(order.samples(epoch, positions)), order.keys(epoch, positions)
+        return BatchRequest(-1, samples, order.seed or 0, epoch, keys)
+
+    def _begin(self, requests: Iterator[BatchRequest]) -> tuple[FreeSlots, WorkerPool | None]:
+        """Start the workers of an epoch that will have these requests, unless they are there."""
         if self._slots is None:
+            self._maker = self._chosen_maker(requests)
             count = max(1, self.num_workers * self.prefetch_factor) + HELD_BY_CALLER
-            shared = SharedSlots(count, [(self.batch_size, *format.row_shape) for format in self._reader.formats])
+            shared = SharedSlots(count, [(self.batch_size, *format.row_shape) for format in self._maker.formats])
             if self.num_workers:
                 self._pool = WorkerPool(
-                    self._reader,
+                    self._maker,
                     self.num_workers,
                     self.mode,
                     shared,
@@ -429,6 +464,18 @@ class Loader:
                 pin(shared, self.device)
             self._slots = FreeSlots(shared)
         return self._slots, self._pool
+
+    def _chosen_maker(self, requests: Iterator[BatchRequest]) -> Reader:
+        """What makes batches: the reader alone, or with a transform, whose results it learns from the first sample."""
+        reading = self.dataset._reading
+        if reading.rest is None:
+            return self._reader
+        is_float = self._reader.formats[0].dtype.is_floating_point
+        decode = "tensor" if is_float else reading.images.decode
+        is_seeded = self.mode == "processes" or not self.num_workers
+        maker = TransformedReader(self._reader, reading.rest, decode, is_seeded)
+        maker.learn((request[1:] for request in requests), skip=self.on_error == "skip")
+        return maker
 
     def _on_device(self, batches: Generator[tuple[Batch, BatchRequest], None, None]) -> Generator[Any, None, None]:
         with closing(batches):
@@ -446,15 +493,15 @@ class Loader:
                     yield self._batch(images, targets)
                     del images, targets
 
-    def _sent(self, read: tuple[Batch, BatchRequest]) -> tuple[Images, Any]:
+    def _sent(self, read: tuple[Batch, BatchRequest]) -> tuple[Any, Any]:
         """A batch on the device, or on its way to it."""
         batch, (_, samples, seed, epoch, keys) = read
-        images = tuple(tensor.to(self.device, non_blocking=self.device.type == "cuda") for tensor in batch.tensors)
+        images = [tensor.to(self.device, non_blocking=self.device.type == "cuda") for tensor in batch.tensors]
         shown = self.dataset._targets.shown(self._reader, samples, seed, epoch, keys)
         targets = to_device(self.dataset.batch_targets(samples, shown), self.device)
-        return images if self._reader.gives_tuples else images[0], targets
+        return self._maker.structured(images), targets
 
-    def _batch(self, images: Images, targets: Any) -> Any:
+    def _batch(self, images: Any, targets: Any) -> Any:
         if self._normalize is not None:
             images = self._normalize.views(images, self._reader.views)
         return images if targets is None else [images, targets]
@@ -462,19 +509,17 @@ class Loader:
 
 _ORDER = "give an order as shuffle=, such as Weighted or class_balanced; ranks share an epoch by themselves"
 
-_UNUSED: dict[str, tuple[tuple[Any, ...], str]] = {
+_OF_DATALOADER: dict[str, tuple[Sequence[Any] | None, str]] = {
     "batch_sampler": ((None,), f"a Loader takes no batch_sampler; {_ORDER}"),
     "collate_fn": ((None, collate), "a Loader calls none, since it decodes into whole batches; use make_loader"),
     "worker_init_fn": (
         (None,),
-        "a Loader calls none: crops are drawn from seed, and nothing of yours runs in its workers",
+        "a Loader calls none: crops, and the random numbers of a transform, are drawn from seed; leave it out",
     ),
     "generator": ((None,), "a Loader draws from seed=; give that"),
+    **dict.fromkeys(("in_order", "persistent_workers", "pin_memory", "pin_memory_device"), (None, "")),
 }
-"""DataLoader's options that would change batches, each with the values that change nothing, and what to do."""
-
-_WITHOUT_EFFECT = ("in_order", "persistent_workers", "pin_memory", "pin_memory_device")
-"""DataLoader's options that are about speed and memory alone."""
+"""DataLoader's options, for check_options(). The last four are about speed and memory alone."""
 
 
 def _check_sampler(sampler: object, shuffle: object, rank: int | None, ranks: int | None) -> None:
@@ -486,24 +531,5 @@ def _check_sampler(sampler: object, shuffle: object, rank: int | None, ranks: in
         raise OptionError("rank: a sampler shares an epoch over ranks itself; give a DistributedSampler, or shuffle=")
 
 
-def _rank() -> tuple[int, int]:
-    """This process's rank, and how many there are."""
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return torch.distributed.get_rank(), torch.distributed.get_world_size()
-    return 0, 1
-
-
 def _crc32(crop: object) -> int:
     return zlib.crc32(repr(crop).encode())
-
-
-def _check_unused(options: Mapping[str, Any]) -> None:
-    """Raise OptionError for an option of DataLoader that asks for anything else, and TypeError for other names."""
-    for name, value in options.items():
-        if name in _WITHOUT_EFFECT:
-            continue
-        if name not in _UNUSED:
-            raise TypeError(f"Loader() got an unexpected keyword argument {name!r}")
-        harmless, answer = _UNUSED[name]
-        if value not in harmless:
-            raise OptionError(f"{name}: {answer}")

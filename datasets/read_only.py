@@ -1,4 +1,4 @@
-"""Attributes that a finished dataset or loader does not change, assigned or in place: each error says what to do."""
+"""Names of ImageFolder and DataLoader: one that cannot be assigned, given or had is an error that says what to do."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import reprlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol, SupportsIndex, TypeVar
 
 from presize.errors import OptionError
@@ -17,7 +18,7 @@ Sample = tuple[str, Any]
 
 _MISSING = object()
 
-_SET_ANEW = frozenset(("classes", "class_to_idx", "decode", "fused", "imgs", "samples", "targets"))
+_SET_ANEW = frozenset(("classes", "class_to_idx", "decode", "fused", "imgs", "samples", "targets", "transforms"))
 """Attributes that a subclass may set before ``__init__``, which sets them anew as ImageFolder's does."""
 
 
@@ -93,11 +94,89 @@ def hooks_instead(subset: str) -> dict[str, str]:
     }
 
 
-def check_hooks(owner: Any, base: type, instead: Mapping[str, str]) -> None:
-    """Raise OptionError if a subclass has one of ImageFolder's hooks."""
+def check_hooks(owner: Any, base: type, instead: Mapping[str, str], options: Mapping[str, Any]) -> None:
+    """Raise OptionError if a subclass has one of ImageFolder's hooks, or one is among `options`, or allow_empty is."""
+    refused = {name: ((None,), f"{base.__name__} never calls it; {cure}") for name, cure in instead.items()}
+    empty = (), "a class folder without images is a class in any case; leave it out"
+    check_options(base.__name__, options, {**refused, "allow_empty": empty})
     for name, cure in instead.items():
         if callable(getattr(type(owner), name, None)):
             raise OptionError(f"{type(owner).__name__}.{name}: {base.__name__} never calls it; {cure}")
+
+
+def check_options(
+    owner: str, options: Mapping[str, Any], known: Mapping[str, tuple[Sequence[Any] | None, str]]
+) -> None:
+    """Raise OptionError for an option of another library's class that would change something.
+
+    Args:
+        owner: the class that was given `options`.
+        known: for each option the values that change nothing, None for any, and what to do instead of others.
+
+    Raises:
+        TypeError: an option is not among `known`.
+    """
+    for name, value in options.items():
+        if name not in known:
+            raise TypeError(f"{owner}() got an unexpected keyword argument {name!r}")
+        harmless, instead = known[name]
+        if harmless is not None and value not in harmless:
+            raise OptionError(f"{name}: {instead}")
+
+
+class Absent:
+    """An attribute of ImageFolder's that a dataset does not have: an AttributeError, so that hasattr() is False. An
+    object or a subclass may have one of its own.
+
+    Args:
+        instead: what to use, for the message.
+    """
+
+    def __init__(self, instead: str) -> None:
+        self._instead = instead
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: object, owner: type) -> NoReturn:
+        raise AttributeError(f"{owner.__name__} has no {self._name}: {self._instead}")
+
+
+@dataclass(frozen=True)
+class StandardTransform:
+    """``transforms``: the transforms of an image and of its target as one, called with both, as torchvision's."""
+
+    transform: Callable[[Any], Any] | None
+    target_transform: Callable[[Any], Any] | None
+
+    def __call__(self, image: Any, target: Any) -> tuple[Any, Any]:
+        return (
+            image if self.transform is None else self.transform(image),
+            target if self.target_transform is None else self.target_transform(target),
+        )
+
+
+class ImageFolderNames:
+    """What scripts ask of an ImageFolder beside its samples and classes."""
+
+    loader = Absent("presize decodes, by number and not by path; use dataset[i]")
+    extensions = Absent("an image may have any name; dataset.samples has the paths")
+    find_classes = Absent("use dataset.classes and dataset.class_to_idx")
+    make_dataset = Absent("use dataset.samples")
+
+    @property
+    def transforms(self) -> StandardTransform | None:
+        """`transform` and `target_transform` as one; None without either."""
+        owner: Any = self
+        if owner.transform is None and owner.target_transform is None:
+            return None
+        return StandardTransform(owner.transform, owner.target_transform)
+
+    def get_labels(self) -> list[Any]:
+        """Return `targets` as a list, for torchsampler's ImbalancedDatasetSampler."""
+        owner: Any = self
+        labels: list[Any] = owner.targets.tolist()
+        return labels
 
 
 def _refuse(self: Any, *_: object, **__: object) -> NoReturn:

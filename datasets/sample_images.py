@@ -20,7 +20,7 @@ from presize.datasets.fuse import Fused, Transform, fuse
 from presize.datasets.joined import JoinedData
 from presize.datasets.reading.batch import new_batch, rows_of
 from presize.datasets.reading.batch_reader import BatchReader
-from presize.datasets.reading.outputs import Decode, to_output
+from presize.datasets.reading.outputs import Decode, images_of, to_output
 from presize.datasets.reading.stored_image import StoredImage, StoredJpeg
 from presize.datasets.reading.transfer import Normalization, Normalize
 from presize.store.dataset import Dataset
@@ -139,12 +139,7 @@ class SampleImages:
 
     def _images(self, batch: torch.Tensor, whole: bool) -> Sequence[Any]:
         """The images of a batch in the form of this dataset."""
-        if self.decode == "tensor":
-            return rows_of(batch) if whole else batch.unbind()
-        pixels = (batch.permute(0, 2, 3, 1) if batch.ndim == 4 else batch).numpy()
-        squeezed = pixels[:, :, :, 0] if pixels.shape[3:] == (1,) else pixels
-        # An image keeps its pixels, and with a view it would keep those of the whole batch.
-        return [to_output(image.copy() if self.decode == "pil" else image, self.decode) for image in squeezed]
+        return rows_of(batch) if whole and self.decode == "tensor" else images_of(batch, self.decode)
 
 
 class TransformedImages(NamedTuple):

@@ -15,7 +15,7 @@ import torch.distributed
 import torch.utils.data
 
 from presize.datasets.read_only import read_only
-from presize.datasets.reading.order import MOST_SEED, Last, Order, Schedule, check_last, with_seed
+from presize.datasets.reading.order import MOST_SEED, Given, Last, Order, Schedule, check_last, with_seed
 from presize.datasets.reading.shard_shuffle import ShardShuffled
 from presize.errors import OptionError, warn
 from presize.formatting import plural
@@ -129,20 +129,33 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
         self._begun = False
         self._is_finished = True
 
+    def __getattr__(self, name: str) -> Any:
+        """Only called for missing attributes: of a sampler that a Loader was given, such as `weights`."""
+        order = vars(self).get("_order")
+        if isinstance(order, Given) and not name.startswith("_"):
+            return getattr(order.sampler, name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        order = vars(self).get("_order")
+        if isinstance(order, Given) and not hasattr(type(self), name) and hasattr(order.sampler, name):
+            setattr(order.sampler, name, value)
+        else:
+            super().__setattr__(name, value)
+
     def _shared(self) -> Schedule:
         """The schedule of this rank as things are: trainers initialize torch.distributed after loaders are made."""
         rank, ranks, last = self._share
-        if ranks is None:
-            ranks = torch.distributed.get_world_size() if _distributed() else 1
-        if rank is None:
-            rank = torch.distributed.get_rank() if _distributed() else 0
+        own_rank, own_ranks = _rank()
+        ranks = own_ranks if ranks is None else ranks
+        rank = own_rank if rank is None else rank
         if last is None:
             last = "keep" if ranks == 1 else "pad"
         return replace(self._schedule, ranks=ranks, rank=rank, last=last)
 
     def _choose_seed(self) -> None:
         """Give the order a seed if it has none. Replace one that was drawn before there were several ranks."""
-        ranks = max(self._shared().ranks, torch.distributed.get_world_size() if _distributed() else 1)
+        ranks = max(self._shared().ranks, _rank()[1])
         if self.order.seed is None or (self._seed_is_drawn and ranks > 1):
             self._seed_is_drawn = ranks == 1
             drawn = int(torch.randint(2**62, (), device="cpu")) if ranks == 1 else 0
@@ -208,9 +221,10 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
         schedule = self._shared()
         self._check_ranks(schedule)
         self._choose_seed()
-        if self._begun:
-            self._epoch, self._start = self._epoch + 1, 0
-        self._schedule, self._begun = schedule, True
+        epoch, start = (self._epoch + 1, 0) if self._begun else (self._epoch, self._start)
+        if isinstance(self.order, Given):
+            epoch = self.order.draw(epoch, *_rank())
+        self._epoch, self._start, self._schedule, self._begun = epoch, start, schedule, True
         if isinstance(self.order, ShardShuffled):
             self.order.data.fetch_ahead(self.order.groups_ahead(self._epoch, self._start, schedule.rank))
         return self._epoch, self._start
@@ -220,6 +234,8 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
         epoch = check_range("epoch", epoch, 0, MOST_SEED)
         if self._begun or epoch != self._epoch:
             self._epoch, self._start, self._begun = epoch, 0, False
+        if isinstance(self.order, Given):
+            self.order.set_epoch(epoch)
 
     def state_dict(self, consumed: int | None = None) -> dict[str, int]:
         """The position of training as a few integers, equal on all ranks.
@@ -291,6 +307,8 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
         if not self._seed_is_given:
             self._order, self._seed_is_drawn = order, False
         self._epoch, self._start, self._begun = int(state["epoch"]), int(state["consumed"]), False
+        if isinstance(self.order, Given):
+            self.order.set_epoch(self._epoch)
 
     def _identity(self, order: Order) -> dict[str, int]:
         """What must be equal in a state and in the order that loads it."""
@@ -322,3 +340,8 @@ def warn_of_no_batch(schedule: Schedule) -> None:
 
 def _distributed() -> bool:
     return torch.distributed.is_available() and torch.distributed.is_initialized()
+
+
+def _rank() -> tuple[int, int]:
+    """This process's rank, and how many there are."""
+    return (torch.distributed.get_rank(), torch.distributed.get_world_size()) if _distributed() else (0, 1)

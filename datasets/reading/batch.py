@@ -58,6 +58,37 @@ class ImageFormat(NamedTuple):
         return values.permute(0, 3, 1, 2) if self.has_channels else values[:, :, :, 0]
 
 
+class TensorFormat(NamedTuple):
+    """The form of a tensor that a transform gives of each sample.
+
+    Attributes:
+        shape: of one.
+        dtype: of its numbers.
+        channels_last: whether an image (channels, height, width) lies in memory as (height, width, channels).
+    """
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    channels_last: bool
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> TensorFormat:
+        """Return that of `tensor`, with an image's order in memory."""
+        channels_last = tensor.ndim == 3 and not tensor.is_contiguous() and tensor.permute(1, 2, 0).is_contiguous()
+        return cls(tuple(tensor.shape), tensor.dtype, channels_last)
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        """The shape of a tensor as bytes, in their order in memory."""
+        *outer, inner = (*self.shape[1:], self.shape[0]) if self.channels_last else self.shape or (1,)
+        return *outer, inner * self.dtype.itemsize
+
+    def tensor(self, rows: Rows) -> torch.Tensor:
+        """Return `rows`, (B, *row_shape), as a tensor (B, *shape) over the same memory."""
+        values = torch.from_numpy(rows).view(self.dtype)
+        return values.permute(0, 3, 1, 2) if self.channels_last else values.reshape(len(rows), *self.shape)
+
+
 class Batch(NamedTuple):
     """The images of many samples.
 
@@ -70,7 +101,7 @@ class Batch(NamedTuple):
     tensors: tuple[torch.Tensor, ...]
 
     @classmethod
-    def over(cls, formats: Sequence[ImageFormat], rows: list[Rows]) -> Batch:
+    def over(cls, formats: Sequence[ImageFormat | TensorFormat], rows: list[Rows]) -> Batch:
         """Return the batch that lies in `rows`."""
         return cls(rows, tuple(format.tensor(array) for format, array in zip(formats, rows, strict=True)))
 

@@ -160,6 +160,10 @@ class BatchReader:
         """Whether samples and batches hold tuples of images: of several views, or of an image and its companions."""
         return self.has_views or bool(self.companions)
 
+    def structured(self, tensors: Sequence[torch.Tensor]) -> Any:
+        """The tensors of a batch as callers get them: a tuple of several, or the only one."""
+        return tuple(tensors) if self.gives_tuples else tensors[0]
+
     def _size(self) -> tuple[int, int]:
         heights, widths = self.data.numbers("height"), self.data.numbers("width")
         if len(heights) == 0 or heights.min() != heights.max() or widths.min() != widths.max():

@@ -7,6 +7,7 @@ before it. So it is the same for any number of workers, and an epoch is resumed 
 from __future__ import annotations
 
 import copy
+import operator
 import zlib
 from dataclasses import InitVar, dataclass, field
 from itertools import islice
@@ -145,6 +146,9 @@ class Weighted:
 class Given:
     """The samples that a sampler of indices gives, in its order. draw() asks it for those of an epoch, 8 bytes each.
 
+    Epochs are the sampler's own where it counts them, as a DistributedSampler does: set_epoch() sets both, and one that
+    the caller has set at the sampler is noticed.
+
     Attributes:
         sampler: indices from -population to population - 1, one or more times each; it has a length.
         population: samples in the dataset.
@@ -161,16 +165,38 @@ class Given:
         self._length = len(self.sampler)
         self._drawn: Numbers = np.empty(0, np.int64)
         self._rank = 0, 1
+        self._seen = self._own_epoch()
 
     def __len__(self) -> int:
         return self._length
 
-    def draw(self, rank: int, ranks: int) -> None:
-        """Ask the sampler for an epoch. Crops differ between `ranks`, which may read the same samples."""
-        indices = [int(index) for index in islice(self.sampler, self._length + 1)]
+    def _own_epoch(self) -> int | None:
+        epoch = getattr(self.sampler, "epoch", None)
+        return epoch if isinstance(epoch, int) and epoch >= 0 else None
+
+    def set_epoch(self, epoch: int) -> None:
+        """Pass on which epoch comes next, to a sampler that wants to know."""
+        if hasattr(self.sampler, "set_epoch"):
+            self.sampler.set_epoch(epoch)
+        self._seen = self._own_epoch()
+
+    def draw(self, epoch: int, rank: int, ranks: int) -> int:
+        """Ask the sampler for the indices of an epoch. Crops differ between `ranks`, which may read the same samples.
+
+        Returns:
+            The number of the epoch: `epoch`, or that to which the caller has set the sampler since the last one.
+        """
+        own = self._own_epoch()
+        if own is not None and own != self._seen:
+            epoch = self._seen = own
+        try:
+            indices = np.fromiter(map(operator.index, islice(self.sampler, self._length + 1)), np.int64)
+        except TypeError as error:
+            raise OptionError(f"sampler: expected whole numbers, one a sample: {error}") from None
         if len(indices) != self._length:
             raise OptionError(f"sampler: has a length of {self._length}, and gave another number of indices")
         self._drawn, self._rank = sample_numbers(indices, self.population), (rank, ranks)
+        return epoch
 
     def samples(self, epoch: int, positions: Positions) -> Numbers:  # noqa: ARG002
         return self._drawn[positions]

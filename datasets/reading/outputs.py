@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -38,3 +39,13 @@ def to_output(pixels: npt.NDArray[Any], decode: Decode) -> Any:
         return pixels
     tensor = torch.from_numpy(pixels)
     return tensor.permute(2, 0, 1) if pixels.ndim == 3 else tensor.unsqueeze(0)
+
+
+def images_of(batch: torch.Tensor, decode: Decode) -> Sequence[Any]:
+    """The images of a batch, each as to_output() gives it. PIL images have copies of their pixels: with a view each
+    would keep those of the whole batch."""
+    if decode == "tensor":
+        return batch.unbind()
+    pixels = (batch.permute(0, 2, 3, 1) if batch.ndim == 4 else batch).numpy()
+    squeezed = pixels[:, :, :, 0] if pixels.shape[3:] == (1,) else pixels
+    return [to_output(image.copy() if decode == "pil" else image, decode) for image in squeezed]

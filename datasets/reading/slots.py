@@ -70,7 +70,7 @@ class SharedSlots:
         self.shapes = list(shapes)
         self.count = count
         nbytes = packed_bytes(shapes)
-        self._stride = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+        self._stride = max(-(-nbytes // mmap.PAGESIZE), 1) * mmap.PAGESIZE
         available = available_memory()
         if self._stride * count > available:
             raise LoaderError(

@@ -16,15 +16,17 @@ from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import BaseContext
 from multiprocessing.util import Finalize
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, NoReturn
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch._utils import ExceptionWrapper
 
-from presize.datasets.reading.batch_reader import BatchReader
+from presize.datasets.reading.batch_reader import BatchReader, Skipped
 from presize.datasets.reading.slots import SharedSlots
+from presize.datasets.reading.transformed_reader import TransformedReader
 from presize.errors import LoaderError, OptionError, PresizeError
 from presize.options import check_range
 from presize.system.resources import limit_of, usable_cores
@@ -89,6 +91,9 @@ class BatchRequest(NamedTuple):
         return self._replace(samples=np.delete(self.samples, positions), keys=np.delete(self.keys, positions))
 
 
+Reader = BatchReader | TransformedReader
+
+
 class Work(NamedTuple):
     """When a batch was made, by time.perf_counter(), one clock for all processes of a machine, and its CPU time."""
 
@@ -109,24 +114,32 @@ class Answer(NamedTuple):
         slot: where it is.
         skipped: positions of samples that were left out.
         work: when it was made.
-        error: why it could not be read.
+        error: why it could not be read; wrapped if it is a transform's, with its traceback.
         worker: which one made it, from 0.
     """
 
     slot: int
     skipped: list[int]
     work: Work
-    error: PresizeError | None = None
+    error: PresizeError | ExceptionWrapper | None = None
     worker: int = 0
+
+    def raise_error(self) -> NoReturn:
+        """Raise `error`, which is not None."""
+        error: Any = self.error
+        if isinstance(error, ExceptionWrapper):
+            error.reraise()  # type: ignore[no-untyped-call]
+        raise error
 
 
 _FEWER = "use fewer num_workers or a smaller batch_size"
 
 
-def read(request: BatchRequest, reader: BatchReader, slots: SharedSlots, skip: bool) -> Answer:
+def read(request: BatchRequest, reader: Reader, slots: SharedSlots, skip: bool) -> Answer:
     """Read a batch in this thread."""
     begin_s, cpu_s = time.perf_counter(), time.thread_time()
-    skipped, error = [], None
+    skipped: list[Skipped] = []
+    error: PresizeError | ExceptionWrapper | None = None
     try:
         skipped = reader.read(
             slots[request.slot], request.samples, request.seed, request.epoch, request.keys, skip=skip
@@ -158,7 +171,7 @@ class WorkerPool:
 
     def __init__(
         self,
-        reader: BatchReader,
+        reader: Reader,
         workers: int,
         mode: Mode,
         slots: SharedSlots,
@@ -289,7 +302,7 @@ def _end(workers: dict[Connection, Any]) -> None:
 
 
 def _serve_process(
-    connection: Connection, reader: BatchReader, slots: SharedSlots, skip: bool, inherited: Sequence[Connection]
+    connection: Connection, reader: Reader, slots: SharedSlots, skip: bool, inherited: Sequence[Connection]
 ) -> None:
     leave_to_parent()
     for other in inherited:
@@ -301,7 +314,7 @@ def _serve_process(
 
 def _serve(
     connection: Connection,
-    reader: BatchReader,
+    reader: Reader,
     slots: SharedSlots,
     skip: bool,
     is_wanted: Callable[[], bool] = lambda: True,
@@ -310,5 +323,12 @@ def _serve(
     cv2.setNumThreads(0)  # per process; one thread a worker is faster overall
     with connection, contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the driver is gone
         while is_wanted():
-            if connection.poll(_POLL_EVERY_S):
-                connection.send(read(connection.recv(), reader, slots, skip))
+            if not connection.poll(_POLL_EVERY_S):
+                continue
+            request = connection.recv()
+            try:
+                answer = read(request, reader, slots, skip)
+            except Exception:  # whatever a transform raises goes to the caller, as from a DataLoader's worker
+                error = ExceptionWrapper(where="in a Loader's worker")  # type: ignore[no-untyped-call]
+                answer = Answer(request.slot, [], Work(0.0, 0.0, 0.0), error)
+            connection.send(answer)

@@ -313,20 +313,6 @@ def test_a_loader_follows_what_is_taken_over_from_epoch_to_epoch(workers: int, d
             assert torch.equal(first_images(loader), first_images(DataLoader(data, 8)))
 
 
-@pytest.mark.parametrize("kind", ["itself", "Subset", "ConcatDataset", "the loader's"])
-def test_a_loader_whose_dataset_gets_a_transform_refuses_to_begin(kind: str, dataset: Path) -> None:
-    data = LMDBDataset(dataset, crop=Crop(24))
-    given = {"Subset": Subset(data, [1, 2]), "ConcatDataset": ConcatDataset([data, data])}.get(kind, data)
-    loader = Loader(given, 2, num_workers=0)
-    _ = next(iter(loader))
-    (data if kind != "the loader's" else loader.dataset).transform = negative
-    for _ in range(2):
-        with pytest.raises(OptionError, match="dataset: a Loader calls no transform"):
-            next(iter(loader))
-    data.transform = None
-    assert first_images(loader).shape == (2, 3, 24, 24)
-
-
 def test_a_loader_of_a_part_follows_the_dataset_it_is_a_part_of(dataset: Path) -> None:
     data = LMDBDataset(dataset, training(), fuse=True)
     loader = Loader(Subset(data, [5, 3]), 2, num_workers=0)

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DistributedSampler, WeightedRandomSampler
+from torch.utils.data import DistributedSampler, RandomSampler, Sampler, SubsetRandomSampler, WeightedRandomSampler
 
 from presize.builder.run import build_dataset
 from presize.codecs.jpeg import decoder as jpeg_decoder
@@ -321,9 +321,7 @@ def test_an_epoch_is_resumed_with_the_crop_that_it_was_begun_with(data: LMDBData
         torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
 
 
-def test_a_dataset_that_cannot_be_read_in_batches_is_refused(dataset: Path, data: LMDBDataset) -> None:
-    with pytest.raises(OptionError, match="dataset: a Loader calls no transform"):
-        Loader(LMDBDataset(dataset, transform=str), 8, crop=CROP)
+def test_a_dataset_that_cannot_be_read_in_batches_is_refused(data: LMDBDataset) -> None:
     with pytest.raises(OptionError, match=r"crop: the images of .* have different sizes and cannot be stacked"):
         Loader(data, 8)
 
@@ -565,3 +563,132 @@ def test_any_sampler_of_indices_gives_its_order_and_a_crop_for_each_visit(worker
         loader.load_state_dict(state)
     with pytest.raises(OptionError, match="indices: expected numbers from -56 to 55, got 56"):
         next(iter(Loader(data, 4, sampler=[56], num_workers=0)))
+
+
+class ImbalancedDatasetSampler(Sampler[int]):
+    """As torchsampler's: each class equally often, by labels that it asks the dataset for."""
+
+    def __init__(self, dataset: Any) -> None:
+        labels = dataset.get_labels()
+        self.weights = torch.tensor([1 / labels.count(label) for label in labels], dtype=torch.float64)
+        self.num_samples = len(labels)
+
+    def __iter__(self) -> Iterator[int]:
+        drawn: Any = torch.multinomial(self.weights, self.num_samples, replacement=True, generator=seeded())
+        return iter(drawn)
+
+    def __len__(self) -> int:
+        return self.num_samples
+
+
+class RASampler(Sampler[int]):
+    """As DeiT's: each sample three times in a row, dealt to the ranks, of which each has its share of an epoch."""
+
+    def __init__(self, dataset: Any, num_replicas: int, rank: int) -> None:
+        self.dataset, self.num_replicas, self.rank, self.epoch = dataset, num_replicas, rank, 0
+
+    def __iter__(self) -> Iterator[int]:
+        shuffled = torch.randperm(len(self.dataset), generator=torch.Generator().manual_seed(self.epoch))
+        repeated = shuffled.repeat_interleave(3).tolist()
+        return iter(repeated[self.rank :: self.num_replicas][: len(self)])
+
+    def __len__(self) -> int:
+        return len(self.dataset) // self.num_replicas
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+
+def seeded() -> torch.Generator:
+    return torch.Generator().manual_seed(1)
+
+
+SAMPLERS: dict[str, Any] = {
+    "weighted": lambda data: WeightedRandomSampler([*range(len(data))], 70, generator=seeded()),
+    "more than there are": lambda data: RandomSampler(data, num_samples=130, generator=seeded()),
+    "with replacement": lambda data: RandomSampler(data, replacement=True, generator=seeded()),
+    "of a subset": lambda _: SubsetRandomSampler([5, 3, 8], generator=seeded()),
+    "balanced": ImbalancedDatasetSampler,
+    "repeated": lambda data: RASampler(data, 1, 0),
+    "repeated, rank 1 of 2": lambda data: RASampler(data, 2, 1),
+    "NumPy's": lambda _: np.array([7, 7, 2]),
+    "torch's": lambda _: torch.tensor([7, 7, 2]),
+}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("make", SAMPLERS.values(), ids=list(SAMPLERS))
+def test_a_sampler_of_anybodys_gives_its_order(make: Any, workers: int, dataset: Path) -> None:
+    data = LMDBDataset(dataset, target="path", crop=CROP)
+    labelled = LMDBDataset(dataset)
+    with Loader(data, 16, sampler=make(labelled), num_workers=workers) as loader:
+        batches = list(loader)
+        expected = [int(index) for index in make(labelled)]
+        assert [path for _, paths in batches for path in paths] == [data.data.path(i) for i in expected]
+        assert len(loader) == len(batches) == -(-len(expected) // 16)
+    images = {image.numpy().tobytes() for batch, _ in batches for image in batch}
+    assert len(images) == len(expected), "a crop for each visit"
+
+
+WAYS: dict[str, Any] = {
+    "the loader's set_epoch": lambda loader, _: loader.set_epoch(3),
+    "its sampler's": lambda loader, _: loader.sampler.set_epoch(3),
+    "its batch_sampler's": lambda loader, _: loader.batch_sampler.sampler.set_epoch(3),
+    "the sampler's own": lambda _, sampler: sampler.set_epoch(3),
+    "a state": lambda loader, _: loader.load_state_dict({**loader.state_dict(), "epoch": 3}),
+}
+
+
+@pytest.mark.parametrize("set_epoch", WAYS.values(), ids=list(WAYS))
+@pytest.mark.parametrize("first", [0, 1], ids=["before all epochs", "after an epoch"])
+def test_whoever_sets_an_epoch_sets_order_and_crops(set_epoch: Any, first: int, data: LMDBDataset) -> None:
+    def make() -> tuple[Loader, Any]:
+        sampler: Any = DistributedSampler(data, 2, 1, seed=3)
+        return Loader(data, 8, sampler=sampler, crop=CROP, seed=1, num_workers=0), sampler
+
+    loader, sampler = make()
+    for _ in range(first):
+        list(loader)
+    set_epoch(loader, sampler)
+    other, _ = make()
+    other.set_epoch(3)
+    assert digest(loader) == digest(other) and sampler.epoch == 3
+    assert loader.state_dict()["epoch"] == 4
+    sampler.set_epoch(4)  # as a script does from here on
+    other.set_epoch(4)
+    assert digest(loader) == digest(other)
+
+
+def test_a_sampler_that_nobody_sets_repeats_its_order_with_other_crops(data: LMDBDataset) -> None:
+    loader = Loader(data, 28, sampler=DistributedSampler(data, 2, 1), crop=CROP, num_workers=0)
+    (first, targets), (second, again) = *loader, *loader
+    assert torch.equal(targets, again) and not torch.equal(first, second)
+
+
+def test_the_batch_sampler_of_a_loader_gives_the_indices_of_its_batches(data: LMDBDataset) -> None:
+    loader = Loader(data, 3, sampler=[5, 5, 1, 0], crop=CROP, num_workers=0)
+    assert list(loader.batch_sampler) == [[5, 5, 1], [0]] and len(loader.batch_sampler) == 2
+    loader = Loader(data, 3, shuffle=True, seed=2, crop=CROP, num_workers=0)
+    indices = list(loader.batch_sampler)
+    loader.set_epoch(0)
+    assert [data.targets[batch].tolist() for batch in indices] == [targets.tolist() for _, targets in loader]
+
+
+def test_attributes_of_a_sampler_are_read_and_changed_through_the_loader(data: LMDBDataset) -> None:
+    sampler = WeightedRandomSampler([1.0] + [0.0] * 55, 6)
+    loader = Loader(data, 6, sampler=sampler, crop=CROP, num_workers=0)
+    loader.sampler.weights = torch.tensor([0.0] * 55 + [1.0])
+    assert loader.sampler.num_samples == 6 and sampler.weights[55] == 1
+    assert set(next(iter(loader))[1].tolist()) == {int(data.targets[55])}
+    assert not hasattr(loader.sampler, "nothing") and not hasattr(Loader(data, 6, crop=CROP).sampler, "weights")
+    loader.sampler.note = "mine"  # of the loader's own
+    assert not hasattr(sampler, "note") and loader.sampler.note == "mine"
+
+
+@pytest.mark.parametrize("indices", [[0.5], [[0, 1], [2, 3]], ["0"]], ids=str)
+def test_a_sampler_of_anything_but_indices_is_one_line(indices: Any, data: LMDBDataset) -> None:
+    loader = Loader(data, 2, sampler=indices, crop=CROP, num_workers=0)
+    for _ in range(2):
+        with pytest.raises(OptionError, match=r"^sampler: expected whole numbers, one a sample: .*$"):
+            next(iter(loader))
+    assert loader.state_dict()["epoch"] == 0

@@ -8,6 +8,7 @@ import json
 import operator
 import pickle
 import random
+import shutil
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import ConcatDataset, DataLoader
 
 from presize.datasets import (
     CenterCrop,
@@ -52,9 +53,10 @@ DATASET: dict[str, Any] = {
     "fuse": True, "fused": 1, "normalize": ((0.0,), (1.0,)), "readahead": True, "preload": "memory", "check": False,
     "max_pixels": 1, "cache_dir": "elsewhere", "cache_bytes": 1, "classes": ["a"], "class_to_idx": {}, "targets": [1],
     "samples": [], "imgs": [], "splits": ["train"], "transforms": abs, "loader": len, "is_valid_file": len,
+    "find_classes": len, "make_dataset": len,
 }  # fmt: skip
 LOADER: dict[str, Any] = {
-    "dataset": None, "batch_size": 2, "flip": 0.1, "shuffle": True, "seed": 5,
+    "dataset": None, "batch_size": 2, "flip": 0.1, "transform": len, "shuffle": True, "seed": 5,
     "mode": "threads", "last": "keep", "device": "cuda",
     "normalize": ((0.0,), (1.0,)), "dtype": torch.float16, "on_error": "skip", "rank": 1,
     "ranks": 2, "num_workers": 3, "drop_last": True, "sampler": [0], "batch_sampler": [[0]],
@@ -303,3 +305,82 @@ def test_a_subclass_with_other_methods_is_read(dataset: Path) -> None:
 
     paths = Own(dataset)
     assert next(iter(DataLoader(paths, 3))) == [path for path, _ in paths.samples[:3]]
+
+
+# --- ImageFolder's other names ---
+
+ABSENT = {
+    "loader": r"presize decodes, by number and not by path; use dataset\[i\]",
+    "extensions": "an image may have any name; dataset.samples has the paths",
+    "find_classes": "use dataset.classes and dataset.class_to_idx",
+    "make_dataset": "use dataset.samples",
+}
+
+
+@pytest.mark.parametrize(("name", "said"), ABSENT.items(), ids=ABSENT)
+def test_a_name_of_image_folder_that_is_not_there_says_what_to_use(name: str, said: str, either: Any) -> None:
+    assert not hasattr(either, name) and not hasattr(type(either), name)
+    with pytest.raises(AttributeError, match=rf"^{type(either).__name__} has no {name}: {said}$"):
+        getattr(either, name)
+
+
+def test_a_subclass_may_have_such_a_name_for_itself(dataset: Path) -> None:
+    class Own(LMDBDataset):
+        extensions = (".jpg",)
+
+        def __init__(self, root: Path) -> None:
+            self.loader, self.transforms = len, "set anew"  # type: ignore[assignment,misc]
+            super().__init__(root, str)
+
+    data = Own(dataset)
+    assert data.extensions == (".jpg",) and data.loader is len and data.transforms.transform is str  # type: ignore[comparison-overlap,union-attr]
+
+
+@pytest.mark.parametrize("kind", [LMDBDataset, FolderDataset])
+def test_image_folders_arguments_are_refused_by_name_unless_they_ask_for_nothing(
+    kind: type[Any], dataset: Path, raw: Path
+) -> None:
+    root = dataset if kind is LMDBDataset else raw
+    said = {
+        "loader": f"{kind.__name__} never calls it; presize decodes: do it in transform",
+        "is_valid_file": f"{kind.__name__} never calls it; its samples are those that are there: .*[Ss]ubset",
+        "allow_empty": "a class folder without images is a class in any case; leave it out",
+    }
+    for name, words in said.items():
+        with pytest.raises(OptionError, match=rf"^{name}: {words}"):
+            kind(root, **{name: len})
+    assert len(kind(root, loader=None, is_valid_file=None)) == len(kind(root))
+    with pytest.raises(TypeError, match=rf"{kind.__name__}\(\) got an unexpected keyword argument 'lader'"):
+        kind(root, lader=len)
+
+
+def test_a_class_folder_without_images_is_a_class(tmp_path: Path, raw: Path) -> None:
+    full = next(path for path in sorted(raw.iterdir()) if path.is_dir())
+    shutil.copytree(full, tmp_path / "full")
+    (tmp_path / "empty").mkdir()
+    assert FolderDataset(tmp_path).classes == ["empty", "full"]
+
+
+def test_transforms_are_both_transforms_as_one(either: Any) -> None:
+    assert either.transforms is None
+    either.transform, either.target_transform = len, str
+    both = either.transforms
+    assert (both.transform, both.target_transform) == (len, str) and both == either.transforms
+    assert both(b"abc", 4) == (3, "4")
+    either.transform = None
+    assert either.transforms(b"abc", 4) == (b"abc", "4") and both(b"abc", 4) == (3, "4")
+
+
+def test_labels_are_a_list_of_the_targets(either: Any) -> None:
+    labels = either.get_labels()
+    assert labels == [label for _, label in either.samples] and {type(label) for label in labels} == {int}
+    labels.clear()
+    assert either.get_labels() == either.targets.tolist()
+
+
+def test_labels_of_a_sum_are_those_of_its_parts_and_need_one_column(dataset: Path) -> None:
+    data = LMDBDataset(dataset, crop=CenterCrop(24))
+    joined = Loader(ConcatDataset([data, data.subset([3])]), 8, num_workers=0).dataset
+    assert joined.get_labels() == [*data.get_labels(), data.get_labels()[3]]
+    with pytest.raises(AttributeError, match="target=None: targets needs one column"):
+        LMDBDataset(dataset, target=None).get_labels()

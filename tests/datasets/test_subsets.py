@@ -243,7 +243,7 @@ class OwnSubset(Subset[Any]):
         (lambda _, other: Own(other), "dataset: a Loader does not call the __getitem__ of Own; use make_loader"),
         (lambda _, other: Subset(Own(other), [0]), "does not call the __getitem__ of Own"),
         (lambda data, _: OwnSubset(data, [0]), "does not call the __getitem__ of OwnSubset"),
-        (lambda _, other: Subset(LMDBDataset(other, str), [0]), "dataset: a Loader calls no transform"),
+        (lambda _, other: Subset(LMDBDataset(other, str, decode="bytes"), [0]), "decode: bytes are not decoded"),
         (
             lambda data, other: ConcatDataset([data, LMDBDataset(other, decode="tensor", crop=CenterCrop(24))]),
             r"must have the same crop, and those of .* differ: RandomResizedCrop\(.*\) and CenterCrop",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copyreg
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -53,6 +54,12 @@ class Normalize:
 
     def __call__(self, image: torch.Tensor) -> torch.Tensor:
         return (image - torch.as_tensor(self.mean).view(-1, 1, 1)) / torch.as_tensor(self.std).view(-1, 1, 1)
+
+
+def noisy(image: Any) -> torch.Tensor:
+    """Draws from each of the generators that libraries of transforms use."""
+    drawn = [torch.rand(()).item(), torch.randn(()).item(), np.random.random(), random.random(), random.gauss(0, 1)]
+    return torch.tensor([*drawn, int(np.asarray(image).sum())], dtype=torch.float64)
 
 
 for kind in (Compose, CenterCrop, RandomHorizontalFlip, ToTensor, Normalize):

@@ -1,4 +1,4 @@
-"""Lightning's Trainer with Loader and make_loader: whole epochs, checkpoints that resume in mid-epoch, two ranks."""
+"""Lightning's Trainer and Fabric with Loader and make_loader: whole epochs, resumed checkpoints, two ranks."""
 
 from __future__ import annotations
 
@@ -132,8 +132,9 @@ def test_a_checkpoint_resumes_in_the_middle_of_an_epoch(
     assert resumed.train_batches == model.train_batches[at[0] * 7 + at[1] :]
 
 
-def test_two_processes_share_every_epoch(ranks: Callable[[str], list[Any]]) -> None:
-    found = ranks("lightning")
+@pytest.mark.parametrize("trainer", ["lightning", "fabric"])
+def test_two_processes_share_every_epoch(trainer: str, ranks: Callable[[str], list[Any]]) -> None:
+    found = ranks(trainer)
     for kind in ("Loader", "make_loader"):
         for epoch in range(2):
             samples = Shuffled(56, seed=1).samples(epoch, np.arange(56)).tolist()

@@ -74,6 +74,31 @@ def lightning(data: LMDBDataset) -> dict[str, Any]:
     return found
 
 
+def fabric(data: LMDBDataset) -> dict[str, Any]:
+    """The samples of two epochs under Fabric, of a Loader and of a loader that it has set up."""
+    import lightning.fabric
+
+    fabric = lightning.fabric.Fabric(accelerator="cpu", devices=2, strategy="ddp")
+    fabric.launch()
+    options: dict[str, Any] = {"shuffle": True, "seed": 1, "num_workers": 1, "drop_last": True}
+    plain = torch.nn.Linear(3, 1)
+    model, optimizer = fabric.setup(plain, torch.optim.SGD(plain.parameters(), lr=1e-4))
+    loaders = {
+        "Loader": Loader(data, 4, **options, device=fabric.device),
+        "make_loader": fabric.setup_dataloaders(make_loader(data, 4, **options)),
+    }
+    found: dict[str, Any] = {name: [[], []] for name in loaders}
+    for name, loader in loaders.items():
+        for epoch in range(2):
+            for images, numbers in loader:
+                found[name][epoch] += numbers.tolist()
+                optimizer.zero_grad()
+                fabric.backward(model(images.float().mean((2, 3))).mean())
+                optimizer.step()
+    torch.distributed.destroy_process_group()
+    return found
+
+
 def accelerate(data: LMDBDataset) -> dict[str, Any]:
     """The samples of two epochs of prepared loaders, one of them made before the Accelerator."""
     from accelerate import Accelerator
@@ -135,7 +160,7 @@ def metrics(data: LMDBDataset) -> dict[str, Any]:
     return found
 
 
-WAYS = {way.__name__: way for way in (plain, lightning, accelerate, metrics)}
+WAYS = {way.__name__: way for way in (plain, lightning, fabric, accelerate, metrics)}
 
 if __name__ == "__main__":
     way, root, out = sys.argv[1:]

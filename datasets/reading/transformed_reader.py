@@ -1,0 +1,180 @@
+"""TransformedReader: batches of crops with a transform called for each, in memory that the caller provides."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from itertools import count
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+
+from presize.datasets.reading.batch import Batch, TensorFormat
+from presize.datasets.reading.batch_reader import BatchReader, Ints, Pixels, Skipped
+from presize.datasets.reading.draws import uniform
+from presize.datasets.reading.outputs import Decode, images_of
+from presize.datasets.traced import EachView
+from presize.errors import DatasetError, OptionError
+
+_STREAM = -1
+"""In the place of a view's number: seeds are independent of what crops are drawn from."""
+
+Visits = tuple[Ints, int, int, Ints]
+"""(samples, seed, epoch, keys), as for BatchReader.read."""
+
+
+class Transformed(NamedTuple):
+    """What a transform gave of a sample: tensors, and how they belong together."""
+
+    sample: int
+    tensors: list[torch.Tensor]
+    spec: TreeSpec
+
+
+class TransformedReader:
+    """Reads crops, and calls a transform with each, as LMDBDataset does: with each view, or with the image beside its
+    companions. What it gives is tensors, arrays, PIL images and numbers, also in lists, tuples and dicts, and alike for
+    all samples. Picklable if the transform is.
+
+    Args:
+        reader: of the crops.
+        transform: called with an image; an EachView with all views.
+        decode: the form of the image.
+        is_seeded: seed torch's, NumPy's and Python's generators for each visit, from (seed, epoch, key), and put them
+            back after each batch. Threads share them, so that for several it has to be False.
+    """
+
+    formats: Sequence[TensorFormat]
+    """Of the tensors of a batch; set by learn()."""
+    _spec: TreeSpec
+
+    def __init__(self, reader: BatchReader, transform: Callable[[Any], Any], decode: Decode, is_seeded: bool) -> None:
+        self._reader, self._transform, self._decode, self._is_seeded = reader, transform, decode, is_seeded
+
+    def learn(self, batches: Iterable[Visits], *, skip: bool) -> None:
+        """Set `formats` to those of the first sample of `batches`, which are not empty, that can be read.
+
+        Raises:
+            DatasetError: there is none, or without `skip` the first one is damaged.
+            OptionError: the transform gives something else than tensors and the like.
+        """
+        found: list[Transformed] = []
+        for samples, seed, epoch, keys in batches:
+            for at in range(len(samples)):
+                one = slice(at, at + 1)
+                skipped = self._each(samples[one], seed, epoch, keys[one], skip, found.append)
+                if found:
+                    self._spec, self._described = found[0].spec, _described(found[0].tensors)
+                    self.formats = [TensorFormat.of(tensor) for tensor in found[0].tensors]
+                    return
+        raise DatasetError(skipped[0].reason)
+
+    def read(
+        self, out: Sequence[Pixels], samples: Ints, seed: int, epoch: int, keys: Ints, *, skip: bool = False
+    ) -> list[Skipped]:
+        """As BatchReader.read."""
+        batch, rows = Batch.over(self.formats, list(out)), count()
+
+        def take(result: Transformed) -> None:
+            described = _described(result.tensors)
+            if result.spec != self._spec or described != self._described:
+                raise OptionError(
+                    f"transform: gives {described} of {self._name(result.sample)}, and {self._described} of the first "
+                    "sample; batches of a Loader have one shape, use make_loader for others"
+                )
+            row = next(rows)
+            for stacked, tensor in zip(batch.tensors, result.tensors, strict=True):
+                stacked[row].copy_(tensor)
+
+        return self._each(samples, seed, epoch, keys, skip, take)
+
+    def structured(self, tensors: Sequence[torch.Tensor]) -> Any:
+        """As BatchReader.structured."""
+        return tree_unflatten(list(tensors), self._spec)
+
+    def _each(
+        self,
+        samples: Ints,
+        seed: int,
+        epoch: int,
+        keys: Ints,
+        skip: bool,
+        take: Callable[[Transformed], object],
+    ) -> list[Skipped]:
+        """Read samples, and call `take` with the result of each."""
+        batch = Batch.new(self._reader.formats, len(samples))
+        skipped = self._reader.read(batch.rows, samples, seed, epoch, keys, skip=skip)
+        kept = np.delete(np.arange(len(samples)), [position for position, _ in skipped])
+        views = self._reader.views
+        parts = [images_of(tensor[: len(kept)], self._decode) for tensor in batch.tensors[:views]]
+        parts += [tensor[: len(kept)].unbind() for tensor in batch.tensors[views:]]
+        seeds = (uniform(seed, epoch, keys[kept], 1, _STREAM)[:, 0] * 2**53).astype(np.int64).tolist()
+        with _generators_kept() if self._is_seeded else nullcontext():
+            for sample, chosen, *images in zip(samples[kept].tolist(), seeds, *parts, strict=True):
+                if self._is_seeded:
+                    _seed_generators(chosen)
+                try:
+                    result = self._transformed(images)
+                    leaves, spec = tree_flatten(result)
+                    tensors = [_as_tensor(leaf) for leaf in leaves or [result]]
+                except Exception as error:  # whatever a transform raises goes to the caller, who learns of which sample
+                    error.add_note(f"in the transform of {self._name(sample)}")
+                    raise
+                take(Transformed(sample, tensors, spec))
+        return skipped
+
+    def _transformed(self, images: Sequence[Any]) -> Any:
+        views = self._reader.views
+        if not self._reader.gives_tuples:
+            return self._transform(images[0])
+        if isinstance(self._transform, EachView):
+            return self._transform(images)
+        return (*map(self._transform, images[:views]), *images[views:])
+
+    def _name(self, sample: int) -> str:
+        data = self._reader.data
+        return f"sample {sample} ({data.path(sample)}) of {data.root}"
+
+
+def _described(tensors: Sequence[torch.Tensor]) -> str:
+    """Type and shape of each."""
+    return ", ".join(f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}" for tensor in tensors)
+
+
+def _as_tensor(leaf: Any) -> torch.Tensor:
+    if isinstance(leaf, torch.Tensor):
+        return leaf.detach().as_subclass(torch.Tensor)
+    if isinstance(leaf, Image.Image):
+        pixels = torch.from_numpy(np.array(leaf))
+        return pixels.permute(2, 0, 1) if pixels.ndim == 3 else pixels.unsqueeze(0)
+    if isinstance(leaf, np.ndarray):
+        return torch.from_numpy(np.require(leaf, requirements=("C", "W")))
+    if isinstance(leaf, (int, float, np.generic)):
+        return torch.as_tensor(leaf, dtype=torch.float64 if isinstance(leaf, float) else None)
+    raise OptionError(
+        f"transform: gives {type(leaf).__name__}; a Loader's batches are of tensors, arrays, images and numbers, use "
+        "make_loader for others"
+    )
+
+
+@contextmanager
+def _generators_kept() -> Iterator[None]:
+    """Put torch's, NumPy's and Python's generators back afterwards: in the caller's process, others draw from them."""
+    states = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices=()):
+        try:
+            yield
+        finally:
+            random.setstate(states[0])
+            np.random.set_state(states[1])
+
+
+def _seed_generators(seed: int) -> None:
+    """`seed` has 53 bits."""
+    torch.default_generator.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed([seed & 0xFFFFFFFF, seed >> 32])
