@@ -18,6 +18,7 @@ from presize.datasets.accelerate import gatherable, seen_by_accelerate
 from presize.datasets.collate import Images, collate
 from presize.datasets.crops import Crop, Crops
 from presize.datasets.dataset import LMDBDataset
+from presize.datasets.fuse import AS_NUMPY
 from presize.datasets.read_only import read_only
 from presize.datasets.reading.batch import Batch
 from presize.datasets.reading.batch_reader import BatchReader
@@ -221,7 +222,8 @@ class Loader:
     def _reader_for(self, dataset: LMDBDataset, images_as: _ImagesAs) -> tuple[BatchReader, Normalization | None]:
         """What reads batches of `dataset`, and what normalizes them afterwards."""
         crop, flip, normalize, dtype = images_as
-        if dataset._reading.rest is not None:
+        rest = dataset._reading.rest
+        if rest is not None and rest is not AS_NUMPY:  # of arrays a batch is a tensor, too
             left = "" if dataset.fused is None else f" ({dataset.fused.reason})"
             raise OptionError(f"dataset: a Loader calls no transform{left}; give crop and flip, or use make_loader")
         if dataset.normalize is not None:
