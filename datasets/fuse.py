@@ -36,6 +36,9 @@ from presize.store.dataset import Dataset
 
 Transform = Callable[[Any], Any]
 
+AS_NUMPY: Transform = torch.Tensor.numpy
+"""timm's ToNumpy, of the uint8 tensors that are read in place of PIL images: the same bytes in the same order."""
+
 
 class _Seen(NamedTuple):
     """A composition, or a transform that was taken over, as it was then.
@@ -104,7 +107,7 @@ def fuse(transform: Transform | None, *, decode: Decode = "pil", data: Dataset |
     Boxes and flips are drawn from their distributions, pixels are theirs of PIL images, and normalized values of equal
     pixels are within 1e-6. Taken over are, from the beginning on, a RandomResizedCrop (timm's, too, with
     interpolation="random"), Resize((height, width)), CenterCrop or RandomCrop, also after a Resize(N); and a
-    RandomHorizontalFlip, conversions to a tensor and to float32, and a Normalize; and torchvision's
+    RandomHorizontalFlip, conversions to a tensor, an array and float32, and a Normalize; and torchvision's
     ``weights.transforms()``. All filters are taken over but nearest; of uint8 tensors bilinear alone, within one grey
     level.
 
@@ -147,11 +150,14 @@ def _fused(
     names = tuple(map(repr, steps))
     if taking.crop is None:
         return Fused(None, 0.0, None, transform, decode, (), names, reason or "there is no crop in it")
+    rest: Transform | None = AS_NUMPY if taking.form == "numpy" else None
+    if count < len(steps):
+        rest = _composed(transform, [*taking.before_rest, *steps[count:]])
     return Fused(
         taking.crop,
         taking.flip,
         taking.normalize,
-        _composed(transform, [*taking.to_image, *steps[count:]]) if count < len(steps) else None,
+        rest,
         "pil" if taking.form == "pil" else "tensor",
         names[:count],
         names[count:],
@@ -190,16 +196,16 @@ class _Taking:
     """What has been taken over so far.
 
     Attributes:
-        form: what an image is by then: "pil", or a tensor of "uint8" or "float".
+        form: what an image is by then: "pil", a tensor of "uint8" or "float", or a "numpy" array.
         resized: N and the filter of a Resize(N) before the crop.
-        to_image: the ToImage that was taken over last: what follows gets a tv_tensors.Image. Empty if there is none.
+        before_rest: called first if steps are left, for what they get: the last ToImage, or AS_NUMPY; or empty.
     """
 
     def __init__(self, decode: Decode, data: Dataset | None) -> None:
         self.data = data
         self.channels = 3 if data is None else data.manifest.channels
-        self.form: Literal["pil", "uint8", "float"] = "pil" if decode == "pil" else "uint8"
-        self.to_image: list[Any] = []
+        self.form: Literal["pil", "uint8", "float", "numpy"] = "pil" if decode == "pil" else "uint8"
+        self.before_rest: list[Transform] = []
         self.crop: Crop | None = None
         self.resized: tuple[int, Any] | None = None
         self.flip = 0.0
@@ -218,6 +224,8 @@ class _Taking:
                 return f"presize does not take over {name}"
             return f"{name} is not one of torchvision's transforms"
         take, attributes = known
+        if self.form == "numpy":
+            return f"{name} comes after ToNumpy"
         if unknown := _unknown(step, attributes):
             return f"{name} has {', '.join(unknown)}, which presize does not know"
         if self.data is not None and self.data.manifest.color == "keep":
@@ -360,14 +368,21 @@ class _Taking:
         self.form = "uint8"
         return ""
 
+    def to_numpy(self, step: Any) -> str:
+        """timm's."""
+        if reason := self.pil_to_tensor(step):
+            return reason
+        self.form, self.before_rest = "numpy", [AS_NUMPY]
+        return ""
+
     def take_to_image(self, step: Any) -> str:
         if self.form == "pil":
             self.form = "uint8"
-        self.to_image = [step]
+        self.before_rest = [step]
         return ""
 
     def to_pure_tensor(self, step: Any) -> str:  # noqa: ARG002
-        self.to_image = []
+        self.before_rest = []
         return ""
 
     def convert(self, step: Any) -> str:
@@ -426,6 +441,7 @@ _TORCHVISIONS: dict[str, _Take] = {
 _TIMMS: dict[str, _Take] = {
     "MaybePILToTensor": (_Taking.maybe_pil_to_tensor, set()),
     "MaybeToTensor": (_Taking.maybe_to_tensor, set()),
+    "ToNumpy": (_Taking.to_numpy, set()),
     "RandomResizedCropAndInterpolation": (_Taking.resized_crop, {"size", "scale", "ratio", "interpolation"}),
 }
 """Those of timm.data.transforms."""

@@ -18,6 +18,7 @@ from presize.datasets.accelerate import gatherable, seen_by_accelerate
 from presize.datasets.collate import collate
 from presize.datasets.crops import Crop, Crops
 from presize.datasets.dataset import LMDBDataset
+from presize.datasets.fuse import AS_NUMPY
 from presize.datasets.read_only import check_options, read_only
 from presize.datasets.reading.batch import Batch
 from presize.datasets.reading.batch_reader import BatchReader
@@ -245,6 +246,8 @@ class Loader:
         """What reads batches of `dataset`, and what normalizes them afterwards."""
         crop, flip, normalize, dtype = images_as
         rest, device = dataset._reading.rest, self.device
+        if rest is AS_NUMPY:  # of arrays a batch is a tensor, too
+            rest = None
         if dataset.normalize is not None:
             if normalize is not None:
                 raise OptionError("normalize: the dataset's transform normalizes, and fuse=True took that over")

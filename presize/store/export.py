@@ -29,7 +29,7 @@ from presize.store.dealing import mix
 from presize.store.filenames import SUFFIXES, can_be_made, file_names, path_problem, repeated
 from presize.store.index import index_columns
 from presize.store.key_pattern import TEXT_RECOGNITION, KeyPattern, label_pattern
-from presize.store.shard import ShardWriter
+from presize.store.shard import ShardWriter, map_bytes_in_any_order
 from presize.system.files import expanded, new_files, writing
 
 _RAW_AS = ImageOptions(format="png")
@@ -330,8 +330,6 @@ def _image_column(files: ImageFiles, samples: range) -> pa.StructArray:
 
 _KEY_BYTES = 511
 """The most that a key of an LMDB may have."""
-_LMDB_RECORD_BYTES, _LMDB_BYTES = 4 * 4096, 64 << 20
-"""Of address space for a record and for the file, beside twice the values: enough for any order of keys."""
 _COMMIT_RECORDS = 10_000
 _BASICSR_KEY = r"^[!-\-/-~][ -\-/-~]*$"
 """ASCII without a dot, since BasicSR's reader ends a name there, and asks for ASCII."""
@@ -361,8 +359,7 @@ def write_lmdb(
     image_keys, others = _lmdb_keys(exported, keys, label_keys)
     _check_keys([*image_keys, *others])
     values_bytes = int(dataset.numbers("nbytes").sum()) + sum(map(len, others.values()))
-    space = 2 * values_bytes + (len(image_keys) + len(others)) * _LMDB_RECORD_BYTES + _LMDB_BYTES
-    space = -(-space // (1 << 20)) << 20
+    space = map_bytes_in_any_order(len(image_keys) + len(others), values_bytes)
     out.mkdir(parents=True, exist_ok=True)
     with (
         new_files(out) as new_file,

@@ -43,6 +43,15 @@ def map_bytes(records: int, record_bytes: int) -> int:
     return -(-needed // (1 << 20)) << 20
 
 
+def map_bytes_in_any_order(records: int, value_bytes: int) -> int:
+    """The map size for `records` with keys of any length, put in any order, and values of `value_bytes` in all."""
+    # Pages split in halves, so a record takes at most 4/3 pages of the tree, with the longest keys. Each transaction
+    # copies the pages that it changes, and those of the last two wait to be used again: 4 pages in all. What a value
+    # leaves empty of pages of its own is less than its size.
+    needed = 2 * value_bytes + 4 * 4096 * records + (64 << 20)
+    return -(-needed // (1 << 20)) << 20
+
+
 def commit_records(record_bytes: int) -> int:
     """Records per transaction, when each has at most about `record_bytes`. A transaction holds its pages in memory
     until it commits."""

@@ -163,6 +163,8 @@ STAYS: list[tuple[str, Any, list[str], str]] = [
     ("half precision", [v2.CenterCrop(9), v2.ToImage(), v2.ToDtype(torch.float16, scale=True)], ["ToDtype"],
      "dtype=torch.float16"),
     ("float without scaling", [v2.CenterCrop(9), v2.ToImage(), v2.ToDtype(torch.float32)], ["ToDtype"], "scale=False"),
+    ("a flip of an array", [v1.CenterCrop(9), timm.ToNumpy(), v1.RandomHorizontalFlip()], ["RandomHorizontalFlip"],
+     "RandomHorizontalFlip comes after ToNumpy"),
     ("Normalize of negative std", [v1.CenterCrop(9), v1.ToTensor(), v1.Normalize([0], [-1])], ["Normalize"],
      "std above 0"),
 ]  # fmt: skip
@@ -272,6 +274,28 @@ def test_pixels_are_torchvisions_and_of_tensors_within_one_grey_level(
         for step in (v2.ToImage(), *steps[-2:]):
             theirs = step(theirs)
         assert (image - theirs).abs().max() <= (GREY_LEVEL if decode == "tensor" else ROUNDING)
+
+
+def test_timms_arrays_are_taken_over(at_96: Path, tmp_path: Path) -> None:
+    from timm.data.loader import fast_collate
+
+    transform = v1.Compose([v1.Resize(72), v1.CenterCrop(64), timm.ToNumpy()])
+    grey = built(tmp_path, SIDES, ImageOptions(sizes=(Size(96, 96),), upscale=True, color="gray"))
+    for root in (at_96, grey):
+        dataset, plain = (LMDBDataset(root, transform=transform, fuse=fused) for fused in (True, False))
+        assert dataset.fused.stays == () and dataset.fused.decode == "tensor"  # type: ignore[union-attr]
+        images = [image for image, _ in pickle.loads(pickle.dumps(dataset))]
+        for image, (theirs, _) in zip(images, plain, strict=True):
+            assert type(image) is np.ndarray and np.array_equal(image, theirs)
+            assert image.dtype == theirs.dtype and image.strides == theirs.strides and image.flags.writeable
+        with Loader(dataset, len(dataset), num_workers=0) as loader:
+            ((batch, _),) = loader
+        assert batch.dtype == torch.uint8 and torch.equal(batch, torch.from_numpy(np.stack(images)))
+    stacked, labels = fast_collate(dataset.__getitems__(range(8)))
+    assert stacked.shape == (8, 1, 64, 64) and len(labels) == 8
+    transform.transforms.append(np.ascontiguousarray)
+    assert names(dataset.fused.stays) == ["<built-in function ascontiguousarray>"]  # type: ignore[union-attr]
+    assert all(np.array_equal(ours[0], theirs[0]) for ours, theirs in zip(dataset, plain, strict=True))
 
 
 def test_a_random_interpolation_is_one_of_timms_two(stored: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import pickle
+import random
 import shutil
 import subprocess
 import threading
@@ -27,6 +28,7 @@ from presize.store.shard import (
     check_structure,
     commit_records,
     map_bytes,
+    map_bytes_in_any_order,
 )
 from presize.store.shard_reader import ShardReader
 from presize.system.files import check_file, file_digest
@@ -161,6 +163,18 @@ def test_records_of_the_size_that_was_said_fit_the_map(tmp_path: Path, records: 
     room = map_bytes(records, record_bytes)
     write(tmp_path / "a.lmdb", [bytes(record_bytes)] * records, room, commit_records(record_bytes))
     assert room % MIB == 0
+
+
+def test_small_records_with_the_longest_keys_fit_the_map_in_any_order(tmp_path: Path) -> None:
+    keys = [b"%0511d" % row for row in range(20_000)]
+    value = bytes(1520)  # two records in a page, and one in each half of it
+    room = map_bytes_in_any_order(len(keys), len(keys) * len(value))
+    for order in (random.Random(0).sample(keys, len(keys)), keys[::2] + keys[1::2]):
+        with ShardWriter(tmp_path / "a.lmdb", room, 10_000) as writer:
+            for key in order:
+                writer.put(key, value)
+            nbytes, _ = writer.publish()
+        assert len(keys) * 4096 < nbytes < room / 2
 
 
 def test_the_sizes_of_maps_and_transactions_never_change() -> None:
