@@ -24,6 +24,8 @@ _SIGNATURES: Final = (
     (b"\xff\x0a", "jxl"),
     (b"DDS \x7c\0\0\0", "dds"),
 )
+NPY, EXR = b"\x93NUMPY", b"v/1\x01"
+"""How files of numbers begin."""
 _BMP_HEADER_BYTES: Final = (12, 40, 52, 56, 64, 108, 124)
 
 
@@ -46,6 +48,11 @@ def sniff(data: bytes) -> str | None:
         if found & _HEIC_BRANDS:
             return "heic"
     return next((name for name, matches in _HEADERS.items() if matches(data)), None)
+
+
+def is_known(data: bytes) -> bool:
+    """Whether `data` begins as an image, or as an array that may be beside one."""
+    return data.startswith((NPY, EXR)) or sniff(data) is not None
 
 
 _HEIC_BRANDS: Final = frozenset((b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis", b"mif1", b"msf1"))
