@@ -182,10 +182,12 @@ def _icon_size(image: bytes) -> tuple[int, int]:
     if image.startswith(_PNG):
         width, height = struct.unpack_from(">II", image.ljust(24, b"\0"), 16)
         return height, width
-    if len(image) < 40 or int.from_bytes(image[:4], "little") != 40:
+    header_bytes = int.from_bytes(image[:4], "little")
+    if header_bytes not in _BMP_HEADER_BYTES or len(image) < header_bytes:
         return 0, 0
-    width, doubled = struct.unpack_from("<ii", image, 4)  # it counts the mask below the image, too
-    return max(doubled // 2, 0), max(width, 0)
+    # The height counts the mask below the image, too, and is negative where rows go down.
+    width, doubled = struct.unpack_from("<HH" if header_bytes == 12 else "<ii", image, 4)
+    return abs(doubled) // 2, max(width, 0)
 
 
 def is_tga(data: bytes) -> bool:
