@@ -77,11 +77,13 @@ class Containers:
         kind: what they are.
         root: the folder that they are in, absolute.
         paths: their paths from the root, sorted.
+        unseen: folders that may not be read.
     """
 
     kind: ContainerKind
     root: str
     paths: tuple[str, ...]
+    unseen: tuple[Reject, ...] = ()
 
 
 def list_containers(
@@ -99,7 +101,7 @@ def list_containers(
     listings, refused = _list_all(source, options, follow_links)
     left_out = sum((one.left_out for one in listings), Counter[str]())
     containers = [one.container for one in listings]
-    rejects = refused + [reject for one in listings for reject in one.rejects]
+    rejects = [*source.unseen, *refused, *(reject for one in listings for reject in one.rejects)]
     listed = _Listed(joined([one.samples for one in listings], left_out), containers, rejects)
     _warn_of_fields(source.root, left_out)
     classes = None
@@ -142,6 +144,7 @@ def _list_all(source: Containers, options: SourceOptions, follow_links: bool) ->
         table = listed.samples.append_column("container", pa.array(np.full(rows, len(listings), np.int32)))
         table = table.append_column("source_mtime_ns", pa.array(np.full(rows, mtime_ns, np.int64)))
         listings.append(replace(listed, samples=table))
+    warn_left_out(source.root, "folder", source.unseen)
     if listings:
         warn_left_out(source.root, "file", refused)
     return listings, refused
