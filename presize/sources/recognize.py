@@ -22,7 +22,9 @@ _LMDB_MAGIC = (16, b"\xde\xc0\xef\xbe")
 KINDS = (
     ContainerKind("parquet", "Parquet files", ("keys", "column_type"), list_parquet, (".parquet",), (0, b"PAR1")),
     ContainerKind("lmdb", "LMDBs", _LMDB_OPTIONS, list_lmdb, (".lmdb", ".mdb"), _LMDB_MAGIC),
-    ContainerKind("tar", "tar shards", ("keys", "column_type"), list_tar, (".tar", *COMPRESSED_TARS), (257, b"ustar")),
+    ContainerKind(
+        "tar", "tar shards", ("keys", "column_type", "pair"), list_tar, (".tar", *COMPRESSED_TARS), (257, b"ustar")
+    ),
 )
 """The kinds of files that hold samples, and the options that each takes. Another one is a module with such a function,
 and a line here; SourceReader reads its images as bytes at an offset, or learns otherwise, as it has for Parquet."""
