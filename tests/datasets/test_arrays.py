@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from paired import mask_of
 from pictures import smooth_image
 from presize.builder.run import build_dataset
 from presize.datasets import CenterCrop, LMDBDataset, Loader, RandomCrop, RandomResizedCrop, Resize, make_loader
-from presize.errors import OptionError
+from presize.errors import DatasetError, OptionError
 from presize.options import BuildOptions, Companion, ImageOptions, Size, SourceOptions
 from presize.store.dataset import Dataset
 
@@ -120,6 +121,22 @@ def test_arrays_of_several_shapes_cannot_be_cropped_batches(stored: Path) -> Non
     said = "companions: the arrays of one in .* differ in shape or type .*; read without a crop, or name"
     with pytest.raises(OptionError, match=said):
         LMDBDataset(stored, crop=CenterCrop(8), companions=("points",))
+
+
+def test_an_array_of_another_type_than_the_first_is_damage_to_a_batch(tmp_path: Path) -> None:
+    source = write_source(tmp_path / "raw")
+    np.save(source / "depth" / "5.npy", np.zeros((40, 50), np.int32))
+    options = replace(OPTIONS, companions=(Companion("depth", "depth/{stem}.npy"),))
+    keep = SourceOptions(tmp_path / "table.csv")
+    (tmp_path / "table.csv").write_text("path\n" + "".join(f"image/{i}.png\n" for i in range(SAMPLES)))
+    build_dataset(source, tmp_path / "out", options, SERIAL, keep)
+    data = LMDBDataset(tmp_path / "out", decode="tensor", crop=CenterCrop(8), target=None)
+    said = r"the depth of sample 5 .* it is int32 of shape \(32, 40\), and the first one has float32 and so"
+    with pytest.raises(DatasetError, match=said):
+        list(Loader(data, SAMPLES, num_workers=0))
+    ((images, depth),) = Loader(data, SAMPLES, num_workers=0, on_error="skip")
+    assert len(images) == len(depth) == SAMPLES - 1
+    assert LMDBDataset(tmp_path / "out", decode="numpy", target=None)[5][1].dtype == np.int32
 
 
 def test_stored_bytes_are_a_npy(stored: Path) -> None:
