@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import pickle
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from presize.datasets import CenterCrop, LMDBDataset, Loader, RandomCrop, Random
 from presize.errors import DatasetError, OptionError
 from presize.options import BuildOptions, Companion, ImageOptions, Size, SourceOptions
 from presize.store.dataset import Dataset
+from torchvisions import torchvision_or_skip
 
 SAMPLES = 8
 KINDS = {"depth": "f4", "normals": "f2", "wide": "u4", "other": "i8", "flags": "b1"}
@@ -146,7 +148,8 @@ def test_stored_bytes_are_a_npy(stored: Path) -> None:
 
 
 def test_tv_tensors_are_masks_where_arrays_have_their_images_shape(stored: Path) -> None:
-    tv_tensors = pytest.importorskip("torchvision.tv_tensors")
+    torchvision_or_skip()
+    tv_tensors = importlib.import_module("torchvision.tv_tensors")
     for crop in (None, CenterCrop(8)):
         data = LMDBDataset(
             stored, decode="tensor", crop=crop, companions=("depth", "embedding"), target=None, tv_tensors=True
