@@ -58,7 +58,7 @@ def write_pairs(folder: Path) -> None:
         path.unlink()
     scans = []
     for number, path in enumerate(sorted((rooms / "images").glob("*.jpg"))):
-        mask = saved(Image.fromarray(mask_of(*Image.open(path).size[::-1], number)), "PNG")
+        mask = saved(Image.fromarray(mask_of(*np.asarray(Image.open(path)).shape[:2], number)), "PNG")
         depth = (rooms / "depth" / f"{path.stem}.npy").read_bytes()
         files = {"jpg": path.read_bytes(), "mask.png": mask, "depth.npy": depth}
         scans += [(f"{number:03}.{extension}", content) for extension, content in files.items()]
