@@ -42,7 +42,8 @@ class SampleList(list[Any]):
 
 def collate(samples: Sequence[Any]) -> Any:
     """A DataLoader's collate_fn: torch's default, but of several views it makes a tuple of batches, and targets that
-    torch cannot stack stay a list. Images that were read as one batch become that batch, without a copy."""
+    torch cannot stack stay a list, as do arrays of several shapes beside images. Images that were read as one batch
+    become that batch, without a copy."""
     as_list = samples.as_list if isinstance(samples, SampleList) else False
     first = samples[0] if samples else None
     if isinstance(first, Views):
@@ -69,10 +70,11 @@ def collate_targets(targets: Sequence[Any], as_list: AsList) -> Any:
 
 
 def _stack(images: Sequence[Any]) -> Any:
-    """A batch of images, or of views a tuple of batches."""
+    """A batch of images, or of views a tuple of batches. Arrays of several shapes beside images stay a list."""
     if not isinstance(images[0], Views):
         return _collated(list(images))
-    return tuple(_collated(list(view)) for view in zip(*images, strict=True))
+    first, *others = zip(*images, strict=True)
+    return (_collated(list(first)), *map(_stack_arrays, others))
 
 
 def _collated(samples: Any) -> Any:
@@ -86,3 +88,8 @@ def _collated(samples: Any) -> Any:
         if len({getattr(image, "shape", None) for image in images}) > 1:
             raise OptionError(f"crop: the images of a batch {NEEDS_A_CROP}") from None
         raise
+
+
+def _stack_arrays(arrays: Sequence[Any]) -> Any:
+    shapes = {getattr(array, "shape", None) for array in arrays}
+    return _collated(list(arrays)) if len(shapes) == 1 else list(arrays)

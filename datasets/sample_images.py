@@ -18,7 +18,8 @@ from presize.datasets.columns import tv_tensors_module
 from presize.datasets.crops import Crops
 from presize.datasets.fuse import Fused, Transform, fuse
 from presize.datasets.joined import JoinedData
-from presize.datasets.reading.batch import new_batch, rows_of
+from presize.datasets.reading.array_rows import like_images
+from presize.datasets.reading.batch import ImageFormat, new_batch, rows_of
 from presize.datasets.reading.batch_reader import BatchReader
 from presize.datasets.reading.outputs import Decode, images_of, to_output
 from presize.datasets.reading.stored_image import StoredImage, StoredJpeg
@@ -36,7 +37,8 @@ class SampleImages:
         data: the dataset.
         decode: the form of the images, as in LMDBDataset. Several of a sample are Views.
         companions: names of further images that come with each.
-        tv_tensors: whether tensors of companions whose pixels are numbers are torchvision's Masks.
+        tv_tensors: whether tensors of companions whose pixels are numbers are torchvision's Masks. So are arrays with
+            the height and width of their image.
 
     Attributes:
         reader: of crops; None for whole images.
@@ -92,7 +94,7 @@ class SampleImages:
         images = _stored(self.data, samples, self.decode, lazily)
         if not self.companions:
             return images
-        others = [self._wrapped(data, _stored(data, samples, self.decode, False)) for data in self.companions]
+        others = [self._wrapped(data, samples, _stored(data, samples, self.decode, False)) for data in self.companions]
         return [Views(parts) for parts in zip(images, *others, strict=True)]
 
     def crops(self, reader: BatchReader, samples: Sequence[int], draws: Draws, *, whole: bool) -> list[Any]:
@@ -111,9 +113,11 @@ class SampleImages:
         whole = whole and len(samples) > 1
         batch = new_batch(reader.formats, len(samples), travels=whole)
         reader.read(batch.rows, np.array(samples, np.int64), *draws)
-        images = [self._images(tensor, whole) for tensor in batch.tensors]
-        for number, companion in enumerate(reader.companions, reader.views):
-            images[number] = self._wrapped(companion.data, images[number])
+        images = [self._images(tensor, whole) for tensor in batch.tensors[: reader.views]]
+        for companion, tensor in zip(reader.companions, batch.tensors[reader.views :], strict=True):
+            is_array = companion.data.manifest.is_array
+            own = self._arrays(tensor, companion.formats[0], whole) if is_array else self._images(tensor, whole)
+            images.append(self._wrapped(companion.data, samples, own))
         return [Views(parts) for parts in zip(*images, strict=True)] if reader.gives_tuples else list(images[0])
 
     @property
@@ -128,14 +132,27 @@ class SampleImages:
         if not len(self.data):
             return 0
         heights, widths = self.data.numbers("height"), self.data.numbers("width")
-        channels = 3 + sum(data.manifest.depth // 8 if _is_exact(data) else 3 for data in self.companions)
-        return float(channels * np.multiply(heights, widths, dtype=np.int64).mean())
+        arrays = [data for data in self.companions if data.manifest.is_array]
+        images = [data for data in self.companions if data not in arrays]
+        channels = 3 + sum(data.manifest.depth // 8 if _is_exact(data) else 3 for data in images)
+        pixels = np.multiply(heights, widths, dtype=np.int64).mean()
+        return float(channels * pixels + sum(data.numbers("nbytes").mean() for data in arrays))
 
-    def _wrapped(self, companion: Dataset, images: Sequence[Any]) -> Sequence[Any]:
+    def _wrapped(self, companion: Dataset, samples: Sequence[int], images: Sequence[Any]) -> Sequence[Any]:
         """Tensors of a companion as torchvision's masks, if that was asked for."""
         if not self._tv_tensors or self.decode != "tensor" or not _is_exact(companion):
             return images
-        return [tv_tensors_module().Mask(image) for image in images]
+        mask = tv_tensors_module().Mask
+        if not companion.manifest.is_array:
+            return [mask(image) for image in images]
+        are_cropped = like_images(companion, samples).tolist()
+        return [mask(image) if is_cropped else image for image, is_cropped in zip(images, are_cropped, strict=True)]
+
+    def _arrays(self, batch: torch.Tensor, format: ImageFormat, whole: bool) -> Sequence[Any]:
+        """The arrays of a batch: tensors, or NumPy's where images are those or PIL's."""
+        if self.decode == "tensor":
+            return rows_of(batch) if whole else batch.unbind()
+        return list((batch.permute(0, 2, 3, 1) if format.has_channels else batch).numpy())
 
     def _images(self, batch: torch.Tensor, whole: bool) -> Sequence[Any]:
         """The images of a batch in the form of this dataset."""
@@ -181,11 +198,23 @@ def _stored(data: Dataset | JoinedData, samples: Sequence[int], decode: Decode, 
         for position, value in data.values(samples):
             image = _stored_image(data, samples[position], value)
             images[position] = image if lazily else image.decode()
+    elif data.manifest.is_array:
+        are_cropped = like_images(data, samples).tolist()
+        for position, values in data.pixels(samples):
+            images[position] = _array_output(values, decode, are_cropped[position])
     else:
         make = _numbers_output if _is_exact(data) else to_output
         for position, pixels in data.pixels(samples):
             images[position] = make(pixels, decode)
     return images
+
+
+def _array_output(values: npt.NDArray[Any], decode: Decode, is_cropped: bool) -> Any:
+    """An array, as NumPy's where images are PIL's, too; channels first in a tensor of one that is cropped as images."""
+    if decode != "tensor":
+        return values
+    tensor = torch.from_numpy(values)
+    return tensor.permute(2, 0, 1) if is_cropped and tensor.ndim == 3 else tensor
 
 
 def _numbers_output(pixels: npt.NDArray[Any], decode: Decode) -> Any:

@@ -32,6 +32,10 @@ Icc = Literal["convert", "ignore"]
 StoredColor = Color | Literal["exact"]
 """What stored values are: "exact" for a companion whose pixels have the values of its source, such as class numbers."""
 Format = Literal["jpeg", "png", "webp", "raw"]
+CompanionFormat = Literal[Format, "npy"]
+"""What a companion is stored as: "npy" is an array of numbers, in NumPy's format."""
+ARRAY_SUFFIXES = (".npy", ".exr")
+"""Of files that no format but npy keeps."""
 Subsampling = Literal["420", "422", "444"]
 Tiles = Literal["resized", "all", "none"]
 Layout = Literal["lmdb", "folder"]
@@ -192,7 +196,7 @@ def _checked(size: Size) -> Size:
     return Size(*(check_range("size", side, 1, MAX_SIDE) for side in size))
 
 
-def companion_color(format: Format) -> Color:
+def companion_color(format: CompanionFormat) -> Color:
     """How many channels a companion has that is stored as an image is: those of its source, where `format` has them."""
     return "rgb" if format == "webp" else "keep"
 
@@ -208,7 +212,8 @@ _FIELDS = ("stem", "dir", "name", "subdir")
 @documented
 @dataclass(frozen=True)
 class Companion:
-    """A second image of every sample, such as a segmentation mask, with the geometry of the first.
+    """A second image of every sample, such as a segmentation mask, with the geometry of the first; or an array, such as
+    an embedding.
 
     `name` is that of its shards and index columns. `pattern` is the path of its file, relative to the source:
     ``masks/{stem}.png``. ``{name}`` is the name of the image's file, ``{stem}`` the same without its suffix, ``{dir}``
@@ -220,7 +225,12 @@ class Companion:
     name: str
     pattern: str | None = None
     column: str | None = None
-    format: Format = option("png", "Format to store second images in.", flag="--pair-format", metavar="[NAME=]FORMAT")
+    format: CompanionFormat = option(
+        "png",
+        "Format to store second images in; npy for arrays of numbers.",
+        "Where the pattern ends in .npy or .exr, png means npy.",
+        flag="--pair-format", metavar="[NAME=]FORMAT",
+    )  # fmt: skip
     filter: Filter = option(
         "nearest",
         "Filter for second images; nearest keeps class numbers exactly.",
@@ -246,7 +256,14 @@ class Companion:
             if not self.pattern or parts[0] == "" or not {".", ".."}.isdisjoint(parts):
                 raise OptionError(f"pair: expected a path from the source for {self.name}, got {self.pattern!r}")
         check_options(self)
-        if self.is_exact and self.format not in ("png", "raw"):
+        if self.format == "png" and (self.pattern or "").lower().endswith(ARRAY_SUFFIXES):
+            object.__setattr__(self, "format", "npy")
+        if self.is_array and not self.is_exact:
+            raise OptionError(
+                f"pair_filter: {self.filter} is for images, and {self.name} is stored as arrays (npy), which nearest "
+                "resizes; give the filter of each image as NAME=FILTER"
+            )
+        if self.is_exact and self.format not in ("png", "raw", "npy"):
             raise OptionError(
                 f"pair_format: {self.format} changes the values of pixels, which nearest keeps; choose png or raw, "
                 f"or another filter for {self.name}"
@@ -269,6 +286,11 @@ class Companion:
     def is_exact(self) -> bool:
         """Whether the values of its pixels are kept."""
         return self.filter == "nearest"
+
+    @property
+    def is_array(self) -> bool:
+        """Whether it is stored as an array of any shape and type of number."""
+        return self.format == "npy"
 
     def pieces(self) -> list[tuple[str, str, str]]:
         """The pattern as literal texts, each with the field that follows it, "" for none, and what that ends with.
@@ -293,9 +315,11 @@ class Companion:
         return [*pieces, (literal + pattern[end:], "", "")]
 
     def image_options(self, image: ImageOptions) -> ImageOptions:
-        """How it is stored beside images of these options. The values of an exact one are kept whatever its color."""
-        color = companion_color(self.format)
-        return replace(image, format=self.format, filter=self.filter, color=color, depth=8, keep_metadata=False)
+        """How it is stored beside images of these options. The values of an exact one are kept whatever its color;
+        arrays are "raw" here."""
+        format = "raw" if self.format == "npy" else self.format
+        color = companion_color(format)
+        return replace(image, format=format, filter=self.filter, color=color, depth=8, keep_metadata=False)
 
     def to_json(self) -> dict[str, str]:
         """Plain values for manifest.json, without the name."""

@@ -36,26 +36,25 @@ class ImageFormat(NamedTuple):
     """The form of the images of one view, or of one companion, in a batch.
 
     Attributes:
-        shape: (height, width, channels) of an image.
+        shape: (height, width, channels) of an image, (height, width) of a mask; of an array any.
         dtype: of its numbers.
-        has_channels: whether tensors have a channel axis; masks have none.
+        has_channels: whether the last axis is that of channels, which tensors have first.
     """
 
-    shape: tuple[int, int, int]
+    shape: tuple[int, ...]
     dtype: torch.dtype = torch.uint8
     has_channels: bool = True
 
     @property
-    def row_shape(self) -> tuple[int, int, int]:
+    def row_shape(self) -> tuple[int, ...]:
         """The shape of an image as bytes: (height, width, channels x bytes of a number)."""
-        height, width, channels = self.shape
-        return height, width, channels * self.dtype.itemsize
+        return *self.shape[:-1], self.shape[-1] * self.dtype.itemsize
 
     def tensor(self, rows: Rows) -> torch.Tensor:
         """Return `rows`, (B, *row_shape), as a tensor over the same memory: (B, channels, height, width) in
-        channels-last memory, or (B, height, width) without channels."""
+        channels-last memory, or (B, *shape) without channels."""
         values = torch.from_numpy(rows).view(self.dtype)
-        return values.permute(0, 3, 1, 2) if self.has_channels else values[:, :, :, 0]
+        return values.permute(0, 3, 1, 2) if self.has_channels else values
 
 
 class TensorFormat(NamedTuple):

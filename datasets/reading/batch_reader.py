@@ -13,6 +13,7 @@ from presize.codecs.jpeg import decoder as jpeg_decoder
 from presize.codecs.stored_value import DAMAGE
 from presize.datasets.collate import NEEDS_A_CROP
 from presize.datasets.crops import DECODE_SCALES, RANDOM_FILTERS, Crop, CropGeometry, Crops, as_size, check_crops
+from presize.datasets.reading.array_rows import ArrayRows
 from presize.datasets.reading.batch import ImageFormat
 from presize.datasets.reading.draws import uniform
 from presize.datasets.reading.regions import (
@@ -98,11 +99,13 @@ class BatchReader:
         flip: the probability of mirroring left to right, from 0 to 1.
         rows: what a batch holds in place of pixels.
         companions: further images of the same samples, as Dataset.companion gives them, which are cropped alike. Those
-            whose pixels are numbers have one channel of uint8 or uint16, as bytes: (height, width, 1 or 2).
+            whose pixels are numbers have one channel of uint8 or uint16, as bytes: (height, width x 1 or 2). Arrays
+            that do not have their image's height and width are read as they are.
 
     Raises:
-        OptionError: `crop` is no crop or is missing, or is several where there are companions; or `flip` is out of
-            range.
+        OptionError: `crop` is no crop or is missing, or is several where there are companions; `flip` is out of range;
+            or the arrays of a companion cannot be stacked.
+        DatasetError: the first array of a companion is damaged.
     """
 
     def __init__(
@@ -124,15 +127,20 @@ class BatchReader:
         """How many views of each sample there are."""
         self.is_exact: bool = data.manifest.color == "exact"
         """Whether pixels are numbers, such as the classes of a mask."""
-        channels = 1 if self.is_exact else data.manifest.channels
-        self.shapes = [(*(self._size() if crop is None else as_size(crop.size)), channels) for crop in self._views]
-        """(height, width, channels) of the images of each view."""
-        self._sides = np.array([shape[:2] for shape in self.shapes])
+        arrays = ArrayRows.of(data) if data.manifest.is_array else None
+        channels = arrays.shape if arrays else () if self.is_exact else (data.manifest.channels,)
+        is_cropped = arrays is None or arrays.is_cropped
+        sizes = [self._size() if crop is None else as_size(crop.size) for crop in self._views]
+        self.shapes = [(*size, *channels) if is_cropped else channels for size in sizes]
+        """(height, width, channels) of the images of each view, (height, width) of masks; of arrays theirs."""
+        self._sides = np.array(sizes)
         is_jpeg = data.manifest.format == "jpeg"
         self._can_reduce = np.array([is_jpeg and crop is not None and not crop.exact for crop in self._views])
         self.deep = data.manifest.depth == 16 and not self.is_exact
         """True if images have 16 bits per channel."""
         dtype = torch.uint16 if data.manifest.depth == 16 else torch.uint8
+        if arrays is not None:
+            rows = RowFormat(arrays.torch_dtype, arrays)
         self.rows = rows or RowFormat(dtype, read_values if self.is_exact else read_region)
         if companions and self.has_views:
             raise OptionError(
@@ -141,12 +149,13 @@ class BatchReader:
             )
         self.companions = [BatchReader(companion, self.crop, flip) for companion in companions]
         """A reader for each companion; what is drawn for the images holds for them."""
-        self.formats = [ImageFormat(shape, self.rows.dtype, not self.is_exact) for shape in self.shapes]
+        has_channels = is_cropped and bool(channels)
+        self.formats = [ImageFormat(shape, self.rows.dtype, has_channels) for shape in self.shapes]
         """Formats of the images in a batch: each view, then each companion."""
         self.formats += [companion.formats[0] for companion in self.companions]
 
     @property
-    def shape(self) -> tuple[int, int, int]:
+    def shape(self) -> tuple[int, ...]:
         """(height, width, channels) of the images of the first view."""
         return self.shapes[0]
 
@@ -217,7 +226,7 @@ class BatchReader:
     def shown(self, samples: Ints, seed: int, epoch: int, keys: Ints) -> list[CropGeometry]:
         """What read() shows of each of `samples`, in the first view; arguments as for read()."""
         shapes, boxes, flips, samplings = self._draw(samples, seed, epoch, keys)
-        height, width, _ = self.shape
+        height, width = self.shape[:2]
         shown = boxes[:, 0].tolist()
         for i, (_, window) in enumerate(samplings[0]):
             if window is not None:  # its box is larger, by what the filter reaches
@@ -255,7 +264,7 @@ class BatchReader:
         positions = wanted.tolist()
         parts = self._parts(drawn.boxes[wanted])
         shapes, boxes, flips = (array.tolist() for array in drawn[:3])
-        if self.rows.dtype == torch.uint16:
+        if self.rows.dtype == torch.uint16:  # else the bytes, of which arrays make their numbers
             out = [rows.view(np.uint16) for rows in out[: self.views]]
         for at, regions in self._regions(numbers, parts, leave_out):
             position = positions[at]

@@ -117,28 +117,35 @@ def read_values(views: Sequence[View], region: Region, shape: tuple[int, int], s
     """As read_region, of a companion whose pixels are numbers: each of those in the result is one of the image.
 
     Args:
-        views: one; its `out` is uint8 or uint16 (height, width, 1), and its filter is always nearest.
+        views: one; its `out` is uint8 or uint16 (height, width), and its filter is always nearest.
         region, shape: as in read_region.
         scale: without meaning.
 
     Raises:
         ValueError, ImageError: the value is damaged, or has several channels.
     """
-    ((out, box, flip, (_, window)),) = views
+    (view,) = views
     values = decode_value(memoryview(region.data), region.format, "exact", shape, _limit(shape))
     if values.ndim > 2:
         raise ValueError(
             f"it has {values.shape[2]} channels and cannot be cropped as a mask; build it with another --pair-filter"
         )
-    if values.itemsize > out.itemsize:
-        raise ValueError(f"it has {values.itemsize * 8} bits, and the manifest says {out.itemsize * 8}")
-    height, width, _ = out.shape
+    if values.itemsize > view.out.itemsize:
+        raise ValueError(f"it has {values.itemsize * 8} bits, and the manifest says {view.out.itemsize * 8}")
+    nearest(values, view, shape, view.out)
+
+
+def nearest(values: Pixels, view: View, shape: tuple[int, int], out: Pixels) -> None:
+    """Fill `out`, (height, width) or (height, width, channels), as `view` says, each number being one of `values`,
+    those of an image of `shape`."""
+    height, width = out.shape[:2]
+    window = view.sampling.window
     if window is None:
-        part = resize(values, Target(ResizeBox(*box), Size(height, width)), "nearest", "pillow")
+        part = resize(values, Target(ResizeBox(*view.box), Size(height, width)), "nearest", "pillow")
     else:
         resized = resize(values, Target(ResizeBox(0, 0, *shape), Size(*window[:2])), "nearest", "pillow")
         part = resized[window[2] : window[2] + height, window[3] : window[3] + width]
-    out[:, :, 0] = part[:, ::-1] if flip else part
+    out[...] = part[:, ::-1] if view.flip else part
 
 
 def _decoded(region: Region, shape: tuple[int, int], out: Pixels, scale: int) -> Pixels:

@@ -6,7 +6,7 @@ The plan depends on nothing else: not on the number of cores, not on the clock, 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ import pyarrow as pa
 from presize.builder.fingerprint import CodecFingerprint
 from presize.formatting import plural
 from presize.options import BuildOptions
-from presize.sources.companions import companion_paths
+from presize.sources.companions import source_of
 from presize.sources.contents import Source
 from presize.sources.source_files import SourceFile
 from presize.store.dealing import assign_shards, shard_count, shard_limit
@@ -52,12 +52,10 @@ class Plan:
 
     def files(self, rows: npt.NDArray[np.int64]) -> list[tuple[SourceFile, ...]]:
         """Return the files of the samples in these rows of the source table: the image, then its companions."""
-        table = self.source.table.take(pa.array(rows))
-        companions = (
-            map(SourceFile, companion_paths(c, table).to_pylist(), table.column(f"{c.name}_source_nbytes").to_pylist())
-            for c in self.options.companions
-        )
-        return list(zip(self.source.files(rows), *companions, strict=True))
+        source = replace(self.source, table=self.source.table.take(pa.array(rows)))
+        every = np.arange(len(rows))
+        companions = (source_of(source, companion).files(every) for companion in self.options.companions)
+        return list(zip(source.files(every), *companions, strict=True))
 
 
 def make_plan(source: Source, options: BuildOptions, codecs: CodecFingerprint, page_size: int) -> Plan:

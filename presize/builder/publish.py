@@ -20,7 +20,7 @@ from presize.builder.shard_table import Rejected
 from presize.builder.tasks import staging
 from presize.builder.work import Finished
 from presize.codecs.source_facts import unpack_facts
-from presize.errors import BuildError
+from presize.errors import BuildError, warn
 from presize.formatting import plural
 from presize.options import Companion, Size, Stream
 from presize.sources.contents import Source
@@ -211,7 +211,16 @@ def _companion_files(companion: Companion, merged: _Merged, size: Size) -> Compa
     """The shards of a companion in one size."""
     stream = Stream(companion.name, size)
     columns = merged.columns[stream]
-    is_deep = companion.is_exact and bool(unpack_facts(columns["source_facts"], "deep").any())
+    if companion.is_array:
+        like_image = unpack_facts(columns["source_facts"], "like_image") == 1
+        if like_image.any() and not like_image.all():
+            warn(
+                f"{companion.name}: {plural(int((~like_image).sum()), 'array')} of {len(like_image):,} without the "
+                "height and width of the image, upright, which the others have; they are stored as they are"
+            )
+    is_deep = (
+        companion.is_exact and not companion.is_array and bool(unpack_facts(columns["source_facts"], "deep").any())
+    )
     return CompanionFiles(
         name=companion.name,
         format=companion.format,

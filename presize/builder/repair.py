@@ -7,7 +7,7 @@ only if it is the record that was lost.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,7 +26,7 @@ from presize.builder.reuse import find_damage
 from presize.builder.shard_table import ShardTable
 from presize.builder.work import Records, find_work
 from presize.errors import DatasetError, SourceError
-from presize.options import BuildOptions, RunOptions, Size, SourceOptions, Stream
+from presize.options import BuildOptions, Companion, RunOptions, Size, SourceOptions, Stream
 from presize.sources.companions import companion_paths
 from presize.sources.contents import Source
 from presize.sources.dataset import PublishedDataset, read_published
@@ -86,9 +86,9 @@ def repair_dataset(
         BuildError: a build is writing to `out`, it cannot be written to, or a container changes meanwhile.
     """
     source, out = expanded(source), Path(os.path.abspath(expanded(out)))
-    found = _scanned(source, out, samples)
     with working_in(out):
         output = _output_dir(out)  # raises before anything is written, the lock included
+    found = _scanned(source, out, samples, recorded_options(read_manifest(output.roots[0]), out).companions)
     with (
         working_in(output.path),
         OutputDir.of(output.path.parent).lock() if (output.path.parent / STATE).exists() else nullcontext(),
@@ -140,13 +140,15 @@ def repair_dataset(
     return Repair(len(shards), names, tuple(problems))
 
 
-def _scanned(source: str | os.PathLike[str], out: Path, samples: SourceOptions) -> Source | Path | Url:
+def _scanned(
+    source: str | os.PathLike[str], out: Path, samples: SourceOptions, companions: Sequence[Companion]
+) -> Source | Path | Url:
     """Where the files of the source are; the samples in its containers, if it consists of some."""
     url = Url.of(source)
     if url is not None:
         return url
     if recognize(source, samples.keys is not None) is not None:
-        return scan(source, samples, follow_links=True)
+        return scan(source, samples, follow_links=True, companions=companions)
     if not os.path.isdir(source):
         raise SourceError(f"the source {os.fspath(source)} is not a folder; give the one that {out} was built from")
     return Path(source)

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from presize.builder.output_dir import BuildJournal, OutputDir
@@ -115,9 +117,9 @@ def trying_again(plan: Plan, run: RunOptions, published: Sequence[Manifest | Non
     rejects = read_rejects(root / manifest.rejects.file).unreadable
     if not is_all_of(plan, published) and not is_all_of(_without_unseen(plan, rejects), published):
         return run
-    rows = pc.index_in(rejects.columns.column("path"), value_set=plan.source.table.column("path")).drop_null()
+    rows = np.flatnonzero(_at_or_below(plan.source.table.column("path"), rejects) >= 0)
     reader = SourceReader(plan.source.root)
-    if not any(all(map(reader.can_read, files)) for files in plan.files(rows.to_numpy())):
+    if not any(all(map(reader.can_read, files)) for files in plan.files(rows)):
         return run
     is_folder = plan.options.layout == "folder"
     return replace(run, update=not is_folder, overwrite=is_folder)
@@ -125,9 +127,8 @@ def trying_again(plan: Plan, run: RunOptions, published: Sequence[Manifest | Non
 
 def _without_unseen(plan: Plan, rejects: Rejects) -> Plan:
     """`plan` as it would be if those of `rejects` that could not be listed then could not be listed now."""
-    table, columns = plan.source.table, rejects.columns
-    unseen = columns.column("path").filter(pc.match_substring(columns.column("reason").dictionary_decode(), UNSEEN))
-    rest = table.filter(pc.invert(pc.is_in(table.column("path"), value_set=unseen)))
+    table, unseen = plan.source.table, _unseen(rejects)
+    rest = table.filter(pa.array(_at_or_below(table.column("path"), unseen) < 0))
     return replace(plan, identity=plan.identity | {"source": source_identity(rest)})
 
 
@@ -182,17 +183,40 @@ def check_may_update(
 
 def _check_unseen(existing: Manifest, plan: Plan, out: object, root: Path) -> None:
     """Raise BuildError if images are stored whose files could not be listed: it would remove them."""
-    unseen = plan.source.rejects.unreadable
+    unseen = _unseen(plan.source.rejects)
     if not len(unseen):
         return
     paths = read_index(root, existing).column("path")
-    stored = unseen.take(np.flatnonzero(pc.is_in(unseen.columns.column("path"), value_set=paths)))
-    if len(stored):
+    gone = paths.filter(pc.invert(pc.is_in(paths, value_set=plan.source.table.column("path"))))
+    why = _at_or_below(gone, unseen)
+    if plan.source.containers:  # whose samples may have been in any of them
+        why = np.maximum(why, 0)
+    lost = np.flatnonzero(why >= 0)
+    if len(lost):
+        first, reason = gone[int(lost[0])].as_py(), unseen[int(why[lost[0]])].reason
         raise BuildError(
-            f"OUT {out} holds {plural(len(stored), 'image')} that --update would remove, since their files "
-            f"cannot be read now; the first: {printable(stored[0].path)}: {stored[0].reason}; run again when they can "
+            f"OUT {out} holds {plural(len(lost), 'image')} that --update would remove, since their files "
+            f"cannot be read now; the first: {printable(first)}: {reason}; run again when they can "
             "be, or move them out of the source"
         )
+
+
+def _at_or_below(paths: pa.Array | pa.ChunkedArray, rejects: Rejects) -> npt.NDArray[np.int64]:
+    """For each of `paths` the position of the reject that is its file, or a folder above it; -1 for none."""
+    positions = np.full(len(paths), -1)
+    while len(paths):
+        found = pc.fill_null(pc.index_in(paths, value_set=rejects.columns.column("path")), -1).to_numpy()
+        positions = np.where(positions < 0, found, positions)
+        if not pc.any(pc.match_substring(paths, "/")).as_py():
+            break
+        paths = pc.replace_substring_regex(paths, "/?[^/]*$", "")
+    return positions
+
+
+def _unseen(rejects: Rejects) -> Rejects:
+    """Those that could not be listed: files, folders, and links to what has gone, such as a mount."""
+    reasons = rejects.columns.column("reason").dictionary_decode()
+    return rejects.take(np.flatnonzero(pc.match_substring(reasons, UNSEEN)))
 
 
 def differences_from(existing: BuildJournal | Manifest, plan: Plan, apart_from: Sequence[str] = ()) -> list[str]:

@@ -24,7 +24,7 @@ from presize.builder.work import Finished, FinishedShard, Records
 from presize.errors import PresizeWarning
 from presize.formatting import plural, printable
 from presize.options import Companion, RunOptions, Stream
-from presize.sources.companions import companion_paths
+from presize.sources.companions import companion_paths, source_of
 from presize.sources.contents import Source
 from presize.sources.dataset import PublishedDataset, Rows, read_published
 from presize.sources.source_reader import SourceReader
@@ -159,10 +159,8 @@ def _same_paths(
 def _sources(plan: Plan) -> Iterator[tuple[str, Source]]:
     """The source, and for each companion one whose paths are those of its files, with what its columns begin with."""
     yield "", plan.source
-    table = plan.source.table
     for companion in plan.options.companions:
-        files = table.set_column(table.column_names.index("path"), "path", companion_paths(companion, table))
-        yield f"{companion.name}_", replace(plan.source, table=files)
+        yield f"{companion.name}_", source_of(plan.source, companion)
 
 
 def _same_content(

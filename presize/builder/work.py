@@ -25,7 +25,8 @@ from presize.codecs import transcode
 from presize.errors import BuildError
 from presize.formatting import size_text
 from presize.options import BuildOptions, Companion, RunOptions, Stream
-from presize.sources.companions import companion_paths
+from presize.sources.companions import source_of
+from presize.sources.contents import Source
 from presize.sources.dataset import DatasetSource, PublishedDataset, Rows, numbers_of
 from presize.store.data_files import companion_shard, generation_name
 from presize.store.rejects_file import Rejects
@@ -253,7 +254,9 @@ def _tasks(plan: Plan, run: RunOptions, output: OutputDir, generation: int, numb
             paths="\0".join(rows.column("path").to_pylist()),
             files="" if files is None else "\0".join(files.take(pa.array(samples)).to_pylist()),
             places=plan.source.places(samples),
-            companions=tuple(_companion_paths(companion, table, samples) for companion in plan.options.companions),
+            companions=tuple(
+                _companion_paths(companion, plan.source, samples) for companion in plan.options.companions
+            ),
             extents=None if around is None else around[samples],
             probes=probes,
         )
@@ -266,10 +269,10 @@ def shard_files(output: OutputDir, options: BuildOptions, number: int, generatio
     return {stream: root_of[stream.size] / companion_shard(stream.name, name) for stream in options.streams}
 
 
-def _companion_paths(companion: Companion, table: pa.Table, samples: npt.NDArray[np.int64]) -> CompanionPaths:
-    rows = table.take(pa.array(samples))
-    nbytes = rows.column(f"{companion.name}_source_nbytes").to_numpy()
-    return CompanionPaths(nbytes, "\0".join(companion_paths(companion, rows).to_pylist()))
+def _companion_paths(companion: Companion, source: Source, samples: npt.NDArray[np.int64]) -> CompanionPaths:
+    files = source_of(replace(source, table=source.table.take(pa.array(samples))), companion)
+    paths, nbytes = (files.table.column(name) for name in ("path", "source_nbytes"))
+    return CompanionPaths(nbytes.to_numpy(), "\0".join(paths.to_pylist()), files.places(np.arange(len(samples))))
 
 
 def _name(task: Task) -> str:

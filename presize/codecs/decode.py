@@ -29,7 +29,7 @@ from presize.codecs.pillow_decoder import (
     upright,
 )
 from presize.codecs.plugins import load, open_image, reason
-from presize.codecs.sniff import sniff
+from presize.codecs.sniff import EXR, NPY, sniff
 from presize.codecs.source_facts import Facts
 from presize.errors import ImageError, NotAnImageError
 from presize.options import MAX_PIXELS, Color
@@ -84,6 +84,8 @@ def decode(
 def _why_no_image(data: bytes) -> str:
     if not data:
         return "the file is empty"
+    if data.startswith((NPY, EXR)):
+        return "an array of numbers, not an image; --pair-format npy stores it beside one"
     start = data[:1024].lstrip(b"\xef\xbb\xbf \t\r\n").lower()
     if start.startswith((b"<!doctype html", b"<html", b"<head", b"<body")):
         return "an HTML page, not an image"

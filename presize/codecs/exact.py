@@ -46,6 +46,15 @@ def decode_exact(data: bytes, max_pixels: int) -> Exact:
     return Exact(narrowed(values), facts)
 
 
+def decode_any(data: bytes, max_pixels: int) -> Exact:
+    """As decode_exact, and the grey of 32 bits that a TIFF may have: int32, or float32."""
+    if sniff(data) == "tiff":
+        image, _, facts, _ = pillow_decoder.open_other(data, "tiff", max_pixels)
+        if image.mode in ("I", "F"):
+            return Exact(pillow_decoder.upright(np.asarray(image), facts.orientation), facts)
+    return decode_exact(data, max_pixels)
+
+
 def decode_numbers(data: bytes, max_pixels: int) -> Exact:
     """As decode_exact, with int32 for numbers of 16 bits that Pillow holds in 32, which it resizes otherwise."""
     name = sniff(data)

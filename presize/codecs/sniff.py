@@ -24,6 +24,8 @@ _SIGNATURES: Final = (
     (b"\xff\x0a", "jxl"),
     (b"DDS \x7c\0\0\0", "dds"),
 )
+NPY, EXR = b"\x93NUMPY", b"v/1\x01"
+"""How files of numbers begin."""
 _BMP_HEADER_BYTES: Final = (12, 40, 52, 56, 64, 108, 124)
 
 
@@ -46,6 +48,11 @@ def sniff(data: bytes) -> str | None:
         if found & _HEIC_BRANDS:
             return "heic"
     return next((name for name, matches in _HEADERS.items() if matches(data)), None)
+
+
+def is_known(data: bytes) -> bool:
+    """Whether `data` begins as an image, or as an array that may be beside one."""
+    return data.startswith((NPY, EXR)) or sniff(data) is not None
 
 
 _HEIC_BRANDS: Final = frozenset((b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis", b"mif1", b"msf1"))
@@ -175,10 +182,12 @@ def _icon_size(image: bytes) -> tuple[int, int]:
     if image.startswith(_PNG):
         width, height = struct.unpack_from(">II", image.ljust(24, b"\0"), 16)
         return height, width
-    if len(image) < 40 or int.from_bytes(image[:4], "little") != 40:
+    header_bytes = int.from_bytes(image[:4], "little")
+    if header_bytes not in _BMP_HEADER_BYTES or len(image) < header_bytes:
         return 0, 0
-    width, doubled = struct.unpack_from("<ii", image, 4)  # it counts the mask below the image, too
-    return max(doubled // 2, 0), max(width, 0)
+    # The height counts the mask below the image, too, and is negative where rows go down.
+    width, doubled = struct.unpack_from("<HH" if header_bytes == 12 else "<ii", image, 4)
+    return abs(doubled) // 2, max(width, 0)
 
 
 def is_tga(data: bytes) -> bool:

@@ -37,6 +37,7 @@ FIELDS: Final = {
     "tolerated": (28, 1),
     "kept": (29, 1),
     "surplus": (30, 1),
+    "like_image": (31, 1),
 }
 """The first bit of each field, and the mask of its value."""
 
@@ -57,6 +58,7 @@ class Facts(NamedTuple):
         tolerated: whether it is a JPEG that the strict decoder refused and Pillow accepted.
         kept: whether its compressed image is stored as it is where it need not be resized.
         surplus: whether it has bands beside its colours and alpha, such as near infrared, which were left out.
+        like_image: whether it is an array with the height and width of its image, which is resized and cropped alike.
     """
 
     kind: str = "unknown"
@@ -71,6 +73,7 @@ class Facts(NamedTuple):
     tolerated: bool = False
     kept: bool = False
     surplus: bool = False
+    like_image: bool = False
 
     def pack(self) -> int:
         """The fields as 32 bits, laid out as in FIELDS."""

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from presize.codecs.arrays import decode_array, index_size
 from presize.codecs.jpeg import decoder as jpeg_decoder
 from presize.codecs.jpeg.segments import coded_size
 from presize.errors import ImageError, OptionError
-from presize.options import MAX_PIXELS, Color, Format, StoredColor
+from presize.options import MAX_PIXELS, Color, CompanionFormat, StoredColor
 
 Pixels = npt.NDArray[Any]
 
@@ -35,7 +36,7 @@ def check_pixels(shape: tuple[int, int], max_pixels: int) -> None:
 
 def decode_value(
     value: memoryview,
-    format: Format,
+    format: CompanionFormat,
     color: StoredColor,
     shape: tuple[int, int],
     max_pixels: int = MAX_PIXELS,
@@ -45,19 +46,24 @@ def decode_value(
 
     Args:
         value: the bytes of a record.
-        format: of the dataset.
+        format: of the dataset; "npy" for the arrays of a companion.
         color: that the dataset was built for; "exact" for the values of a companion.
         shape: (height, width) of the image, in pixels, as the index says.
         max_pixels: that height x width may not exceed.
         depth: the bits of a channel, 8 or 16; those of a companion's values may differ.
 
     Returns:
-        A new uint8 or uint16 array, (height, width, 3) RGB, (height, width, 4) RGBA or (height, width) grey.
+        A new uint8 or uint16 array, (height, width, 3) RGB, (height, width, 4) RGBA or (height, width) grey; for "npy"
+        one of any numbers and shape.
 
     Raises:
         ValueError, ImageError, MemoryError: the value is damaged, or too large (see DAMAGE).
     """
     check_pixels(shape, max_pixels)
+    if format == "npy":
+        values = decode_array(value)
+        check_shape(index_size(values.shape), shape)
+        return values
     if format == "raw":
         return _decode_raw(value, color, shape, depth)
     if format == "jpeg" and color != "exact":

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from presize.codecs import decode, encode, resize, sniff
-from presize.codecs.exact import decode_numbers, narrowed
+import numpy as np
+
+from presize.codecs import arrays, decode, encode, resize, sniff
+from presize.codecs.exact import decode_any, decode_numbers, narrowed
 from presize.codecs.jpeg import metadata as jpeg_metadata
 from presize.codecs.jpeg import segments as jpeg_segments
 from presize.codecs.jpeg import tiles as tiling
 from presize.codecs.pillow_decoder import Wanted
+from presize.codecs.source_facts import Facts
 from presize.codecs.tiff import with_orientation_reset
 from presize.codecs.unchanged import fits, unchanged
 from presize.errors import ImageError
@@ -141,7 +144,7 @@ def _scaled(target: resize.Target, source: Size, shape: tuple[int, ...]) -> resi
     return target._replace(box=resize.Box(box.top * y, box.left * x, box.height * y, box.width * x))
 
 
-def transcode_companion(data: bytes, source: Size, options: ImageOptions) -> Transcoded:
+def transcode_companion(data: bytes, source: Size, options: ImageOptions, is_array: bool = False) -> Transcoded:
     """Decode, resize and encode a companion of an image. Thread-safe.
 
     Args:
@@ -149,10 +152,14 @@ def transcode_companion(data: bytes, source: Size, options: ImageOptions) -> Tra
         source: the upright (height, width) of the image that it belongs to, which has to be its own, too.
         options: how it is stored (presize.options.Companion.image_options). With filter "nearest" each pixel keeps the
             value that it has in the file.
+        is_array: store it as a .npy. An array whose first two axes, or last two of three, are those of the image is
+            resized with it, and its channels come last; any other is stored as it is.
 
     Raises:
         ImageError: it cannot be stored; the message says why.
     """
+    if is_array:
+        return _transcode_array(data, source, options)
     if options.filter != "nearest":
         made = transcode(data, options)
         _check_size(made.source, source)
@@ -166,6 +173,33 @@ def transcode_companion(data: bytes, source: Size, options: ImageOptions) -> Tra
         pixels = narrowed(resize.resize(values, target, "nearest", options.resize_backend))
         records.append(Record(encode.encode(pixels, options), *pixels.shape[:2]))
     return Transcoded(tuple(records), source, facts.pack())
+
+
+def _transcode_array(data: bytes, source: Size, options: ImageOptions) -> Transcoded:
+    values, facts = _decode_array(data, options.max_pixels)
+    if values.ndim == 3 and values.shape[:2] != source == values.shape[1:]:
+        values = np.moveaxis(values, 0, 2)
+    like_image = values.shape[:2] == source
+    records = []
+    for size in options.sizes:
+        stored = values
+        if like_image:
+            target = resize.target(source, size, options.fit, options.upscale)
+            stored = resize.resize(values, target, "nearest", options.resize_backend)
+        records.append(Record(arrays.encode_array(stored), *arrays.index_size(stored.shape)))
+    return Transcoded(tuple(records), source, facts._replace(like_image=like_image).pack())
+
+
+def _decode_array(data: bytes, max_pixels: int) -> tuple[arrays.Values, Facts]:
+    """The numbers of a .npy, of OpenEXR, or of an image whose pixels are numbers."""
+    if not data.startswith((sniff.NPY, sniff.EXR)):
+        return decode_any(data, max_pixels)
+    if data.startswith(sniff.EXR):
+        return arrays.read_exr(data, max_pixels), Facts("other")
+    try:
+        return arrays.decode_array(data), Facts("other")
+    except ValueError as error:
+        raise ImageError(str(error)) from None
 
 
 def _check_size(found: Size, source: Size) -> None:

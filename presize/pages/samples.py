@@ -361,15 +361,23 @@ def _picture(what: str, pixels: Callable[[], Pixels]) -> Picture:
 
 def seen(pixels: npt.NDArray[Any]) -> Pixels:
     """Return the pixels of any dataset as a page shows them, uint8 (height, width, 3) or (height, width): alpha
-    composed on white, 16-bit values that are not colours as shades from the smallest to the largest."""
-    if pixels.dtype == np.uint16 and pixels.ndim == 2:
-        low, high = int(pixels.min()), int(pixels.max())
-        return np.asarray((pixels.astype(np.float32) - low) * (255 / max(high - low, 1)), np.uint8)
-    return flattened(pixels, 255)
+    composed on white, numbers that are not colours as shades from the smallest to the largest.
+
+    Raises:
+        ImageError: it is an array that is no picture.
+    """
+    if pixels.ndim == 1 or pixels.shape[2:] not in ((), (3,), (4,)) or not pixels.size or pixels.dtype.kind == "c":
+        raise ImageError(f"an array of {' x '.join(map(str, pixels.shape))} {pixels.dtype}")
+    if pixels.dtype == np.uint8 or (pixels.dtype == np.uint16 and pixels.ndim == 3):
+        return flattened(pixels, 255)
+    numbers = np.nan_to_num(pixels[:, :, :3] if pixels.ndim == 3 else pixels, posinf=0, neginf=0).astype(np.float64)
+    low, high = numbers.min(), numbers.max()
+    return np.asarray((numbers - low) * (255 / (high - low or 1)), np.uint8)
 
 
 def _is_mask(values: npt.NDArray[Any]) -> bool:
-    return values.ndim == 2 and len(np.unique(values)) <= _MOST_CLASS_NUMBERS
+    is_image = values.ndim == 2 and values.dtype in (np.uint8, np.uint16)
+    return is_image and len(np.unique(values)) <= _MOST_CLASS_NUMBERS
 
 
 def masked(picture: Pixels, mask: npt.NDArray[Any]) -> Pixels:

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from presize.errors import ImageError, OptionError, SourceError
 from presize.options import SPELLINGS, Companion
 from presize.sources.columns import with_column
-from presize.sources.contents import Source
+from presize.sources.contents import OFFSET_OF, Source
 from presize.sources.folder import RefusedFile, look_up_files, names_in
 from presize.sources.source_files import starts_like_an_image
 from presize.sources.spellings import Spellings, look_up_spelled
@@ -38,9 +38,9 @@ def add_companions(
     Raises:
         SourceError: a column is missing or its name is taken, or no sample is left.
     """
-    if not companions:
+    if not companions or source.containers:  # which were listed with theirs
         return source
-    _check_columns(source.table, companions)
+    check_columns(source.table, companions)
     source = _without_companions(source, companions)
     table = source.table
     reasons: dict[int, tuple[str, str, str]] = {}
@@ -120,6 +120,16 @@ def companions_of(pairs: Sequence[str], formats: Sequence[str], filters: Sequenc
     return tuple(replace(companion, **chosen[companion.name]) for companion in companions)
 
 
+def source_of(source: Source, companion: Companion) -> Source:
+    """`source` with the files of a companion in the place of its images."""
+    table = source.table
+    for name in ("source_nbytes", "source_mtime_ns"):
+        table = with_column(table, name, table.column(f"{companion.name}_{name}"))
+    if source.containers:
+        table = with_column(table, "offset", table.column(f"{OFFSET_OF}{companion.name}"))
+    return replace(source, table=with_column(table, "path", companion_paths(companion, source.table)))
+
+
 def companion_paths(companion: Companion, table: pa.Table) -> pa.ChunkedArray:
     """Return the path of each sample's companion from the source, large_string; null where its column has none, or its
     name does not end as the pattern says. Raises SourceError when there is no such column."""
@@ -150,7 +160,8 @@ def _without_end(texts: pa.ChunkedArray, end: str) -> pa.ChunkedArray:
     return pc.if_else(pc.ends_with(texts, end), cut, pa.scalar(None, texts.type))
 
 
-def _check_columns(table: pa.Table, companions: Sequence[Companion]) -> None:
+def check_columns(table: pa.Table, companions: Sequence[Companion]) -> None:
+    """Raise SourceError where a column is missing that names companions, or their own would have the name of one."""
     for companion in companions:
         if not pa.types.is_large_string(companion_paths(companion, table).type):
             raise SourceError(f"--pair {companion.name}: column {companion.column!r} does not hold paths")

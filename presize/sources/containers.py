@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from presize.errors import SourceError, warn
 from presize.formatting import plural, printable
-from presize.options import SourceOptions, ValueType
+from presize.options import Companion, SourceOptions, ValueType
 from presize.sources.classes import check_classes, class_labels
 from presize.sources.columns import joined, with_column, with_types
 from presize.sources.contents import (
@@ -43,9 +43,9 @@ from presize.system.file_version import FileVersion
 _FIELDS_NAMED = 5
 _OWN_COLUMNS = ("path", "source_nbytes", "source_mtime_ns", *PLACE_COLUMNS)
 
-ListContainer = Callable[[str, str, SourceOptions], Contents]
-"""Lists a container: its file, its path from the source (to name what is rejected), and the options. Raises SourceError
-where it cannot be read, or OptionError."""
+ListContainer = Callable[[str, str, SourceOptions, Sequence[Companion]], Contents]
+"""Lists a container: its file, its path from the source (to name what is rejected), the options, and what each sample
+has beside it. Raises SourceError where it cannot be read, or OptionError."""
 
 
 @dataclass(frozen=True)
@@ -77,11 +77,13 @@ class Containers:
         kind: what they are.
         root: the folder that they are in, absolute.
         paths: their paths from the root, sorted.
+        unseen: folders that may not be read.
     """
 
     kind: ContainerKind
     root: str
     paths: tuple[str, ...]
+    unseen: tuple[Reject, ...] = ()
 
     @property
     def name(self) -> str:
@@ -90,7 +92,11 @@ class Containers:
 
 
 def list_containers(
-    source: Containers, options: SourceOptions, follow_links: bool, types: Mapping[str, ValueType]
+    source: Containers,
+    options: SourceOptions,
+    follow_links: bool,
+    types: Mapping[str, ValueType],
+    companions: Sequence[Companion] = (),
 ) -> Source:
     """List the samples of all containers, in the order of their names. What cannot be a sample becomes a reject.
 
@@ -101,10 +107,10 @@ def list_containers(
     Warns:
         PresizeWarning: containers, or fields of samples, were left out.
     """
-    listings, refused = _list_all(source, options, follow_links)
+    listings, refused = _list_all(source, options, follow_links, companions)
     left_out = sum((one.left_out for one in listings), Counter[str]())
     containers = [one.container for one in listings]
-    rejects = refused + [reject for one in listings for reject in one.rejects]
+    rejects = [*source.unseen, *refused, *(reject for one in listings for reject in one.rejects)]
     listed = _Listed(joined([one.samples for one in listings], left_out), containers, rejects)
     _warn_of_fields(source.name, left_out)
     classes = None
@@ -127,13 +133,15 @@ def list_containers(
     return Source(Path(source.root), table, classes, Rejects.of(rejects), hidden, containers=tuple(containers))
 
 
-def _list_all(source: Containers, options: SourceOptions, follow_links: bool) -> tuple[list[Contents], list[Reject]]:
+def _list_all(
+    source: Containers, options: SourceOptions, follow_links: bool, companions: Sequence[Companion]
+) -> tuple[list[Contents], list[Reject]]:
     """Return the listings of the containers that can be read, and those that cannot."""
     listings: list[Contents] = []
     refused: list[Reject] = []
     for path in source.paths:
         try:
-            listed = _list_at_rest(source, path, options, follow_links)
+            listed = _list_at_rest(source, path, options, follow_links, companions)
         except SourceError as error:
             if is_of_the_disk(error.__cause__):
                 raise SourceError(
@@ -145,14 +153,18 @@ def _list_all(source: Containers, options: SourceOptions, follow_links: bool) ->
             raise SourceError(f"{path!r} in {source.root} changes while it is listed; run again when it is complete")
         rows, mtime_ns = len(listed.samples), indexed_ns(listed.container.version.mtime_ns)
         table = listed.samples.append_column("container", pa.array(np.full(rows, len(listings), np.int32)))
-        table = table.append_column("source_mtime_ns", pa.array(np.full(rows, mtime_ns, np.int64)))
+        for name in ("source_mtime_ns", *(f"{companion.name}_source_mtime_ns" for companion in companions)):
+            table = table.append_column(name, pa.array(np.full(rows, mtime_ns, np.int64)))
         listings.append(replace(listed, samples=table))
+    warn_left_out(source.root, "folder", source.unseen)
     if listings:
         warn_left_out(source.name, "file", refused)
     return listings, refused
 
 
-def _list_at_rest(source: Containers, path: str, options: SourceOptions, follow_links: bool) -> Contents | None:
+def _list_at_rest(
+    source: Containers, path: str, options: SourceOptions, follow_links: bool, companions: Sequence[Companion]
+) -> Contents | None:
     """List a container. It is listed again if it changed meanwhile; return None if it changed then, too."""
     file = os.path.join(source.root, path)
     if not is_utf8(path):
@@ -162,7 +174,7 @@ def _list_at_rest(source: Containers, path: str, options: SourceOptions, follow_
     for _ in range(2):
         before = _version(file)
         try:
-            listed = source.kind.list(file, path, options)
+            listed = source.kind.list(file, path, options, companions)
         except SourceError:
             if _version(file) == before:
                 raise

@@ -24,6 +24,9 @@ PLACE_COLUMNS = ("container", "offset", "run")
 """Where a sample lies: the number of its container, its offset there (see SourceFile), and the run that is read in one
 go. The index does not have them."""
 
+OFFSET_OF = "offset:"
+"""Before the name of a companion in the column of its offsets, where it lies in the containers of the images."""
+
 LINK_OUT = "a link out of the source; use --follow-links if you trust it"
 
 
@@ -61,7 +64,7 @@ class Source:
     def fields(self) -> list[str]:
         """The columns of the table that the index takes over as they are: labels, and whatever else is known."""
         own = {*INDEX_COLUMNS, *(PLACE_COLUMNS if self.containers else ())}
-        return [name for name in self.table.column_names if name not in own]
+        return [name for name in self.table.column_names if name not in own and not name.startswith(OFFSET_OF)]
 
     @property
     def groups(self) -> Groups | None:
@@ -89,7 +92,8 @@ class Contents:
 
     Attributes:
         container: the file.
-        samples: ``path``, ``source_nbytes``, ``offset`` and fields, in dataset order; ``run`` where it is a row group.
+        samples: ``path``, ``source_nbytes``, ``offset`` and fields, in dataset order; ``run`` where it is a row group;
+            ``mask_source_nbytes`` and ``offset:mask`` for a companion called mask.
         classes: the names that ``label`` numbers; None where labels are not classes.
         rejects: samples that cannot be stored, and why.
         hidden: files whose names begin with a dot.
@@ -119,7 +123,8 @@ def warn_left_out(root: str, noun: str, refused: Sequence[Reject]) -> None:
 
 def field_name(name: str) -> str:
     """Return the column of a field: its name, with an underscore behind where the index has a column of that name."""
-    return f"{name}_" if name in INDEX_COLUMNS or name in PLACE_COLUMNS else name
+    is_taken = name in INDEX_COLUMNS or name in PLACE_COLUMNS or name.startswith(OFFSET_OF)
+    return f"{name}_" if is_taken else name
 
 
 def is_inside(path: str, root: str) -> bool:

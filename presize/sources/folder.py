@@ -36,6 +36,9 @@ Their paths are large_string, null where there is none. Those that it refuses ha
 UNSEEN = "cannot be looked at"
 """In the reason of what was refused, unlisted, because the disk failed."""
 
+_OF_ONE_FOLDER = {errno.EACCES, errno.EPERM, errno.ENAMETOOLONG}
+"""Errors of one folder, such as lost+found, that say nothing of the disk."""
+
 _NO_FILE = {None, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENXIO}
 
 
@@ -58,16 +61,18 @@ def is_of_the_disk(error: BaseException | None) -> bool:
     return isinstance(error, OSError) and error.errno not in _NO_FILE
 
 
-def _unseen(error: OSError) -> RefusedFile:
-    """Return why a file cannot be a sample that cannot be looked at."""
-    return RefusedFile(f"{UNSEEN}: {error.strerror}", UNREADABLE if is_of_the_disk(error) else SourceError.__name__)
+def _unseen(error: OSError, is_folder: bool = False) -> RefusedFile:
+    """Return why a file or folder that cannot be looked at is refused."""
+    kind = UNREADABLE if is_of_the_disk(error) else SourceError.__name__
+    return RefusedFile(f"{UNSEEN}: {error.strerror}", kind, is_folder)
 
 
 def walk_folder(root: str | os.PathLike[str], follow_links: bool) -> FileTree:
-    """Return all files below a folder, hidden ones apart. Nothing is opened.
+    """Return all files below a folder, hidden ones apart. Nothing is opened. A folder below it that may not be read is
+    refused.
 
     Raises:
-        SourceError: it is no folder, or a folder below it cannot be read.
+        SourceError: it is no folder, may not be read, or the disk fails.
     """
     tree = FileTree(resolve(root))
     waiting: list[Folder] = [("", (_identity(os.stat(tree.root)),))]
@@ -95,9 +100,10 @@ def resolve(root: str | os.PathLike[str]) -> str:
 def _enter(tree: FileTree, folder: Folder, follow_links: bool) -> list[Folder]:
     """Collect the files of one folder, and return the folders in it."""
     above, chain = folder
-    number, inner = tree.folder(above), []
+    inner: list[Folder] = []
     try:
         with os.scandir(os.path.join(tree.root, above)) as entries:
+            number = tree.folder(above)
             for entry in entries:
                 if entry.name.startswith("."):
                     tree.hidden += 1
@@ -106,17 +112,24 @@ def _enter(tree: FileTree, folder: Folder, follow_links: bool) -> list[Folder]:
                 try:
                     status = _look_at(entry, chain, tree.root, follow_links)
                 except RefusedFile as reason:
-                    reject = tree.reject(as_utf8(path), str(reason), reason.error)
-                    if reason.is_folder:
-                        tree.refused_folders.append(reject)
+                    tree.reject(as_utf8(path), str(reason), reason.error, reason.is_folder)
                     continue
                 if stat.S_ISDIR(status.st_mode):
                     inner.append((path, (*chain, _identity(status))))
                 else:
                     tree.add(number, path, status.st_size, indexed_ns(status.st_mtime_ns))
     except OSError as error:
-        raise SourceError(f"folder {error.filename or os.path.join(tree.root, above)!r}: {error.strerror}") from None
+        refused = refused_folder(error, os.path.join(tree.root, above), is_root=not above)
+        tree.reject(as_utf8(above), str(refused), refused.error, is_folder=True)
     return inner
+
+
+def refused_folder(error: OSError, folder: str, is_root: bool) -> RefusedFile:
+    """Return why a folder is left out that may not be read, or is too deep. Raises SourceError for that of the source,
+    and where the disk fails, since all that it holds would be left out."""
+    if is_root or error.errno not in _OF_ONE_FOLDER:
+        raise SourceError(f"folder {error.filename or folder!r}: {error.strerror}") from None
+    return _unseen(error, is_folder=True)
 
 
 def _look_at(entry: os.DirEntry[str], chain: tuple[Identity, ...], root: str, follow_links: bool) -> os.stat_result:
@@ -124,14 +137,15 @@ def _look_at(entry: os.DirEntry[str], chain: tuple[Identity, ...], root: str, fo
 
     Raises:
         RefusedFile: it is neither.
-        OSError: the disk fails and it may be a folder: without it there would be other classes.
+        OSError: the disk fails and it may be a folder.
     """
     try:
         status = entry.stat()
     except OSError as error:
-        if is_of_the_disk(error) and not entry.is_file(follow_symlinks=False):
+        may_be_folder = is_of_the_disk(error) and not entry.is_file(follow_symlinks=False)
+        if may_be_folder and error.errno not in _OF_ONE_FOLDER:
             raise
-        raise _unseen(error) from None
+        raise _unseen(error, may_be_folder) from None
     is_folder = stat.S_ISDIR(status.st_mode)
     if not (entry.name.isascii() or is_utf8(entry.name)):
         raise RefusedFile("its name is not UTF-8", is_folder=is_folder)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import mmap
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from presize.codecs.sniff import sniff
 from presize.errors import SourceError, warn
 from presize.formatting import plural, printable
-from presize.options import SourceOptions
+from presize.options import Companion, SourceOptions
 from presize.sources.contents import Contents, as_utf8, field_name, rejected
 from presize.sources.source_files import Container
 from presize.sources.text_columns import as_text, looks_like, whole_numbers
@@ -175,7 +175,12 @@ _Choose = Callable[[LmdbValues, str, str], _Chosen]
 """Chooses the images among the values of the LMDB at a path, with a name for what is rejected."""
 
 
-def list_lmdb(path: str, name: str, options: SourceOptions) -> Contents:
+def list_lmdb(
+    path: str,
+    name: str,
+    options: SourceOptions,
+    companions: Sequence[Companion] = (),  # noqa: ARG001 (it has none)
+) -> Contents:
     """List the samples of an LMDB.
 
     Raises:

@@ -6,7 +6,7 @@ import functools
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from presize.errors import ImageError, SourceError
-from presize.options import SourceOptions
+from presize.options import Companion, SourceOptions
 from presize.sources.columns import plain_table
 from presize.sources.contents import Contents, field_name
 from presize.sources.source_files import Container, row_place
@@ -117,7 +117,12 @@ def _first_line(error: Exception, otherwise: str = "it has changed") -> str:
     return (str(error).splitlines() or [otherwise])[0]
 
 
-def list_parquet(path: str, name: str, options: SourceOptions) -> Contents:
+def list_parquet(
+    path: str,
+    name: str,
+    options: SourceOptions,
+    companions: Sequence[Companion] = (),  # noqa: ARG001 (it has none)
+) -> Contents:
     """List the samples of a Parquet file, in its order; ``keys`` is the column of images, if there are several.
 
     Images are not read: not even their sizes, for which a mean of the row group stands. Rows without a usable name are

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
 from itertools import islice
 
 from presize.errors import DatasetError, SourceError
 from presize.sources.containers import ContainerKind, Containers
+from presize.sources.contents import as_utf8
+from presize.sources.folder import refused_folder
 from presize.sources.lmdb import list_lmdb
 from presize.sources.parquet import list_parquet
 from presize.sources.tar import COMPRESSED_TARS, list_tar
 from presize.store.data_files import MANIFEST
 from presize.store.manifest import read_manifest
-from presize.store.rejects import claims_to_be_an_image
+from presize.store.rejects import Reject, claims_to_be_an_image
 from presize.system.files import open_at_once
 
 _LMDB_OPTIONS = ("keys", "label_keys", "column_type")
@@ -22,7 +23,9 @@ _LMDB_MAGIC = (16, b"\xde\xc0\xef\xbe")
 KINDS = (
     ContainerKind("parquet", "Parquet files", ("keys", "column_type"), list_parquet, (".parquet",), (0, b"PAR1")),
     ContainerKind("lmdb", "LMDBs", _LMDB_OPTIONS, list_lmdb, (".lmdb", ".mdb"), _LMDB_MAGIC),
-    ContainerKind("tar", "tar shards", ("keys", "column_type"), list_tar, (".tar", *COMPRESSED_TARS), (257, b"ustar")),
+    ContainerKind(
+        "tar", "tar shards", ("keys", "column_type", "pair"), list_tar, (".tar", *COMPRESSED_TARS), (257, b"ustar")
+    ),
 )
 """The kinds of files that hold samples, and the options that each takes. Another one is a module with such a function,
 and a line here; SourceReader reads its images as bytes at an offset, or learns otherwise, as it has for Parquet."""
@@ -71,14 +74,15 @@ def recognize(source: str | os.PathLike[str], among_images: bool = False) -> Con
         return None
     _refuse_dataset(name)
     root = os.path.realpath(name)
-    paths = sorted(_containers(root, among_images))
+    unseen: list[Reject] = []
+    paths = sorted(_containers(root, among_images, unseen))
     if not paths:
         return None
     kinds = [kind for kind in KINDS if any(kind_of(path) is kind for path in paths)]
     if len(kinds) > 1:
         names = ", ".join(sorted(kind.name for kind in kinds))
         raise SourceError(f"source {name!r} holds files of several kinds ({names}); give a folder of one, or a file")
-    return Containers(kinds[0], root, tuple(paths))
+    return Containers(kinds[0], root, tuple(paths), tuple(sorted(unseen)))
 
 
 def kind_of(path: str) -> ContainerKind | None:
@@ -123,25 +127,24 @@ def _refuse_dataset(name: str) -> None:
             )
 
 
-def _containers(root: str, among_images: bool) -> list[str]:
+def _containers(root: str, among_images: bool, unseen: list[Reject]) -> list[str]:
     """The containers below a folder, as paths from it; none if an image is met first. Links to folders are not
-    followed."""
+    followed; folders that may not be read become `unseen`. Raises SourceError where the disk fails."""
     paths, waiting = [], [root]
     while waiting:
-        for entry in _entries(waiting.pop()):
-            if entry.is_dir(follow_symlinks=False):
-                waiting.append(entry.path)
-            elif claims_to_be_an_image(entry.name) and not among_images:
-                return []
-            elif kind_of(entry.name) is not None and entry.is_file():
-                paths.append(os.path.relpath(entry.path, root))
+        folder = waiting.pop()
+        try:
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    if entry.name.startswith("."):
+                        continue
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.path)
+                    elif claims_to_be_an_image(entry.name) and not among_images:
+                        return []
+                    elif kind_of(entry.name) is not None and entry.is_file():
+                        paths.append(os.path.relpath(entry.path, root))
+        except OSError as error:
+            refused = refused_folder(error, folder, is_root=folder == root)
+            unseen.append(Reject(as_utf8(os.path.relpath(folder, root)), refused.error, str(refused)))
     return paths
-
-
-def _entries(folder: str) -> Iterator[os.DirEntry[str]]:
-    """What is in a folder, but for hidden names; nothing of one that cannot be read, about which scan() complains."""
-    try:
-        with os.scandir(folder) as entries:
-            yield from (entry for entry in entries if not entry.name.startswith("."))
-    except OSError:
-        return

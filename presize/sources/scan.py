@@ -77,7 +77,7 @@ def scan(
     )
     if containers is not None:
         check(containers.kind.plural)
-        source = list_containers(containers, samples, follow_links, given)
+        source = list_containers(containers, samples, follow_links, given, companions)
     elif samples.table is not None:
         check("label tables of buckets" if url else "label tables")
         with naming(f"labels {os.fspath(samples.table)!r}"):

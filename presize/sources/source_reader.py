@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from zlib_ng import zlib_ng
 
-from presize.codecs.sniff import sniff
+from presize.codecs.sniff import is_known
 from presize.errors import BuildError, ImageError, RemoteError, UnreadableError
 from presize.remote.bucket import Bucket, DamagedError
 from presize.sources.source_files import (
@@ -298,7 +298,7 @@ def _open(path: str) -> int:
 
 
 def _read_object(bucket: Bucket, path: str, nbytes: int) -> bytes:
-    if nbytes > LARGE_BYTES and sniff(head := bucket.get_range(path, _SNIFFED_BYTES)) is None:
+    if nbytes > LARGE_BYTES and not is_known(head := bucket.get_range(path, _SNIFFED_BYTES)):
         return head
     data = bucket.get(path, nbytes)
     if data is None:
@@ -310,7 +310,7 @@ def _read_object(bucket: Bucket, path: str, nbytes: int) -> bytes:
 
 def _read(file: int, nbytes: int, offset: int, max_bytes: int) -> bytes:
     """The `nbytes` at `offset`; asks for `max_bytes`."""
-    if nbytes > LARGE_BYTES and sniff(head := os.pread(file, _SNIFFED_BYTES, offset)) is None:
+    if nbytes > LARGE_BYTES and not is_known(head := os.pread(file, _SNIFFED_BYTES, offset)):
         return head
     if nbytes > _MAX_BYTES:
         raise ImageError(f"it has {nbytes} bytes, more than decoders accept ({_MAX_BYTES})")

@@ -9,18 +9,19 @@ import os
 import re
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
 import pyarrow as pa
 
-from presize.errors import SourceError
+from presize.errors import ImageError, SourceError
 from presize.formatting import size_text
-from presize.options import SourceOptions
+from presize.options import Companion, SourceOptions
 from presize.sources.columns import joined, plain_table, rows_table
-from presize.sources.contents import Contents, as_utf8, field_name, is_utf8
+from presize.sources.companions import check_columns, companion_paths
+from presize.sources.contents import OFFSET_OF, Contents, as_utf8, field_name, is_utf8
 from presize.sources.source_files import Container
-from presize.store.rejects import IMAGE_SUFFIXES, NOT_AN_IMAGE, Reject
+from presize.store.rejects import IMAGE_SUFFIXES, NOT_AN_IMAGE, Reject, of_companion
 from presize.system.file_version import FileVersion
 from presize.system.files import open_at_once
 
@@ -177,16 +178,17 @@ COMPRESSED_TARS = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst", ".tbz2"
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 
 
-def list_tar(path: str, name: str, options: SourceOptions) -> Contents:
+def list_tar(path: str, name: str, options: SourceOptions, companions: Sequence[Companion] = ()) -> Contents:
     """List the samples of a tar, in its order; ``keys`` is the extension of images, if samples have several.
 
     ``.json`` gives a field for each of its keys, ``.cls`` a number called ``label``, ``.txt`` a text called ``txt``;
-    other files beside an image are left out.
+    other files beside an image are left out, unless they are its companions. Those are files of the same sample.
 
     Raises:
-        SourceError: it is no tar, is compressed, or cannot be read.
+        SourceError: it is no tar, is compressed, or cannot be read; or the fields of samples have the name of a column
+            that a companion has.
     """
-    samples = _Samples(name, options.keys)
+    samples = _Samples(name, options.keys, companions)
     try:
         with open(path, "rb", buffering=_WINDOW_BYTES, opener=open_at_once) as file:
             version = FileVersion.of(os.fstat(file.fileno()))
@@ -220,8 +222,12 @@ def _check_begin(file: BinaryIO, name: str) -> None:
 class _Samples:
     """Collects the samples of a tar from its files, in their order."""
 
-    def __init__(self, name: str, extension: str | None) -> None:
+    def __init__(self, name: str, extension: str | None, companions: Sequence[Companion]) -> None:
         self._tar = name
+        self._companions = companions
+        self._beside: list[dict[str, tuple[str, Member]]] = []
+        """Where there are companions, for each row the other files of its sample by name, fields apart, with their
+        extensions."""
         self._extension = extension.lower().removeprefix(".") if extension else None
         self._stem: str | None = None
         self._files: dict[str, Member] = {}
@@ -268,6 +274,9 @@ class _Samples:
                 self._reject(image.name, str(error))
                 return
             self._rows.append((image.name, image.offset, image.nbytes))
+            if self._companions:
+                beside = {extension: member for extension, member in files.items() if extension not in _FIELDS}
+                self._beside.append({member.name: (extension, member) for extension, member in beside.items()})
             if len(self._rows) == _SAMPLES_AT_ONCE:
                 self._flush()
         elif images:
@@ -295,7 +304,7 @@ class _Samples:
         for extension, member in sorted(files.items()):  # a label in .json replaces that of .cls
             read = _FIELDS.get(extension)
             if read is None:
-                self._left_out[f".{extension}"] += 1
+                self._left_out[f".{extension}"] += not self._companions
                 continue
             if member.nbytes > _FIELD_BYTES:
                 raise _UnreadableField(f"its .{extension} has {size_text(member.nbytes)}, too many for a label")
@@ -318,8 +327,34 @@ class _Samples:
             "offset": pa.array(offsets, pa.int64()),
         }
         fields = plain_table(rows_table(self._fields, self._left_out), self._left_out)
-        self._tables.append(pa.table(places | dict(zip(fields.column_names, fields.columns, strict=True))))
-        self._rows, self._fields = [], []
+        table = pa.table(places | dict(zip(fields.column_names, fields.columns, strict=True)))
+        self._tables.append(self._with_companions(table) if self._companions and len(table) else table)
+        self._rows, self._fields, self._beside = [], [], []
+
+    def _with_companions(self, table: pa.Table) -> pa.Table:
+        """The rows whose companions are there, with their sizes and offsets."""
+        check_columns(table, self._companions)
+        reasons: dict[int, str] = {}
+        columns: dict[str, list[int]] = {}
+        used = [set[str]() for _ in self._beside]
+        for companion in self._companions:
+            nbytes = columns[f"{companion.name}_source_nbytes"] = [-1] * len(table)
+            offsets = columns[f"{OFFSET_OF}{companion.name}"] = [-1] * len(table)
+            for row, name in enumerate(companion_paths(companion, table).to_pylist()):
+                if name not in self._beside[row]:
+                    reasons.setdefault(row, f"{of_companion(companion.name)} does not exist")
+                    continue
+                _, member = self._beside[row][name]
+                nbytes[row], offsets[row] = member.nbytes, member.offset
+                used[row].add(name)
+        for row, (files, own) in enumerate(zip(self._beside, used, strict=True)):
+            if row not in reasons:
+                self._left_out.update(f".{files[name][0]}" for name in files.keys() - own)
+        for row, reason in reasons.items():
+            self._reject(self._rows[row][0], reason, ImageError.__name__)
+        for name, values in columns.items():
+            table = table.append_column(name, pa.array(values, pa.int64()))
+        return table.filter(pa.array([row not in reasons for row in range(len(table))]))
 
     def listing(self, version: FileVersion) -> Contents:
         self._flush()

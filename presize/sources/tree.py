@@ -20,7 +20,7 @@ from presize.sources.columns import python_values
 from presize.sources.contents import Source, warn_left_out
 from presize.sources.source_files import Url
 from presize.sources.splits import SPLITS
-from presize.store.rejects import Reject, claims_to_be_an_image
+from presize.store.rejects import UNREADABLE, Reject, claims_to_be_an_image
 from presize.store.rejects_file import Rejects
 
 PATHS_AT_ONCE = 65536
@@ -68,9 +68,10 @@ class FileTree:
         if len(self._paths) == PATHS_AT_ONCE:
             self._flush()
 
-    def reject(self, path: str, reason: str, error: str = SourceError.__name__) -> Reject:
+    def reject(self, path: str, reason: str, error: str = SourceError.__name__, is_folder: bool = False) -> None:
         self.rejects.append(Reject(path, error, reason))
-        return self.rejects[-1]
+        if is_folder:
+            self.refused_folders.append(self.rejects[-1])
 
     def _flush(self) -> None:
         self._path_chunks.append(pa.array(self._paths, pa.large_string()))
@@ -189,7 +190,8 @@ def _classify(tree: FileTree, options: SourceOptions, images: str) -> tuple[list
         return [*runs, *(("", rows) for parent in parents for rows in tree.files_below(parent))], None
     by_split = {parent: tree.folders_in(parent) for parent in parents}
     names = tuple(sorted({_name(folder) for folders in by_split.values() for folder in folders}))
-    if not names and not tree.refused_folders:
+    refused = [folder for folder in tree.refused_folders if folder.error != UNREADABLE]  # not a lost+found
+    if not names and not refused:
         if in_splits:
             some = ", ".join(parents[:4]) + (", ..." if len(parents) > 4 else "")
             warn(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from presize.options import COMPANION_NAME, Filter, Format
+from presize.options import COMPANION_NAME, CompanionFormat, Filter
 from presize.system.files import file_digest
 
 MANIFEST = "manifest.json"
@@ -53,15 +53,15 @@ class CompanionFiles:
 
     Attributes:
         name: of the companion; its shards and index columns begin with it.
-        format: of its stored values.
+        format: of its stored values; "npy" for arrays.
         filter: that it was resized with. "nearest" has kept the values of its pixels.
-        depth: the bits of a value, 8 or 16: 16 where at least one of the images needs them.
+        depth: the bits of a value, 8 or 16: 16 where at least one of the images needs them. Arrays say their own.
         bytes: of its stored values.
         shards: in the order of the images' shards, row for row.
     """
 
     name: str
-    format: Format
+    format: CompanionFormat
     filter: Filter
     depth: int
     bytes: int

@@ -37,8 +37,8 @@ _RAW_AS = ImageOptions(format="png")
 
 @dataclass(frozen=True)
 class ImageFiles:
-    """An image file for each sample of a dataset, or of a companion's. Its path in `names` has the suffix of what is in
-    it; all are safe and distinct."""
+    """An image file, or a .npy, for each sample of a dataset, or of a companion's. Its path in `names` has the suffix
+    of what is in it; all are safe and distinct."""
 
     dataset: Dataset
     names: pa.ChunkedArray
@@ -46,6 +46,10 @@ class ImageFiles:
     @classmethod
     def of(cls, dataset: Dataset) -> ImageFiles:
         return cls(dataset, file_names(dataset.column("path"), dataset.manifest.format))
+
+    @property
+    def are_arrays(self) -> bool:
+        return self.dataset.manifest.is_array
 
     @property
     def suffix(self) -> str:
@@ -256,7 +260,7 @@ def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
 
 GROUP_BYTES = 16 << 20
 FILE_BYTES = 32 * GROUP_BYTES
-"""Of the images in a row group, which is held in memory, and in a file: a little more than Hugging Face's 500 MB."""
+"""Of images and arrays in a row group, held in memory, and in a file: a little more than Hugging Face's 500 MB."""
 
 _IMAGE = pa.struct({"bytes": pa.binary(), "path": pa.string()})
 
@@ -293,7 +297,7 @@ def write_parquet(exported: Exported, out: Path, on_image: Callable[[], None]) -
 def _schema(exported: Exported) -> pa.Schema:
     images = exported.all_files(exported.columns)
     fields = dict.fromkeys(images, _IMAGE) | {n: exported.dataset.column(n).type for n in exported.columns}
-    features: dict[str, Any] = {name: {"_type": "Image"} for name in images}
+    features: dict[str, Any] = {name: {"_type": "Image"} for name, files in images.items() if not files.are_arrays}
     if exported.dataset.manifest.classes is not None:
         fields["label"] = pa.int64()
         features["label"] = {"names": list(exported.dataset.manifest.classes), "_type": "ClassLabel"}
@@ -302,7 +306,8 @@ def _schema(exported: Exported) -> pa.Schema:
 
 def _numbers(exported: Exported, nbytes: int) -> npt.NDArray[np.int64]:
     """For each sample the number of its part, where parts of about `nbytes` each follow one another."""
-    lengths = exported.dataset.numbers("nbytes")
+    arrays = (files.dataset.numbers("nbytes") for files in exported.companions.values() if files.are_arrays)
+    lengths = sum(arrays, exported.dataset.numbers("nbytes"))
     return np.asarray((np.cumsum(lengths) - lengths) // nbytes)
 
 

@@ -9,14 +9,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from presize.errors import SourceError
-from presize.options import Format
+from presize.options import CompanionFormat, Format
 from presize.store.data_files import OUR_NAMES
 
-SUFFIXES: dict[Format, tuple[str, str]] = {
+SUFFIXES: dict[CompanionFormat, tuple[str, str]] = {
     "jpeg": (".jpg", r"(?i)\.(jpe?g|jpe|jfif)$"),
     "png": (".png", r"(?i)\.png$"),
     "webp": (".webp", r"(?i)\.webp$"),
     "raw": (".png", r"(?i)\.png$"),  # pixels leave a dataset as PNG
+    "npy": (".npy", r"(?i)\.npy$"),
 }
 """For each format the suffix of its files, and a regular expression for Arrow of all suffixes that it may have."""
 

@@ -31,7 +31,7 @@ from presize.store.data_files import (
 )
 from presize.system.files import open_at_once, write_atomically
 
-VERSION = 2
+VERSION = 3
 """The latest version that this presize reads; see version_of."""
 
 
@@ -93,6 +93,11 @@ class Manifest:
         return int(self.identity["options"]["image"].get("depth", 8))
 
     @property
+    def is_array(self) -> bool:
+        """Whether it is that of a companion whose records are arrays, .npy files of any type and shape."""
+        return cast(str, self.format) == "npy"
+
+    @property
     def channels(self) -> int:
         """Of the images of a batch; "keep" is RGB there."""
         return {"gray": 1, "rgba": 4}.get(self.color, 3)
@@ -144,10 +149,13 @@ class Manifest:
         )
 
 
-def version_of(options: dict[str, Any], companions: Sequence[object] = ()) -> int:
+def version_of(options: dict[str, Any], companions: Sequence[CompanionFiles] = ()) -> int:
     """Return the smallest version of the format that fits these options, as BuildOptions.to_json gives them: 1 unless
-    readers of version 1 would miss `companions`, or misread alpha or 16 bits."""
+    readers of version 1 would miss `companions`, or misread alpha or 16 bits; 3 where companions are arrays, which
+    readers of version 2 do not know."""
     image = options["image"]
+    if any(companion.format == "npy" for companion in companions):
+        return 3
     return 2 if companions or image["color"] == "rgba" or image.get("depth", 8) != 8 else 1
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 from collections.abc import Callable
@@ -9,20 +10,25 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet
 import pytest
 from PIL import Image
 
 from builds import OVERWRITE, SERIAL, UPDATE, Builder, Stopped, stop
+from foreign import write_tar
 from paired import MASK, WITH_MASKS, make_pairs, mask_of, save_palette
-from pictures import smooth_image
+from pictures import saved, smooth_image
+from presize.builder.derive import DeriveOptions, derive_dataset
 from presize.builder.estimate import estimate
 from presize.builder.repair import repair_dataset
 from presize.builder.run import plan_build
 from presize.builder.update import Changes
 from presize.codecs import resize
-from presize.errors import BuildError, ImageError, OptionError, SourceError
-from presize.options import BuildOptions, Companion, Fit, ImageOptions, RunOptions, Size, SourceOptions
+from presize.codecs.arrays import decode_array
+from presize.errors import BuildError, ImageError, OptionError, PresizeWarning, SourceError
+from presize.options import KEEP, BuildOptions, Companion, Fit, ImageOptions, RunOptions, Size, SourceOptions
 from presize.store.dataset import Dataset
+from presize.store.export import export_dataset
 from presize.store.manifest import read_manifest
 from presize.store.verify import verify_dataset
 
@@ -344,3 +350,160 @@ def test_pairs_need_shards_and_a_mask(build: Builder) -> None:
     said = r"no sample of .* can be used; images/00\.jpg: the companion mask does not exist: 'no/00\.png'"
     with pytest.raises(SourceError, match=said):
         build(options=replace(WITH_MASKS, companions=(Companion("mask", "no/{stem}.png"),)))
+
+
+# Arrays
+
+DEPTH = Companion("depth", "{dir}/{stem}.depth.npy")
+VECTOR = Companion("vector", "{dir}/{stem}.vector.npy")
+WITH_ARRAYS = replace(WITH_MASKS, companions=(DEPTH, VECTOR), shard_samples=5)
+
+
+def npy(values: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    np.save(file, values)
+    return file.getvalue()
+
+
+def array_files(count: int = 12) -> list[tuple[str, bytes]]:
+    """Samples of a picture, a depth map of its size in the other byte order, and a vector."""
+    files = []
+    for number in range(count):
+        pixels = smooth_image(30 + number, 40, number)
+        values = {"png": pixels, "depth.npy": pixels[:, :, 0].astype(">f4"), "vector.npy": np.full(3, number)}
+        files += [(f"cats/{number:02}.{suffix}", value) for suffix, value in values.items()]
+    return [
+        (name, saved(Image.fromarray(value), "PNG") if name.endswith("png") else npy(value)) for name, value in files
+    ]
+
+
+@pytest.fixture(params=["folder", "tars"])
+def arrays(request: pytest.FixtureRequest, tmp_path: Path) -> Builder:
+    """Builds of samples with arrays, from a folder or from two tars."""
+    source, files = tmp_path / "raw", array_files()
+    if request.param == "tars":
+        write_tar(source / "a.tar", files[:18])
+        write_tar(source / "b.tar", files[18:])
+    else:
+        for name, content in files:
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            (source / name).write_bytes(content)
+    return Builder(source, WITH_ARRAYS)
+
+
+def stored_arrays(root: Path) -> dict[str, list[np.ndarray]]:
+    data = Dataset(root)
+    found = {name: dict(data.companion(name).pixels(range(len(data)))) for name in data.companions}
+    return {Path(data.path(i)).stem: [found[name][i] for name in data.companions] for i in range(len(data))}
+
+
+def test_arrays_are_resized_as_masks_are_or_stay_as_they_are(arrays: Builder) -> None:
+    assert arrays().stored == 12
+    manifest = json.loads((arrays.out / "manifest.json").read_bytes())
+    assert manifest["version"] == 3 and [each["format"] for each in manifest["companions"]] == ["npy", "npy"]
+    for stem, (depth, vector) in stored_arrays(arrays.out).items():
+        pixels = smooth_image(30 + int(stem), 40, int(stem))[:, :, 0]
+        expected = np.asarray(Image.fromarray(pixels).resize(depth.shape[::-1], Image.Resampling.NEAREST))
+        assert min(depth.shape) == 24
+        assert depth.dtype == np.float32 and np.array_equal(depth, expected)
+        assert vector.tolist() == [int(stem)] * 3
+    assert verify_dataset(arrays.out).problems == ()
+
+
+@pytest.mark.parametrize("checksum", [False, True])
+def test_an_update_builds_samples_again_whose_arrays_have_changed(checksum: bool, arrays: Builder) -> None:
+    arrays.options = replace(WITH_ARRAYS, checksum=checksum)
+    arrays()
+    assert arrays(run=UPDATE).changes == Changes(12, 0, 0, 0)
+    files = [(name, npy(np.zeros(5)) if name == "cats/11.vector.npy" else content) for name, content in array_files()]
+    if (arrays.source / "b.tar").exists():
+        write_tar(arrays.source / "b.tar", files[18:])
+    else:
+        (arrays.source / "cats" / "11.vector.npy").write_bytes(npy(np.zeros(5)))
+    changes = arrays(run=UPDATE).changes
+    assert changes.built == (1 if checksum or not (arrays.source / "b.tar").exists() else 6)
+    assert stored_arrays(arrays.out)["11"][1].tolist() == [0] * 5
+    assert verify_dataset(arrays.out).problems == ()
+
+
+def test_a_damaged_array_is_made_again_by_a_repair(arrays: Builder) -> None:
+    arrays()
+    before = arrays.files()
+    shard = next((arrays.out / "shards").glob("depth-*"))
+    content = bytearray(shard.read_bytes())
+    content[content.index(b"\x93NUMPY") + 130] ^= 1
+    shard.write_bytes(content)
+    assert repair_dataset(arrays.source, arrays.out).repaired == (f"shards/{shard.name}",)
+    assert arrays.files() == before
+
+
+def test_a_derived_dataset_has_its_arrays_in_the_new_size(arrays: Builder) -> None:
+    arrays()
+    derive_dataset([arrays.out], arrays.out.with_name("small"), DeriveOptions(size=Size(12, 12)))
+    data = Dataset(arrays.out.with_name("small"))
+    for stem, (depth, vector) in stored_arrays(data.root).items():
+        large = stored_arrays(arrays.out)[stem][0]
+        assert depth.shape == data.shape(int(stem)) != large.shape
+        assert set(np.unique(depth)) <= set(np.unique(large)) and vector.tolist() == [int(stem)] * 3
+
+
+def test_exported_arrays_are_built_from_again(arrays: Builder) -> None:
+    arrays()
+    out = arrays.out
+    for layout in ("tar", "parquet", "folder"):
+        export_dataset(out, out.with_name(layout), layout=layout)  # type: ignore[arg-type]
+    table = pyarrow.parquet.read_table(out.with_name("parquet"))
+    features = json.loads(table.schema.metadata[b"huggingface"])["info"]["features"]
+    assert "depth" not in features and features["image"] == {"_type": "Image"}
+    rows = {Path(row["path"]).stem: decode_array(row["bytes"]) for row in table.column("depth").to_pylist()}
+    in_folders = [Companion("depth", "depth/{dir}/{stem}.npy"), Companion("vector", "vector/{dir}/{stem}.npy")]
+    kept = replace(WITH_ARRAYS, image=ImageOptions(sizes=(KEEP,)))
+    tables = {"tar": None, "folder": out.with_name("images.csv")}
+    names = [Dataset(out).path(i).removesuffix(".png") for i in range(12)]
+    (out.with_name("images.csv")).write_text(
+        "path,depth,vector\n" + "".join(f"image/{n}.jpg,depth/{n}.npy,vector/{n}.npy\n" for n in names)
+    )
+    by_column = tuple(replace(each, pattern=None, column=each.name, format="npy") for each in in_folders)
+    for layout, companions in (("tar", kept.companions), ("folder", by_column)):
+        again = Builder(out.with_name(layout), replace(kept, companions=companions), SourceOptions(tables[layout]))
+        again(f"from-{layout}")
+        found = stored_arrays(again.out.with_name(f"from-{layout}"))
+        for stem, values in stored_arrays(out).items():
+            assert all(np.array_equal(one, other) for one, other in zip(values, found[stem], strict=True))
+            assert np.array_equal(rows[stem], values[0])
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"\x93NUMPY\1\0", "companion depth: it does not begin as a .npy does"),
+        (npy(np.array([{}])), "companion depth: an array of Python objects; expected numbers of up to 64 bits"),
+        (npy(np.zeros((1, 2, 3, 4))), "companion depth: an array of shape (1, 2, 3, 4); expected 1 to 3 axes"),
+        (b"", "companion depth: the file is empty"),
+    ],
+)
+def test_a_sample_without_a_sound_array_is_rejected(content: bytes, reason: str, tmp_path: Path) -> None:
+    for name, whole in array_files(3):
+        (tmp_path / "raw" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "raw" / name).write_bytes(content if name == "cats/01.depth.npy" else whole)
+    build = Builder(tmp_path / "raw", WITH_ARRAYS)
+    build()
+    ((path, found),) = rejects_of(build.out).items()
+    assert path == "cats/01.png" and found.startswith(reason)
+
+
+def test_arrays_that_lack_the_shape_of_their_images_beside_others_that_have_it_are_warned_of(tmp_path: Path) -> None:
+    for name, content in array_files(4):
+        (tmp_path / "raw" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "raw" / name).write_bytes(npy(np.zeros((9, 9))) if name == "cats/01.depth.npy" else content)
+    build = Builder(tmp_path / "raw", WITH_ARRAYS)
+    with pytest.warns(PresizeWarning, match="depth: 1 array of 4 without the height and width of the image, upright"):
+        build()
+    assert stored_arrays(build.out)["01"][0].shape == (9, 9)
+
+
+def test_masks_do_not_take_arrays_and_say_what_does(build: Builder) -> None:
+    (build.source / "masks" / "05.png").write_bytes(npy(np.zeros(3)))
+    build()
+    said = "companion mask: an array of numbers, not an image; --pair-format npy stores it beside one"
+    assert rejects_of(build.out) == {"images/05.jpg": said}

@@ -20,6 +20,7 @@ from PIL import Image
 
 from builds import OVERWRITE, REPORTED, SERIAL, UPDATE, Builder, Stopped, stop
 from commands import Ran
+from foreign import picture, write_tar
 from paired import WITH_MASKS, make_pairs
 from presize.builder.output_dir import OutputDir
 from presize.builder.parts import build_part
@@ -269,6 +270,66 @@ def test_an_update_removes_no_image_whose_file_cannot_be_listed(build: Builder) 
     with unlisted("class-2/06.png", "class-3/07.png"), pytest.raises(BuildError, match=said):
         build(run=UPDATE)
     assert build.files() == before
+
+
+@contextmanager
+def forbidden(folder: str) -> Iterator[None]:
+    """A folder whose path ends so may not be listed."""
+    listed = os.scandir
+
+    def scandir(path: str = ".") -> Any:
+        if str(path).endswith(folder):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return listed(path)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "scandir", scandir)
+        yield
+
+
+def a_link_to_nothing(build: Builder) -> None:
+    (build.source / "class-2").rename(build.source.with_name("unmounted"))
+    (build.source / "class-2").symlink_to("/mnt/nothing-here")
+
+
+def test_an_update_removes_no_image_of_a_folder_that_may_not_be_read(build: Builder) -> None:
+    build()
+    before = build.files()
+    said = "holds 10 images that --update would remove, .* the first: class-2/02.png: cannot be looked at: "
+    with forbidden("class-2"), pytest.warns(PresizeWarning, match="1 folder left out"):
+        with pytest.raises(BuildError, match=said + "Permission denied; run again when they can be"):
+            build(run=UPDATE)
+    a_link_to_nothing(build)
+    with pytest.raises(BuildError, match=said + "No such file or directory; "):
+        build(run=UPDATE)
+    assert build.files() == before
+
+
+def test_an_update_removes_no_image_of_tars_while_a_folder_may_not_be_read(tmp_path: Path) -> None:
+    for name in ("a/1.tar", "b/2.tar"):
+        (tmp_path / "tars" / name).parent.mkdir(parents=True)
+        write_tar(tmp_path / "tars" / name, [(f"{name[0]}.png", picture(1))])
+    build = Builder(tmp_path / "tars", TENS)
+    build()
+    before = build.files()
+    with forbidden("tars/b"), pytest.warns(PresizeWarning, match="1 folder left out"):
+        with pytest.raises(BuildError, match=r"1 image that --update would remove, .* first: b\.png: cannot be look"):
+            build(run=UPDATE)
+    assert build.files() == before
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_folder_that_may_not_be_read_is_stored_by_the_same_command(layout: str, build: Builder) -> None:
+    build.options = LAYOUTS[layout]
+    (build.source / "class-1" / "more").mkdir()
+    shutil.copy(build.source / "class-0" / "00.png", build.source / "class-1" / "more" / "new.png")
+    with forbidden("more"):
+        result = warned(build, "could not be read, the first: class-1/more: cannot be looked at|1 folder left out")
+        assert (result.stored, result.unreadable) == (COUNT, 1)
+        before = build.files()
+        assert warned(build, "could not be read|1 folder left out").unreadable == 1
+    assert build.files() == before
+    assert build().stored == COUNT + 1
 
 
 # Files that could be read when they were stored

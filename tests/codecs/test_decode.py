@@ -252,6 +252,53 @@ def test_an_icon_may_be_a_png_larger_than_its_directory_says() -> None:
         decode.decode(icon, max_pixels=300 * 400 - 1)
 
 
+def bitmap(image: Image.Image, header_bytes: int, masks: bool, down: bool) -> bytes:
+    """A bitmap of 32 bits as an icon holds it, its mask below it, with one of the headers that there are.
+
+    Args:
+        image: RGBA.
+        header_bytes: of the header: 12 (OS/2), 40, 52, 56, 64 (OS/2), 108 (V4), 124 (V5).
+        masks: whether it names the bits of each colour.
+        down: whether rows go down, so that the height is negative.
+    """
+    width, height = image.size
+    rows = np.asarray(image)[:, :, (2, 1, 0, 3)][:: 1 if down else -1]
+    if header_bytes == 12:
+        header = struct.pack("<IHHHH", 12, width, 2 * height, 1, 32)
+    else:
+        sides = width, 2 * height * (-1 if down else 1)
+        header = struct.pack("<IiiHHIIiiII", header_bytes, *sides, 1, 32, 3 * masks, 0, 0, 0, 0, 0)
+        header += struct.pack("<IIII", 0xFF0000, 0xFF00, 0xFF, 0xFF000000)
+    return header[:header_bytes].ljust(header_bytes, b"\0") + rows.tobytes() + bytes(-(-width // 32) * 4 * height)
+
+
+def icon(*entries: tuple[bytes, int, int]) -> bytes:
+    """An ICO of bitmaps or PNGs, each with its width and height."""
+    directory, contents, end = struct.pack("<HHH", 0, 1, len(entries)), b"", 6 + 16 * len(entries)
+    for content, width, height in entries:
+        directory += struct.pack("<BBBBHHII", width, height, 0, 0, 1, 32, len(content), end + len(contents))
+        contents += content
+    return directory + contents
+
+
+MODERN = [(40, False), (52, True), (56, True), (64, False), (108, False), (108, True), (124, False), (124, True)]
+
+
+@pytest.mark.parametrize(
+    ("header_bytes", "masks", "down"),
+    [(12, False, False), *((*header, down) for header in MODERN for down in (False, True))],
+)
+def test_the_largest_image_of_an_icon_is_taken_whatever_its_header_as_pillow_reads_it(
+    header_bytes: int, masks: bool, down: bool
+) -> None:
+    small = SHEER.resize((16, 16))
+    others = [(bitmap(small, 40, False, False), 16, 16), (saved(small, "PNG"), 16, 16)]
+    data = icon(others[0], (bitmap(SHEER, header_bytes, masks, down), 40, 24), others[1])
+    expected = np.asarray(Image.open(io.BytesIO(data)).convert("RGBA"))
+    assert expected.shape == (24, 40, 4)
+    assert np.array_equal(decode.decode(data, "rgba").pixels, expected)
+
+
 # Colours
 
 

@@ -16,7 +16,7 @@ from annotated import build_scenes
 from builds import SERIAL, SMALL
 from pictures import save_image
 from presize.builder.run import build_dataset
-from presize.errors import DatasetError
+from presize.errors import DatasetError, ImageError
 from presize.options import BuildOptions, ImageOptions, Size
 from presize.pages.samples import MOST_MARKS, MarkedBox, ViewedDataset, card_of, marks_of, masked, seen
 from tampering import change_manifest, read_table, with_column, write_table
@@ -120,6 +120,14 @@ def test_every_kind_of_dataset_has_pictures(image: ImageOptions, tmp_path: Path)
 def test_what_is_transparent_is_white_and_a_depth_map_spans_all_shades() -> None:
     assert seen(np.zeros((2, 2, 4), np.uint8)).tolist() == np.full((2, 2, 3), 255).tolist()
     assert seen(np.array([[1000, 3000]], np.uint16)).tolist() == [[0, 255]]
+    assert seen(np.array([[-1.5, 0.5, np.nan, np.inf]], np.float16)).tolist() == [[0, 255, 191, 191]]
+    assert seen(np.zeros((2, 3), np.int64)).tolist() == [[0] * 3] * 2
+
+
+@pytest.mark.parametrize("shape", [(5,), (4, 4, 7), (0, 3)])
+def test_an_array_that_is_no_picture_is_named(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ImageError, match=f"an array of {' x '.join(map(str, shape))} uint8"):
+        seen(np.zeros(shape, np.uint8))
 
 
 def test_a_mask_colours_what_is_not_background() -> None:

@@ -19,8 +19,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from effort import examples
+from foreign import write_tar
 from listings import labels, make, paths, rejected
-from presize.errors import SourceError
+from presize.errors import PresizeWarning, SourceError
 from presize.options import SourceOptions
 from presize.sources.scan import scan
 from presize.store.rejects import UNREADABLE, Reject
@@ -210,8 +211,9 @@ def failing_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
     @contextmanager
     def scandir(path: str) -> Iterator[Iterator[Entry]]:
-        if path.endswith("\nforbidden"):
-            raise PermissionError(13, "Permission denied", path)
+        for name, number in (("\nforbidden", errno.EACCES), ("lost+found", errno.EPERM), ("stale", errno.ESTALE)):
+            if path.endswith(name):
+                raise OSError(number, os.strerror(number), path)
         with listed(path) as entries:
             yield map(Entry, entries)
 
@@ -237,13 +239,39 @@ def test_a_file_that_the_disk_does_not_find_or_that_vanishes_is_rejected(
     [
         ("b/bad/1.jpg", "/b/bad': Input/output error"),
         ("bad/1.jpg", "/bad': Input/output error"),
-        ("\nforbidden/1.jpg", "/\\nforbidden': Permission denied"),
+        ("stale/1.jpg", "/stale': Stale file handle"),
     ],
 )
-def test_a_folder_that_cannot_be_listed_stops_the_scan(file: str, said: str, tmp_path: Path) -> None:
+def test_a_folder_of_a_disk_that_fails_stops_the_scan(file: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"^folder '") as caught:
         scan(make(tmp_path, "a/1.jpg", file))
     assert str(caught.value).endswith(said)
+
+
+@pytest.mark.usefixtures("failing_disk")
+@pytest.mark.parametrize(
+    ("names", "classes"),
+    [
+        (("a/1.jpg", "b/2.jpg", "lost+found/1"), ("a", "b")),
+        (("a/1.jpg", "a/\nforbidden/1.jpg"), ("a",)),
+        (("1.jpg", "lost+found/1"), None),
+        (("1.tar", "lost+found/1"), None),
+        (("a/1.tar", "b/\nforbidden/2.tar"), None),
+    ],
+)
+def test_a_folder_that_may_not_be_read_is_left_out_and_no_class(
+    names: tuple[str, ...], classes: tuple[str, ...] | None, tmp_path: Path
+) -> None:
+    make(tmp_path, *names)
+    for name in names:
+        if name.endswith(".tar"):
+            write_tar(tmp_path / name, [("0.jpg", b"x")])
+    with pytest.warns(PresizeWarning, match="1 folder left out with all that is in them; the first is "):
+        source = scan(tmp_path)
+    (reject,) = source.rejects
+    assert (reject.path, reject.error) == (names[-1].rpartition("/")[0], UNREADABLE)
+    assert reject.reason in ("cannot be looked at: Permission denied", "cannot be looked at: Operation not permitted")
+    assert (source.classes, len(source.table)) == (classes, len(names) - 1)
 
 
 # Label tables

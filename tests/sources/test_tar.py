@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from effort import examples
 from foreign import FIXTURES, tar_bytes, tar_samples, write_tar
 from listings import rejected, values
-from presize.errors import SourceError
-from presize.options import SourceOptions
+from presize.errors import PresizeWarning, SourceError
+from presize.options import Companion, SourceOptions
+from presize.sources.companions import source_of
 from presize.sources.scan import scan
 from presize.sources.tar import END_MARK, CutShort, list_tar, members
 
@@ -62,6 +63,48 @@ def test_links_are_rejected_and_folders_are_nothing(tmp_path: Path) -> None:
             member.type, member.linkname, member.size = kind, "/etc/passwd", 700  # which it does not have
             tar.addfile(member)
     assert rejected(scan(tmp_path)) == {"a.tar/3.png": "it is a link, or no regular file"}
+
+
+# Companions
+
+
+PAIRS = [Companion("depth", "{dir}/{stem}.depth.npy"), Companion("mask", "{dir}/{stem}.mask.png")]
+
+
+def pair_samples(count: int = 3) -> list[tuple[str, bytes]]:
+    """Pictures with a depth map and a mask each, and with a file that nobody asks for."""
+    return [
+        (f"x/{number}.{extension}", f"{extension} of {number}".encode())
+        for number in range(count)
+        for extension in ("depth.npy", "jpg", "mask.png", "txt", "Other")
+    ]
+
+
+def test_companions_of_a_sample_are_other_files_of_it(tmp_path: Path) -> None:
+    files = [file for file in pair_samples() if file[0] != "x/1.mask.png"]
+    for name in ("a", "b"):  # whose samples have the same paths
+        write_tar(tmp_path / f"{name}.tar", files)
+    with pytest.warns(PresizeWarning, match=r"the number of samples that have it: \.other \(4\); it is left out"):
+        source = scan(tmp_path, companions=PAIRS)
+    expected = [file for file in files if not file[0].startswith("x/1")]
+    for extension, one in (("jpg", None), *zip(("depth.npy", "mask.png"), PAIRS, strict=True)):
+        found = source if one is None else source_of(source, one)
+        assert values(found) == [content for name, content in expected if name.endswith(extension)] * 2
+    assert rejected(source) == {f"{name}.tar/x/1.jpg": "companion mask does not exist" for name in "ab"}
+    assert "txt" in source.fields and "offset:depth" not in source.fields
+
+
+def test_a_companion_in_no_sample_and_a_field_with_the_name_of_its_column_are_refused(tmp_path: Path) -> None:
+    write_tar(tmp_path / "a.tar", pair_samples(2))
+    with pytest.raises(
+        SourceError, match=r"no samples in 1 file; the first, 'a\.tar/x/0\.jpg': companion no does not ex"
+    ):
+        scan(tmp_path, companions=[Companion("no", "{stem}.npy")])
+    write_tar(tmp_path / "a.tar", [("1.jpg", b""), ("1.depth.npy", b""), ("1.json", b'{"depth_crc32": 1}')])
+    with pytest.raises(
+        SourceError, match="--pair depth: the index has a column 'depth_crc32' of its own; rename yours"
+    ):
+        scan(tmp_path, companions=PAIRS[:1])
 
 
 # Tars that are cut short, or no tars

@@ -175,7 +175,7 @@ def test_a_wrong_hash_of_any_kind_is_noticed(damaged: Path, digits: object) -> N
         (b'{"version": 1}', "is not a presize manifest"),
         (b'{"format": "presize"}', "is damaged: it has no 'version'"),
         (b'{"format": "presize", "format": "presize", "version": 1}', "is damaged: an object in it has a key twice"),
-        (b'{"format": "presize", "version": 3}', "has format version 3; this presize reads up to 2: upgrade presize"),
+        (b'{"format": "presize", "version": 4}', "has format version 4; this presize reads up to 3: upgrade presize"),
         (b'{"format": "presize", "version": 7, "layout": "?"}', "has format version 7"),
         (b'{"format": "presize", "version": true}', "is damaged: version: expected a count, got True"),
         (b'{"format": "presize", "version": 1.0}', "is damaged: version: expected a count, got 1.0"),

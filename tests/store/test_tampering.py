@@ -513,7 +513,7 @@ MANIFESTS: list[tuple[str, list[Change]]] = [
 ]  # fmt: skip
 COMPANIONS: list[tuple[str, list[Change]]] = [
     ("'../mask' is not the name of a companion", [manifest("companions", 0, "name", value="../mask")]),
-    ("format: expected one of jpeg, png, webp, raw, got 'bmp'", [manifest("companions", 0, "format", value="bmp")]),
+    ("format: expected one of jpeg, png, webp, raw, npy", [manifest("companions", 0, "format", value="bmp")]),
     ("filter: expected one of nearest", [manifest("companions", 0, "filter", value="sharp")]),
     ("depth: expected one of 8, 16, got 12", [manifest("companions", 0, "depth", value=12)]),
     ("expected a count, got -1", [manifest("companions", 0, "bytes", value=-1)]),

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from pictures import smooth_image
+from foreign import write_tar
+from pictures import saved, smooth_image
 from presize.options import BuildOptions, Companion, ImageOptions, Size
 
 CLASS_NUMBERS = (0, 7, 21, 255)
@@ -49,3 +50,16 @@ def write_pairs(folder: Path) -> None:
     stereo = make_pairs(folder / "STEREO")
     shutil.copytree(stereo / "images", stereo / "right")
     (stereo / "images").rename(stereo / "left")
+    rooms = make_pairs(folder / "ROOMS")
+    (rooms / "masks").rename(rooms / "depth")
+    for number, path in enumerate(sorted((rooms / "depth").glob("*.png"))):
+        np.save(path.with_suffix(".npy"), np.asarray(Image.open(path), np.float32) / 100)
+        np.save(path.with_suffix(".clip.npy"), np.full(16, number, np.float32))
+        path.unlink()
+    scans = []
+    for number, path in enumerate(sorted((rooms / "images").glob("*.jpg"))):
+        mask = saved(Image.fromarray(mask_of(*np.asarray(Image.open(path)).shape[:2], number)), "PNG")
+        depth = (rooms / "depth" / f"{path.stem}.npy").read_bytes()
+        files = {"jpg": path.read_bytes(), "mask.png": mask, "depth.npy": depth}
+        scans += [(f"{number:03}.{extension}", content) for extension, content in files.items()]
+    write_tar(folder / "SCANS" / "0.tar", scans)

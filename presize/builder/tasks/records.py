@@ -25,7 +25,7 @@ from presize.codecs.source_facts import FIELDS
 from presize.codecs.stored_value import DAMAGE, decode_value
 from presize.codecs.transcode import transcode_companion
 from presize.errors import BuildError, CrashError, ImageError, UnreadableError
-from presize.options import BuildOptions, ImageOptions, Size, Stream
+from presize.options import BuildOptions, Companion, ImageOptions, Size, Stream
 from presize.sources.source_files import SourceFile, Url
 from presize.sources.source_reader import BUCKET_THREADS, THREADS, SourceReader, read_in_order
 from presize.store.rejects import of_companion
@@ -67,18 +67,18 @@ class EncodeSpec(NamedTuple):
         image: how images are stored.
         checksum: whether to compute the CRC-32 of each source.
         read_ahead: whether sources may be read ahead, in several threads.
-        companions: the name of each companion, and how it is stored.
+        companions: each companion, and how it is stored.
     """
 
     source: Path | Url
     image: ImageOptions
     checksum: bool
     read_ahead: bool = True
-    companions: tuple[tuple[str, ImageOptions], ...] = ()
+    companions: tuple[tuple[Companion, ImageOptions], ...] = ()
 
     @classmethod
     def of(cls, source: Path | Url, options: BuildOptions, read_ahead: bool = True) -> Self:
-        companions = ((companion.name, companion.image_options(options.image)) for companion in options.companions)
+        companions = ((companion, companion.image_options(options.image)) for companion in options.companions)
         return cls(source, options.image, options.checksum, read_ahead, tuple(companions))
 
 
@@ -247,14 +247,14 @@ def _encoded(spec: EncodeSpec, contents: Sequence[Callable[[], bytes]]) -> Encod
     image = transcode.transcode(data, spec.image)
     height, width = image.source
     encoded = _records(spec, "", data, image, {"source_height": height, "source_width": width})
-    for (name, options), content in zip(spec.companions, contents[1:], strict=True):
+    for (companion, options), content in zip(spec.companions, contents[1:], strict=True):
         try:
             data = content()
-            companion = transcode_companion(data, image.source, options)
+            transcoded = transcode_companion(data, image.source, options, companion.is_array)
         except ImageError as error:
             kind = UnreadableError if isinstance(error, UnreadableError) else ImageError
-            raise kind(f"{of_companion(name)}: {error}") from None
-        encoded |= _records(spec, name, data, companion, {})
+            raise kind(f"{of_companion(companion.name)}: {error}") from None
+        encoded |= _records(spec, companion.name, data, transcoded, {})
     return encoded
 
 
@@ -289,20 +289,22 @@ def _read_ahead(
 def resized(encoded: Encoded, options: BuildOptions) -> Encoded:
     """Return the records of a sample of another dataset in the size of `options`, which has one; those that fit already
     are left as they are. Raises ImageError if one is damaged."""
-    image = options.image
-    ways = {"": (image, False)}
-    ways |= {companion.name: (companion.image_options(image), companion.is_exact) for companion in options.companions}
-    return {stream: _resized(record, *ways[stream.name]) for stream, record in encoded.items()}
+    ways: dict[str, Companion | None] = {"": None, **{companion.name: companion for companion in options.companions}}
+    return {stream: _resized(record, options.image, ways[stream.name]) for stream, record in encoded.items()}
 
 
-def _resized(old: StoredRecord, image: ImageOptions, exact: bool) -> StoredRecord:
+def _resized(old: StoredRecord, image: ImageOptions, companion: Companion | None) -> StoredRecord:
+    exact = is_array = False
+    if companion is not None:
+        image, exact, is_array = companion.image_options(image), companion.is_exact, companion.is_array
     target = resize.target(old.size, image.sizes[0], image.fit, image.upscale)
-    if target.is_whole_image:
+    is_apart = is_array and not old.columns["source_facts"] >> FIELDS["like_image"][0] & 1
+    if target.is_whole_image or is_apart:
         return old
-    if image.format == "raw":
+    if image.format == "raw" and not is_array:
         record = _resized_raw(old, target, image, exact)
     elif exact:
-        record = transcode_companion(old.value, old.size, image).records[0]
+        record = transcode_companion(old.value, old.size, image, is_array).records[0]
     else:
         record = transcode.transcode(old.value, image).records[0]
     return stored(record, {**old.columns, "source_facts": old.columns["source_facts"] & ~(1 << FIELDS["kept"][0])})

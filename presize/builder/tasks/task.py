@@ -67,10 +67,12 @@ class CompanionPaths(NamedTuple):
     Attributes:
         nbytes: the size of each.
         paths: their paths, joined by NULs.
+        places: where they lie in containers; None for files.
     """
 
     nbytes: npt.NDArray[np.int64]
     paths: str
+    places: Places | None = None
 
 
 @dataclass(frozen=True)
@@ -161,7 +163,7 @@ def _write(task: Task, policy: CrashPolicy | None, map_factor: int) -> ShardTabl
         stream: defaultdict(partial(array, "q")) for stream in task.targets
     }
     sources = source_files(task.paths.split("\0"), task.nbytes.tolist(), task.places)
-    companions = (map(SourceFile, c.paths.split("\0"), c.nbytes.tolist()) for c in task.companions)
+    companions = (source_files(c.paths.split("\0"), c.nbytes.tolist(), c.places) for c in task.companions)
     samples = list(zip(sources, *companions, strict=True))
     files = task.files.split("\0")
     is_made = task.is_made.tolist()

@@ -19,8 +19,9 @@ FORMATS = {
     "uint16": ImageFormat((4, 5, 3), torch.uint16),
     "float32": ImageFormat((4, 5, 3), torch.float32),
     "bfloat16": ImageFormat((4, 5, 1), torch.bfloat16),
-    "mask": ImageFormat((4, 5, 1), torch.uint8, has_channels=False),
-    "mask of 16 bits": ImageFormat((4, 5, 1), torch.uint16, has_channels=False),
+    "mask": ImageFormat((4, 5), torch.uint8, has_channels=False),
+    "mask of 16 bits": ImageFormat((4, 5), torch.uint16, has_channels=False),
+    "array of one axis": ImageFormat((7,), torch.float64, has_channels=False),
 }
 BATCH = torch.arange(2 * 3 * 4 * 5, dtype=torch.float32).reshape(2, 3, 4, 5)
 
@@ -48,8 +49,8 @@ def test_a_batch_arrives_as_a_plain_tensor_over_the_same_memory(format: ImageFor
     batch.rows[0][...] = 1
     (tensor,) = batch.tensors
     expected = tensor.clone()
-    height, width, channels = format.shape
-    assert tensor.shape == ((3, channels, height, width) if format.has_channels else (3, height, width))
+    *sides, channels = format.shape
+    assert tensor.shape == ((3, channels, *sides) if format.has_channels else (3, *format.shape))
     arrived = received(tensor)
     assert type(arrived) is torch.Tensor and arrived.dtype == format.dtype
     assert arrived.stride() == tensor.stride() and torch.equal(arrived, expected)

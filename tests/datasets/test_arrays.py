@@ -1,0 +1,158 @@
+"""Arrays beside images: read, cropped and mirrored with them where they have their shape, and left alone elsewhere."""
+
+from __future__ import annotations
+
+import importlib
+import pickle
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from builds import SERIAL
+from paired import mask_of
+from pictures import smooth_image
+from presize.builder.run import build_dataset
+from presize.datasets import CenterCrop, LMDBDataset, Loader, RandomCrop, RandomResizedCrop, Resize, make_loader
+from presize.errors import DatasetError, OptionError
+from presize.options import BuildOptions, Companion, ImageOptions, Size, SourceOptions
+from presize.store.dataset import Dataset
+from torchvisions import torchvision_or_skip
+
+SAMPLES = 8
+KINDS = {"depth": "f4", "normals": "f2", "wide": "u4", "other": "i8", "flags": "b1"}
+"""Arrays of the numbers of the mask, of these types; normals have three channels, each with another number added."""
+CROPS = [RandomResizedCrop(20, scale=(0.2, 1.0)), RandomCrop(24), Resize(Size(30, 17)), CenterCrop(24)]
+
+
+def array(name: str, mask: np.ndarray) -> np.ndarray:
+    """What is stored under a name beside this mask."""
+    return (np.stack((mask, mask + 1, mask + 2), axis=2) if name == "normals" else mask).astype(KINDS[name])
+
+
+def write_source(folder: Path, shape: tuple[int, int] = (40, 50)) -> Path:
+    for number in range(SAMPLES):
+        mask = mask_of(*shape, number, (0, 7, 21, 200)).astype(np.uint8)
+        files = {f"{name}/{number}.npy": array(name, mask) for name in KINDS}
+        files |= {
+            f"masks/{number}.png": mask,
+            f"image/{number}.png": smooth_image(*shape, number),
+            f"embedding/{number}.npy": np.full(12, number, ">f8"),
+            f"features/{number}.npy": np.full((2, 3, 4), number, "f4"),
+            f"points/{number}.npy": np.full((number, 2), number, "i4"),
+        }
+        for path, values in files.items():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            if path.endswith(".npy"):
+                np.save(folder / path, values)
+            else:
+                Image.fromarray(values).save(folder / path)
+    return folder
+
+
+OPTIONS = BuildOptions(
+    ImageOptions(sizes=(Size(32, 32),)),
+    companions=(
+        Companion("mask", "masks/{stem}.png"),
+        *(Companion(name, f"{name}/{{stem}}.npy") for name in (*KINDS, "embedding", "features", "points")),
+    ),
+)
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("arrays")
+    build_dataset(write_source(folder / "raw"), folder / "out", OPTIONS, SERIAL, SourceOptions(labels="none"))
+    return folder / "out"
+
+
+ALL = (*KINDS, "embedding", "features", "mask")
+
+
+def check(mask: np.ndarray, parts: dict[str, Any], channels_first: bool) -> None:
+    """The arrays of a sample or of a batch are those of its mask, whatever was shown of it."""
+    for name in KINDS:
+        values = np.asarray(parts[name])
+        if name == "normals" and channels_first:
+            values = np.moveaxis(values, -3, -1)
+        expected = np.stack((mask, mask + 1, mask + 2), axis=-1) if name == "normals" else mask
+        assert values.dtype == KINDS[name] and np.array_equal(values, expected.astype(KINDS[name])), name
+
+
+@pytest.mark.parametrize("crop", [None, *CROPS], ids=str)
+@pytest.mark.parametrize("decode", ["pil", "numpy", "tensor"])
+def test_a_sample_has_its_arrays_as_its_image_is_shown(decode: Any, crop: Any, stored: Path) -> None:
+    data = LMDBDataset(stored, decode=decode, crop=crop, flip=0.5 if crop else 0.0, companions=ALL, target=None)
+    for number in range(SAMPLES):
+        _, *others = data[number]
+        parts = dict(zip(ALL, others, strict=True))
+        kind = torch.Tensor if decode == "tensor" else np.ndarray
+        assert all(isinstance(part, kind) for name, part in parts.items() if name != "mask")
+        check(np.asarray(parts["mask"]), parts, decode == "tensor")
+        embedding, features = (np.asarray(parts[name]) for name in ("embedding", "features"))
+        assert embedding.dtype == np.float64 and np.array_equal(embedding, np.full(12, number))
+        assert np.array_equal(features, np.full((2, 3, 4), number))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("maker", [Loader, make_loader])
+def test_a_batch_has_them_stacked(maker: Any, workers: int, stored: Path) -> None:
+    data = LMDBDataset(stored, decode="tensor", crop=CROPS[0], flip=0.5, companions=ALL, target=None)
+    numbers = []
+    for _, *others in maker(pickle.loads(pickle.dumps(data)), 4, shuffle=True, seed=1, num_workers=workers):
+        parts = dict(zip(ALL, others, strict=True))
+        check(parts["mask"].numpy(), parts, channels_first=True)
+        assert parts["embedding"].shape == (4, 12) and parts["features"].shape == (4, 2, 3, 4)
+        assert torch.equal(parts["embedding"][:, 0].float(), parts["features"][:, 1, 2, 3])
+        numbers += parts["embedding"][:, 5].int().tolist()
+    assert sorted(numbers) == list(range(SAMPLES))
+
+
+def test_arrays_of_several_shapes_are_a_list_in_a_batch_without_a_crop(stored: Path) -> None:
+    data = LMDBDataset(stored, decode="tensor", companions=("depth", "points"), target=None)
+    ((images, depth, points),) = make_loader(data, SAMPLES, num_workers=0)
+    assert images.shape == (SAMPLES, 3, 32, 40) and depth.shape == (SAMPLES, 32, 40)
+    assert isinstance(points, list) and [tuple(one.shape) for one in points] == [(i, 2) for i in range(SAMPLES)]
+
+
+def test_arrays_of_several_shapes_cannot_be_cropped_batches(stored: Path) -> None:
+    said = "companions: the arrays of one in .* differ in shape or type .*; read without a crop, or name"
+    with pytest.raises(OptionError, match=said):
+        LMDBDataset(stored, crop=CenterCrop(8), companions=("points",))
+
+
+def test_an_array_of_another_type_than_the_first_is_damage_to_a_batch(tmp_path: Path) -> None:
+    source = write_source(tmp_path / "raw")
+    np.save(source / "depth" / "5.npy", np.zeros((40, 50), np.int32))
+    options = replace(OPTIONS, companions=(Companion("depth", "depth/{stem}.npy"),))
+    keep = SourceOptions(tmp_path / "table.csv")
+    (tmp_path / "table.csv").write_text("path\n" + "".join(f"image/{i}.png\n" for i in range(SAMPLES)))
+    build_dataset(source, tmp_path / "out", options, SERIAL, keep)
+    data = LMDBDataset(tmp_path / "out", decode="tensor", crop=CenterCrop(8), target=None)
+    said = r"the depth of sample 5 .* it is int32 of shape \(32, 40\), and the first one has float32 and so"
+    with pytest.raises(DatasetError, match=said):
+        list(Loader(data, SAMPLES, num_workers=0))
+    ((images, depth),) = Loader(data, SAMPLES, num_workers=0, on_error="skip")
+    assert len(images) == len(depth) == SAMPLES - 1
+    assert LMDBDataset(tmp_path / "out", decode="numpy", target=None)[5][1].dtype == np.int32
+
+
+def test_stored_bytes_are_a_npy(stored: Path) -> None:
+    _, depth = LMDBDataset(stored, decode="bytes", companions=("depth",), target=None)[3]
+    assert depth == Dataset(stored).companion("depth").value(3)
+    assert depth.startswith(b"\x93NUMPY")
+
+
+def test_tv_tensors_are_masks_where_arrays_have_their_images_shape(stored: Path) -> None:
+    torchvision_or_skip()
+    tv_tensors = importlib.import_module("torchvision.tv_tensors")
+    for crop in (None, CenterCrop(8)):
+        data = LMDBDataset(
+            stored, decode="tensor", crop=crop, companions=("depth", "embedding"), target=None, tv_tensors=True
+        )
+        _, depth, embedding = data[1]
+        assert isinstance(depth, tv_tensors.Mask) and type(embedding) is torch.Tensor
