@@ -112,16 +112,16 @@ def test_a_folder_of_ones_own_is_not_taken_for_a_package(name: str) -> None:
     assert part_of(name) is None
 
 
-class Sleepy(torch.utils.data.Dataset[torch.Tensor]):
+class Sleepy(torch.utils.data.Dataset[tuple[torch.Tensor, int]]):
     def __len__(self) -> int:
         return 64
 
-    def __getitem__(self, index: int) -> torch.Tensor:
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         time.sleep(0.001)
-        return torch.zeros(3)
+        return torch.zeros(3), index
 
 
-def gather(samples: list[torch.Tensor]) -> list[torch.Tensor]:
+def gather(samples: list[Any]) -> list[Any]:
     time.sleep(0.05)
     return samples
 
@@ -131,7 +131,7 @@ def test_collating_does_not_get_the_time_of_what_is_only_called_the_same() -> No
     for batches in [iter(torch.utils.data.DataLoader(Sleepy(), 32))]:
         profiler.runcall(next, batches)
     spent = split(profiler)
-    assert spent.parts["collate"] < 0.2 * sum(spent.parts.values())
+    assert spent.parts["collate"] < 0.08 * sum(spent.parts.values())
     (frame, seconds), *_ = spent.frames.items()
     assert frame.endswith("test_profile.py:__getitem__")
     assert seconds > 0.03
