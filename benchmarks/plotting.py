@@ -20,7 +20,7 @@ import matplotlib
 from building import build, scale
 from reading import read
 from shared import bench_runs, rates
-from training import accuracy, augment, predict, source_sizes, workers
+from training import accuracy, augment, source_sizes, workers
 from transcoding import resizers
 
 BLUE, GREY, INK, RED = "#1f6fb2", "#8a8f98", "#1b1f24", "#b3412e"
@@ -297,20 +297,6 @@ def augment_panels(rows: list[rates.Row]) -> list[Panel]:
     ]
 
 
-def predict_panels(rows: list[rates.Row]) -> list[Panel]:
-    drawn = {
-        f"{before}\n→ {after}": [
-            Bar(
-                [1 + error for error in predict.errors(rows, (before, after))],
-                "",
-                GREY if before.startswith("sleeps") else BLUE,
-            )
-        ]
-        for before, after in predict.names(rows)
-    }
-    return [Panel("the band is ±15 %; blue: real images, grey: loaders that sleep", drawn)]
-
-
 def source_size_panels(rows: list[rates.Row]) -> list[Panel]:
     made = []
     for model in ("none", "small"):
@@ -419,13 +405,6 @@ CHARTS = {
         "images in a batch",
         "images a second",
         scales=("symlog", "linear"),
-    ),
-    "predict": Chart(
-        "training/results/predict.csv",
-        "How well a diagnosis predicts",
-        predict_panels,
-        strips,
-        "predicted over measured",
     ),
     "source-sizes": Chart(
         "training/results/source-sizes.csv",

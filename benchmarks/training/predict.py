@@ -1,10 +1,10 @@
-"""How well a diagnosis predicts: one pipeline is diagnosed, the images/s of another one is predicted from that, and the
-other one is run, before and after the diagnosis.
+"""How well a diagnosis predicts: a pipeline is diagnosed, and then run as it is and with each change that was tried.
 
     python benchmarks/training/predict.py PHOTOS
 
-Loaders that sleep for a constant time or a varying one, and real photographs, raw and presized; steps that sleep and
-steps that train. All are run once a round, in random order, each in a process of its own.
+Loaders that sleep for a constant time or a varying one, in bursts, in collating, in tiny epochs; photographs, raw and
+presized, of three data sets, two of them made here; steps that sleep, that train, and that leave work between them.
+All are run once a round, in random order, each in a process of its own.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ from torch.utils.data import DataLoader, Dataset
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from presize.datasets import LMDBDataset, Loader, RandomResizedCrop, Weighted, diagnose, make_loader
-from presize.datasets.timing.loading import prefetch_of, workers_of
+from presize.datasets.timing.loading import changed, prefetch_of, workers_of
 from presize.datasets.timing.models import TrainingStep, small_cnn
 from presize.datasets.timing.variants import CroppedFolder
-from presize.measure.diagnosis import Diagnosis
+from presize.measure.diagnosis import Change
 from presize.measure.listings import build_trial
-from presize.measure.simulation import Pipeline
+from presize.measure.stages import Estimate
 from presize.options import Size
+from presize.sources.sample import SampleOptions, make_samples
 from shared import measuring, processes, rates
 from shared.conditions import conditions, find_photos
 
@@ -44,9 +45,9 @@ CPU = torch.device("cpu")
 class Sleeping(Dataset[torch.Tensor]):
     """Batches of BATCH images that take `mean_s` to load, varying by `cv`."""
 
-    def __init__(self, mean_s: float, cv: float = 0.0) -> None:
+    def __init__(self, mean_s: float, cv: float = 0.0, batches: int = 10_000) -> None:
         random = np.random.default_rng(1)
-        self.seconds = random.gamma(cv**-2, mean_s * cv**2, 10_000) if cv else np.full(10_000, mean_s)
+        self.seconds = random.gamma(cv**-2, mean_s * cv**2, batches) if cv else np.full(batches, mean_s)
 
     def __len__(self) -> int:
         return len(self.seconds)
@@ -56,20 +57,31 @@ class Sleeping(Dataset[torch.Tensor]):
         return torch.zeros(BATCH, 3, 8, 8, dtype=torch.uint8)
 
 
-def sleeping(mean_ms: float, cv: float, workers: int, prefetch: int = 2) -> DataLoader[Any]:
-    return DataLoader(
-        Sleeping(mean_ms / 1e3, cv), None, num_workers=workers, prefetch_factor=prefetch if workers else None
-    )
+def sleeping(mean_ms: float, cv: float, workers: int, batches: int = 10_000) -> DataLoader[Any]:
+    return DataLoader(Sleeping(mean_ms / 1e3, cv, batches), None, num_workers=workers)
+
+
+def slowly_collated(samples: list[Any]) -> torch.Tensor:
+    time.sleep(0.03)
+    return torch.stack(samples)
+
+
+def collating(workers: int) -> DataLoader[Any]:
+    samples: Any = [torch.zeros(3, 8, 8, dtype=torch.uint8)] * (BATCH * 10_000)
+    return DataLoader(samples, BATCH, num_workers=workers, collate_fn=slowly_collated)
 
 
 class SleepingStep:
-    """Like a step on a GPU: this process waits."""
+    """Like a step on a GPU: this process waits; and works between steps, on a core."""
 
-    def __init__(self, milliseconds: float) -> None:
-        self.seconds = milliseconds / 1e3
+    def __init__(self, milliseconds: float, between: float = 0.0) -> None:
+        self.seconds, self.between = milliseconds / 1e3, between / 1e3
 
     def __call__(self, _: Any) -> None:
         time.sleep(self.seconds)
+        end = time.thread_time() + self.between
+        while time.thread_time() < end:
+            pass
 
 
 def training() -> TrainingStep:
@@ -79,208 +91,216 @@ def training() -> TrainingStep:
 
 @dataclass(frozen=True)
 class Configuration:
-    """Two pipelines with the same step: one is diagnosed, the other predicted.
+    """A pipeline to diagnose.
 
     Attributes:
-        diagnosed: the first in words.
-        predicted: the second in words.
-        loader: makes the loader of the first.
-        other: makes the loader of the second.
-        step: makes the training step of both.
-        pipeline: the second, from a diagnosis of the first; None where its loader was an alternative in the diagnosis.
+        name: in words.
+        photographs: whether its loader reads photographs.
+        loader: makes its loader.
+        step: makes its training step.
+        others: make the other loaders, by name.
     """
 
-    diagnosed: str
-    predicted: str
+    name: str
+    photographs: bool
     loader: Callable[[], Iterable[Any]]
-    other: Callable[[], Iterable[Any]]
     step: Callable[[], Any]
-    pipeline: Callable[[Diagnosis], Pipeline] | None = None
+    others: dict[str, Callable[[], Iterable[Any]]]
 
 
-def with_workers(count: int) -> Callable[[Diagnosis], Pipeline]:
-    return lambda found: found.pipeline(workers=count)
+def configurations(sets: dict[str, tuple[Path, Path]]) -> list[Configuration]:
+    """`sets`: the folders of photographs and what they were presized to, by name. Nothing is opened before a loader is
+    made."""
 
+    def mock(name: str, loader: Callable[[], Iterable[Any]], step: Callable[[], Any]) -> Configuration:
+        return Configuration(name, False, loader, step, {})
 
-def configurations(photos: Path, presized: Path) -> list[Configuration]:
-    """Nothing is opened before a loader is made."""
-    crop = RandomResizedCrop(224)
-
-    def raw() -> CroppedFolder:
-        return CroppedFolder(photos, crop, 0.5)
-
-    def lmdb() -> LMDBDataset:
-        return LMDBDataset(presized, crop=crop, flip=0.5, decode="tensor")
-
-    def long_epochs(dataset: Any) -> dict[str, Any]:
-        return {"shuffle": Weighted(np.ones(len(dataset)), length=10_000 * BATCH)}
-
-    def raw_with(workers: int) -> Callable[[], Iterable[Any]]:
-        return lambda: make_loader(raw(), BATCH, num_workers=workers, **long_epochs(raw()))
-
-    def lmdb_with(workers: int) -> Callable[[], Iterable[Any]]:
-        return lambda: make_loader(lmdb(), BATCH, num_workers=workers, **long_epochs(lmdb()))
-
-    def loader_with(workers: int) -> Callable[[], Iterable[Any]]:
-        return lambda: Loader(lmdb(), BATCH, num_workers=workers, **long_epochs(lmdb()))
-
-    slept = [
-        ("40 ms", 40, 0.0, 1, 3, 15),
-        ("60 ms", 60, 0.0, 2, 5, 15),
-        ("60 ms ± 50 %", 60, 0.5, 1, 4, 15),
-        ("30 ms ± 100 %", 30, 1.0, 3, 6, 6),
-        ("20 ms ± 50 %", 20, 0.5, 4, 1, 10),
-        ("10 ms", 10, 0.0, 0, 1, 12),
-    ]
     found = [
-        Configuration(
-            f"sleeps {name}, {rates.workers_text(before)}, step {step} ms",
-            rates.workers_text(after),
-            lambda ms=ms, cv=cv, before=before: sleeping(ms, cv, before),  # type: ignore[misc]
-            lambda ms=ms, cv=cv, after=after: sleeping(ms, cv, after),  # type: ignore[misc]
-            lambda step=step: SleepingStep(step),  # type: ignore[misc]
-            with_workers(after),
+        mock("sleeps 60 ms, 1 worker, step 15 ms", partial(sleeping, 60, 0, 1), partial(SleepingStep, 15)),
+        mock("sleeps 60 ms ± 50 %, 1 worker, step 15 ms", partial(sleeping, 60, 0.5, 1), partial(SleepingStep, 15)),
+        mock("sleeps 30 ms ± 100 %, 3 workers, step 6 ms", partial(sleeping, 30, 1, 3), partial(SleepingStep, 6)),
+        mock("sleeps 10 ms, 0 workers, step 12 ms", partial(sleeping, 10, 0, 0), partial(SleepingStep, 12)),
+        mock("bursts: 7 workers of 0.7 s, step 30 ms", partial(sleeping, 700, 0, 7), partial(SleepingStep, 30)),
+        mock("collates for 30 ms, 1 worker, step 10 ms", partial(collating, 1), partial(SleepingStep, 10)),
+        mock("works 10 ms between steps of 10 ms", partial(sleeping, 40, 0, 1), partial(SleepingStep, 10, 10)),
+        mock("epochs of 4 batches, 2 workers", partial(sleeping, 5, 0, 2, 4), partial(SleepingStep, 5)),
+    ]
+    for name, (photos, presized) in sets.items():
+        made = {
+            f"{kind}, {rates.workers_text(count)}": partial(photographs, kind, photos, presized, count)
+            for kind in ("raw folder", "LMDBDataset", "Loader")
+            for count in (0, 1, 2)
+        }
+        presizing = {f"presize, {kind}": made[f"{kind}, 1 worker"] for kind in ("LMDBDataset", "Loader")}
+        for kind, others in (
+            ("raw folder, 1 worker", presizing),
+            ("raw folder, 0 workers", {}),
+            ("LMDBDataset, 0 workers", {"Loader": made["Loader, 2 workers"]}),
+            ("LMDBDataset, 2 workers", {"Loader": made["Loader, 2 workers"]}),
+        ):
+            found.append(Configuration(f"{name}: {kind}, small CNN", True, made[kind], training, others))
+        step = partial(SleepingStep, 20)
+        found.append(
+            Configuration(
+                f"{name}: raw folder, 1 worker, step 20 ms", True, made["raw folder, 1 worker"], step, presizing
+            )
         )
-        for name, ms, cv, before, after, step in slept
-    ]
-    trains, presizing = "raw folder, 1 worker, small CNN", "LMDBDataset, 1 worker"
-    waits = "raw folder, 1 worker, step 20 ms"
-    return [
-        *found,
-        Configuration(waits, "2 workers", raw_with(1), raw_with(2), step_of_20_ms, with_workers(2)),
-        Configuration(waits, presizing, raw_with(1), lmdb_with(1), step_of_20_ms),
-        Configuration(trains, presizing, raw_with(1), lmdb_with(1), training),
-        Configuration(trains, "Loader, 1 worker", raw_with(1), loader_with(1), training),
-        Configuration(trains, "0 workers", raw_with(1), raw_with(0), training, with_workers(0)),
-        Configuration(
-            "LMDBDataset, 1 worker, small CNN", "0 workers", lmdb_with(1), lmdb_with(0), training, with_workers(0)
-        ),
-    ]
+    return found
 
 
-def step_of_20_ms() -> SleepingStep:
-    return SleepingStep(20)
+def photographs(kind: str, photos: Path, presized: Path, workers: int) -> Iterable[Any]:
+    crop = RandomResizedCrop(224)
+    dataset: Any
+    if kind == "raw folder":
+        dataset = CroppedFolder(photos, crop, 0.5)
+    else:
+        dataset = LMDBDataset(presized, crop=crop, flip=0.5, decode="tensor")
+    order = Weighted(np.ones(len(dataset)), length=10_000 * BATCH)
+    make: Any = Loader if kind == "Loader" else make_loader
+    loader: Iterable[Any] = make(dataset, BATCH, shuffle=order, num_workers=workers)
+    return loader
 
 
-def train(loader: Iterable[Any], step: Any, seconds: float, warmup_steps: int) -> float:
-    """Images/s of training, without the diagnosis."""
-    begin, done, images, edge = time.perf_counter(), 0, 0, 0.0
+def train(loader: Iterable[Any], step: Any, seconds: float) -> float:
+    """Images/s of training for at least so long, after the first batches of all workers, or of whole epochs."""
+    warmup_steps = max(1, workers_of(loader) or 0) * prefetch_of(loader)
+    begin, done, images, edge, edge_images = time.perf_counter(), 0, 0, 0.0, 0
     while True:
         for batch in loader:
             step(step.place(batch) if hasattr(step, "place") else batch)
-            done += 1
+            done, images = done + 1, images + BATCH
             now = time.perf_counter()
-            if done <= warmup_steps:
-                edge = now
-            else:
-                images += BATCH
-            if done > warmup_steps + 3 and now - begin >= seconds:
-                return images / (now - edge)
+            if done == warmup_steps:
+                edge, edge_images = now, images
+            elif done > 10 * warmup_steps and done % warmup_steps == 0 and now - edge >= seconds and edge:
+                return (images - edge_images) / (now - edge)
+        if time.perf_counter() - begin >= seconds:
+            return images / (time.perf_counter() - begin)
+        edge = 0.0  # epochs are short: whole ones count
+
+
+def made(one: Configuration, change: Change | None) -> Iterable[Any]:
+    """The loader of a configuration, with a change."""
+    if change is None:
+        return one.loader()
+    make = one.loader if change.alternative is None else list(one.others.values())[change.alternative]
+    return changed(make(), **change.options)
 
 
 def measure(options: argparse.Namespace) -> None:
-    """Each configuration in each round, in a process of its own: diagnose, predict, run."""
+    """Each configuration in each round, in a process of its own: diagnose, then run what was tried."""
     photos = find_photos(options.source)
-    options.work.mkdir(parents=True, exist_ok=True)
-    presized = build_trial(str(options.source), options.work / "predict", Size(256, 256), images=2000)
+    sets = prepared(options.source, options.work)
     variants = {
-        f"{one.diagnosed} -> {one.predicted}": partial(
-            processes.apart, predict, number, options.source, presized, options.seconds
-        )
-        for number, one in enumerate(configurations(options.source, presized))
+        one.name: partial(processes.apart, predict, number, sets, options.seconds)
+        for number, one in enumerate(configurations(sets))
     }
     measuring.in_rounds(variants, options, {"torch": torch.__version__, **conditions(photos)})
 
 
-def predict(number: int, photos: Path, presized: Path, seconds: float) -> list[measuring.Columns]:
-    """The row of a configuration, by its number. The predicted pipeline is run before and after the diagnosis, so that
-    a drift of the machine cancels out."""
+def prepared(source: Path, work: Path) -> dict[str, tuple[Path, Path]]:
+    """The photographs given, and two data sets that are made, with what each is presized to."""
+    work.mkdir(parents=True, exist_ok=True)
+    folders = {"photographs": source}
+    for name, made_as in (
+        ("large", SampleOptions(images=120, classes=3, long_side=2400)),
+        ("small", SampleOptions(images=2000, classes=3, long_side=300)),
+    ):
+        folders[name] = work / f"predict-{name}"
+        if not folders[name].exists():
+            make_samples(folders[name], made_as)
+    return {
+        name: (folder, build_trial(str(folder), work / f"predict-{name}-256", Size(256, 256), images=2000))
+        for name, folder in folders.items()
+    }
+
+
+def predict(number: int, sets: dict[str, tuple[Path, Path]], seconds: float) -> list[measuring.Columns]:
+    """The rows of a configuration, by its number: the pipeline as it is, and each change that was tried. All are run
+    after the diagnosis, in two passes, the second backwards, so that a drift of the machine cancels out."""
     warnings.simplefilter("ignore")  # more workers than cores are intended
     torch.set_num_threads(1)
-    one = configurations(photos, presized)[number]
+    one = configurations(sets)[number]
     meter = processes.Meter()
-
-    def run() -> float:
-        other = one.other()
-        warmup_steps = max(1, workers_of(other) or 0) * prefetch_of(other)
-        return train(other, one.step(), seconds, warmup_steps)
-
-    before = run()
-    alternatives = {} if one.pipeline is not None else {"other": one.other()}
-    found = diagnose(one.loader(), one.step(), seconds=seconds, steps=10_000, device=CPU, alternatives=alternatives)
-    pipeline = found.pipeline(found.alternatives[0]) if one.pipeline is None else one.pipeline(found)
-    plain = train(one.loader(), one.step(), seconds, found.warmup_steps)
-    after = run()
-    gc.collect()  # ends the workers, so that their time counts
-    row: dict[str, object] = {
-        "diagnosed": one.diagnosed,
-        "predicted": one.predicted,
-        "predicted_images_per_s": found.predict(pipeline),
-        "images_per_s": (before + after) / 2,
-        "measured_first_images_per_s": before,
-        "measured_last_images_per_s": after,
-        "before_images_per_s": plain,
-        "before_while_diagnosed_images_per_s": found.images_per_s,
-        "free_cores": found.free_cores,
-        "load_slowdown": found.load_slowdown,
-        "step_slowdown": found.step_slowdown,
-        "agreement": found.agreement,
-        "diagnosis_s": found.seconds,
-        "other_cpu": meter.other_cpu(),
-    }
-    return [row]
-
-
-Name = tuple[str, str]
-
-
-def names(rows: list[rates.Row]) -> list[Name]:
-    """(diagnosed, predicted) of each configuration, in the order in which they are listed."""
-    order = [(one.diagnosed, one.predicted) for one in configurations(Path(), Path())]
-    return sorted({(row["diagnosed"], row["predicted"]) for row in rows}, key=order.index)
-
-
-def errors(rows: list[rates.Row], name: Name) -> list[float]:
-    """Of each round, predicted / measured - 1."""
+    others = {name: make() for name, make in one.others.items()}
+    found = diagnose(one.loader(), one.step(), device=CPU, alternatives=others)
+    predicted: list[tuple[Change | None, Estimate]] = [(None, found.images_per_s)]
+    predicted += [(change, Estimate.of(rounds)) for change, rounds in found.tried]
+    ran: list[list[float]] = [[] for _ in predicted]
+    order = list(range(len(predicted)))
+    for at in [*order, *reversed(order)]:
+        ran[at].append(train(made(one, predicted[at][0]), one.step(), seconds))
+        gc.collect()  # ends the workers
+    other_cpu = meter.other_cpu()
     return [
-        float(row["predicted_images_per_s"]) / float(row["images_per_s"]) - 1
-        for row in rows
-        if (row["diagnosed"], row["predicted"]) == name
+        {
+            "diagnosed": one.name,
+            "photographs": one.photographs,
+            "what": "as it is" if change is None else change.what,
+            "predicted_images_per_s": rate.value,
+            "error": rate.error,
+            "images_per_s": sum(rounds) / len(rounds),
+            "first_images_per_s": rounds[0],
+            "last_images_per_s": rounds[1],
+            "rounds": len(found.rates),
+            "disagreement": found.disagreement,
+            "diagnosis_s": found.seconds,
+            "other_cpu": other_cpu,
+        }
+        for (change, rate), rounds in zip(predicted, ran, strict=True)
     ]
 
 
+def missed(row: rates.Row) -> float:
+    """Predicted / measured - 1."""
+    return float(row["predicted_images_per_s"]) / float(row["images_per_s"]) - 1
+
+
+def holds(row: rates.Row) -> bool:
+    """Whether the measured rate lies within the error of the predicted one."""
+    return abs(np.log(1 + missed(row))) <= float(row["error"])
+
+
 def summary(rows: list[rates.Row]) -> str:
-    heads = ["diagnosed", "predicted", "before, images/s", "predicted", "measured", "error"]
-    lines, medians = [], []
-    for name in names(rows):
-        mine = rates.select(rows, diagnosed=name[0], predicted=name[1])
-        rate = [
-            f"{median(rates.column(mine, column)):,.0f}"
-            for column in ("before_images_per_s", "predicted_images_per_s", "images_per_s")
-        ]
-        found = errors(rows, name)
-        medians.append(median(found))
-        lines.append([*name, *rate, f"{median(found):+.1%} ({min(found):+.1%} to {max(found):+.1%})"])
-    plain, diagnosed = (
-        rates.column(rows, name) for name in ("before_images_per_s", "before_while_diagnosed_images_per_s")
-    )
-    slower = median(rates.ratios(plain, diagnosed)) - 1
+    lines = []
+    names = dict.fromkeys((row["diagnosed"], row["what"]) for row in sorted(rows, key=lambda row: row["photographs"]))
+    for diagnosed, what in names:
+        mine = rates.select(rows, diagnosed=diagnosed, what=what)
+        predicted, measured, error = (
+            median(rates.column(mine, name)) for name in ("predicted_images_per_s", "images_per_s", "error")
+        )
+        found = [missed(row) for row in mine]
+        spread = f" ({min(found):+.0%} to {max(found):+.0%})" if len(found) > 1 else ""
+        lines.append(
+            [diagnosed, what, f"{predicted:,.0f} ± {error:.0%}", f"{measured:,.0f}", f"{median(found):+.1%}{spread}"]
+        )
+    said = []
+    for name, some in (
+        ("photographs", [row for row in rows if row["photographs"] == "True"]),
+        ("loaders that sleep", [row for row in rows if row["photographs"] != "True"]),
+    ):
+        if some:
+            near = sum(abs(missed(row)) <= 0.15 or holds(row) for row in some)
+            far = sum(abs(missed(row)) > 0.30 and not holds(row) for row in some)
+            said.append(
+                f"Of {len(some)} predictions on {name}, {near / len(some):.0%} were within 15 % or within their own ±, "
+                f"{sum(map(holds, some)) / len(some):.0%} within their own ±, and {far} beyond 30 % and their ±."
+            )
     first = rows[0]
     return "\n".join(
         [
-            rates.table(heads, lines),
+            rates.table(["diagnosed", "what", "predicted, images/s", "measured", "error"], lines),
             "",
-            f"Error: median {median(map(abs, medians)):.1%}, at most {max(map(abs, medians)):.1%}, of the medians of "
-            f"{len({row['round'] for row in rows})} rounds.",
-            f"A diagnosis took {median(rates.column(rows, 'diagnosis_s')):.0f} s (median); it slowed training down by "
-            f"{slower:+.1%}.",
+            *said,
+            f"A diagnosis took {median(rates.column(rows, 'diagnosis_s')):.0f} s (median).",
             rates.other_work(rows),
-            f"{first['date']}, {first['cpu']}, {first['cores']} cores, torch {first['torch']}.",
+            f"{first['date']}, {len({row['round'] for row in rows})} rounds, {first['cpu']}, {first['cores']} cores, "
+            f"torch {first['torch']}.",
         ]
     )
 
 
 if __name__ == "__main__":
-    arguments = measuring.parser(__doc__, __file__, repeats=5)
-    arguments.add_argument("--seconds", type=float, default=4.0, help="of each part of a diagnosis")
-    measuring.run(arguments, measure, summary, minutes=45)
+    arguments = measuring.parser(__doc__, __file__, repeats=3)
+    arguments.add_argument("--seconds", type=float, default=4.0, help="that each prediction is tried for")
+    measuring.run(arguments, measure, summary, minutes=80)

@@ -1,48 +1,53 @@
-"""diagnose: time a loader and a training step apart and together, and find the bottleneck."""
+"""diagnose: time a loader and a training step apart and together, try what could help, and find the bottleneck."""
 
 from __future__ import annotations
 
+import random
 import time
+import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from statistics import fmean
-from typing import Any
+from itertools import count
+from statistics import median
+from typing import Any, NamedTuple
 
 import torch
 
 from presize.datasets.loader import Loader
 from presize.datasets.make_loader import CountingLoader
 from presize.datasets.reading.transfer import as_device, map_tensors, tensors_of, to_device
-from presize.datasets.timing.loading import Fetch, mean_span_s, measure_loading, timed
-from presize.datasets.timing.loops import (
-    LEAST,
-    Budget,
-    Clock,
-    Repeated,
-    TimedIterator,
-    clock_of,
-    closed,
-    failed,
-    repeat,
-    run_steps,
-)
+from presize.datasets.timing.loading import changed, images_of, measure_loading
+from presize.datasets.timing.loops import LEAST, Budget, Clock, Repeated, clock_of, closed, failed, repeat
 from presize.errors import DiagnosisError
 from presize.formatting import seconds_text
-from presize.measure.diagnosis import WORTH_WHILE, Alternative, Diagnosis, Loading
-from presize.options import check_above_0, check_range
+from presize.measure.diagnosis import WORTH_WHILE, Alternative, Change, Diagnosis, Loading, with_start
+from presize.options import check_above_0
 from presize.system.resources import read_cpu
 
-_MOST_SATURATING = 16
-"""Workers of a saturation run at most, whatever the number of cores."""
+_MOST_BATCHES = 200
+"""A part of the measurement ends after so many batches, whatever they take."""
+
+_SHORTEST_S = 1e-9
+
+_OTHER_STEP = 1.1
+"""A step on the batches of another loader that takes so much longer or shorter is told; less may be chance."""
+
+_PARTS = 25
+"""A part of the measurement gets the seconds for all divided by that: three rounds of five parts, and the survey."""
+
+_ENOUGH = 0.10
+"""The error of a figure that needs no more rounds."""
+
+_ROUNDS = 3
+"""Rounds at least, where there is time."""
 
 
 def diagnose(
     loader: Iterable[Any],
     step: Callable[[Any], Any],
     *,
-    steps: int = 100,
-    seconds: float = 10.0,
+    seconds: float = 60.0,
     device: torch.device | str | None = None,
     alternatives: Mapping[str, Iterable[Any]] | None = None,
     storage_images_per_s: float | None = None,
@@ -50,9 +55,9 @@ def diagnose(
     on_step: Callable[[str], None] = lambda _: None,
 ) -> Diagnosis:
     """Read batches of `loader` without a step, run `step` on one batch that stays on the device, do both together, and
-    find the bottleneck and what would help.
+    find the bottleneck. Then try what could help, in rounds, beside training as it is.
 
-    There are up to seven measurements, and three or four for each alternative. KeyboardInterrupt passes through.
+    KeyboardInterrupt passes through.
 
     Args:
         loader: any iterable of batches: a DataLoader, a Loader, a generator. A batch is a tensor of images, a sequence
@@ -60,11 +65,11 @@ def diagnose(
             iterator is continued. Afterwards the position of a presize loader, and torch's random state, are restored.
         step: what training does with a batch as it comes: copies it to the device, computes, updates. It really
             trains. It may return before the device is done. Or a presize.datasets.timing.epochs.Step.
-        steps: batches after which a measurement ends, from 3.
-        seconds: from the first batch, above 0, after which a measurement ends if that is earlier and it has a few.
+        seconds: for all rounds at most, above 0. They end earlier, after three, when each figure that is given is
+            known to 10 %. A round that has begun is finished, and there is one.
         device: what `step` computes on; None takes CUDA where there is any.
         alternatives: other loaders of about as large batches that `step` can train on too, by what using them means
-            ("Read the LMDB dataset"). The advice says how much training would gain by each.
+            ("Read the LMDB dataset"). The advice says how much training gained by each.
         storage_images_per_s: how many images the disk delivers when nothing is in the page cache, for the evidence.
         notes: sentences to add to the diagnosis.
         on_step: called with a description of what happens next.
@@ -73,53 +78,159 @@ def diagnose(
         OptionError: an option is out of range.
         DiagnosisError: there is no batch, or the loader or the step fails; its error is the cause.
     """
-    check_range("steps", steps, LEAST, 1_000_000)
     check_above_0("seconds", seconds)
     begin = time.perf_counter()
-    budget = Budget(steps, seconds)
+    part = Budget(_MOST_BATCHES, seconds / _PARTS)
     loader = _readable_again(loader)
     others = {name: _readable_again(other) for name, other in (alternatives or {}).items()}
     training = _Training.of(step, as_device(device or ("cuda" if torch.cuda.is_available() else "cpu")))
-    with _restored(loader, *others.values()):
+    with _restored(loader, *others.values()), _Trials() as trials:
         on_step("reading batches without training")
-        cores = read_cpu().usable
-        measured = measure_loading(loader, budget, min(int(cores), _MOST_SATURATING))
+        measured = measure_loading(loader, part)
         loading, batch = measured.loading, measured.batch
         on_step("training on one batch")
-        half = Budget(max(budget.batches // 2, LEAST), budget.seconds / 2)
-        resident = _repeat(training, batch, half, resident=True)
+        resident = _repeat(training, batch, part, resident=True)
         on_step("training on the batches of the loader")
-        trained = _train(loader, training, budget, max(loading.workers, 1))
-        on_step("training on one batch again")
-        # Before and after training, so that a machine that slows down or speeds up affects both alike in the mean.
-        resident += _repeat(training, batch, half, resident=True)
-        copied_s, unpinned_s, is_pinned = _copies(training, batch, resident, budget)
+        epoch = _batches_in(loader)
+        now = trials.enter(loader)
+        first = _train(now, training, part, max(loading.workers, 1), epoch)
+        if first is None:
+            raise DiagnosisError(
+                "loader: expected more batches for training, got none; give an iterable that can be iterated again"
+            )
+        if not loading.chosen:
+            loading = _classified(loading, resident.mean_s, loading.images / first.images_per_s)
         found = []
         for name, other in others.items():
             on_step(f"reading batches and training on one: {name}")
-            read = measure_loading(other, budget)
-            found.append(Alternative(name, read.loading, _repeat(training, read.batch, budget, resident=True).step))
-    if not loading.chosen:
-        loading = _classified(loading, resident.mean_s, trained.step_s)
-    return Diagnosis(
-        loading=loading,
-        step=resident.step,
-        step_cores=resident.cores,
-        copied_s=copied_s,
-        unpinned_s=unpinned_s,
-        pinned=is_pinned,
-        trained_s=trained.step_s,
-        batches=trained.batches,
-        warmup_steps=trained.warmup_steps,
-        cores=cores,
-        load_slowdown=1.0 if trained.span_s is None or not measured.span_s else trained.span_s / measured.span_s,
-        step_slowdown=trained.on_batch_s / copied_s,
-        device=training.device.type,
-        alternatives=tuple(found),
-        storage_images_per_s=storage_images_per_s,
-        notes=(*notes, *_notes(trained, loading, budget), *_step_notes(resident.mean_s, loading, found)),
+            read = measure_loading(other, part)
+            found.append(Alternative(name, read.loading, _repeat(training, read.batch, part, resident=True).step))
+        survey = Diagnosis(
+            loading=loading,
+            step=resident.step,
+            step_cores=resident.cores,
+            copied_s=_copied_s(training, batch, resident, part),
+            rates=(first.images_per_s,),
+            batches=first.batches,
+            start_s=first.start_s,
+            epoch_batches=epoch,
+            cores=read_cpu().usable,
+            device=training.device.type,
+            alternatives=tuple(found),
+            storage_images_per_s=storage_images_per_s,
+        )
+        sources = [loader, *others.values()]
+        changes = [
+            (
+                change,
+                trials.enter(sources[0 if change.alternative is None else 1 + change.alternative], **change.options),
+            )
+            for change in survey.changes()
+        ]
+        result = _Rounds(survey, training, part, batch, [(None, now), *changes]).run(seconds, on_step)
+    return replace(
+        result,
+        notes=(*notes, *result.notes, *_notes(result)),
         seconds=time.perf_counter() - begin,
     )
+
+
+class _Trials(ExitStack):
+    """Loaders that are changed copies; their workers end with the block."""
+
+    def enter(self, loader: Iterable[Any], **options: Any) -> Iterable[Any]:
+        copied = changed(loader, **options)
+        if isinstance(copied, Loader):
+            self.callback(copied.close)
+        elif isinstance(copied, torch.utils.data.DataLoader):
+            self.callback(setattr, copied, "_iterator", None)
+            if copied.num_workers and copied.persistent_workers:
+                next(iter(copied), None)  # so that an epoch begins as any but the first
+        return copied
+
+
+def _batches_in(loader: Iterable[Any]) -> int | None:
+    """How many batches an epoch has; None where the loader does not tell."""
+    try:
+        return len(loader) or None  # type: ignore[arg-type]
+    except TypeError:
+        return None
+
+
+@dataclass(frozen=True)
+class _Rounds:
+    """Rounds of training as it is, and with each change, in random order; the step alone before and after them.
+    `loaders` are what to train with: first as it is, then with each change."""
+
+    survey: Diagnosis
+    training: _Training
+    part: Budget
+    batch: Any
+    loaders: list[tuple[Change | None, Iterable[Any]]]
+
+    def run(self, seconds: float, on_step: Callable[[str], None]) -> Diagnosis:
+        begin, shuffled = time.perf_counter(), random.Random(0)
+        runs: list[list[_Trained]] = [[] for _ in self.loaders]
+        alone: list[Repeated] = []
+        layout: list[Repeated] = []
+        other_layout = _channels_last(self.batch)
+        half = replace(self.part, seconds=self.part.seconds / 2)
+        found = self.survey
+        for number in count(1):
+            round_begin = time.perf_counter()
+            on_step(f"round {number}: training as it is" + (", and with each change" if len(self.loaders) > 1 else ""))
+            alone.append(_repeat(self.training, self.batch, half, resident=True))
+            if other_layout is not None:
+                layout.append(_repeat(self.training, other_layout, half, resident=True))
+            for at in shuffled.sample(range(len(self.loaders)), len(self.loaders)):
+                change, loader = self.loaders[at]
+                workers = self.survey.loading.workers if change is None else change.pipeline.workers
+                ran = _train(loader, self.training, self.part, max(workers, 1), self.survey.epoch_batches)
+                if ran is None:
+                    return replace(found, notes=(_ENDED,))
+                runs[at].append(ran)
+            # Before and after training, so that a machine that slows down or speeds up affects both alike in the mean.
+            alone.append(_repeat(self.training, self.batch, half, resident=True))
+            found = self._found(runs, alone, layout)
+            if any(of[-1].ended for of in runs):
+                return replace(found, notes=(_ENDED,))
+            now = time.perf_counter()
+            if now - begin + (now - round_begin) > seconds or (number >= _ROUNDS and _is_known(found)):
+                break
+        return found
+
+    def _found(self, runs: list[list[_Trained]], alone: list[Repeated], layout: list[Repeated]) -> Diagnosis:
+        step, before = sum(alone[1:], alone[0]), self.survey
+        possible = before.loading.images / step.mean_s
+        return replace(
+            before,
+            step=step.step,
+            step_cores=step.cores,
+            copied_s=max(before.copied_s - before.step.mean_s, 0.0) + step.mean_s,
+            rates=tuple(ran.images_per_s for ran in runs[0]),
+            batches=runs[0][-1].batches,
+            start_s=median(ran.start_s for ran in runs[0]),
+            tried=tuple(
+                (change, tuple(min(ran.images_per_s, self._possible(change, possible)) for ran in of))
+                for (change, _), of in zip(self.loaders[1:], runs[1:], strict=True)
+                if change is not None
+            ),
+            layout_step=sum(layout[1:], layout[0]).step if layout else None,
+        )
+
+    def _possible(self, change: Change, present: float) -> float:
+        """Images/s of the step alone on the batches of a change."""
+        if change.alternative is None:
+            return present
+        other = self.survey.alternatives[change.alternative]
+        return other.loading.images / other.step.mean_s
+
+
+def _is_known(found: Diagnosis) -> bool:
+    """Whether all that is given is known well enough."""
+    gains = [found.gain(rates) for _, rates in found.tried]
+    given = [found.images_per_s, *(gain for gain in gains if gain.high >= WORTH_WHILE)]
+    return all(estimate.error <= _ENOUGH for estimate in given)
 
 
 def _readable_again(loader: Iterable[Any]) -> Iterable[Any]:
@@ -144,9 +255,11 @@ class _ReadOn:
 
 @contextmanager
 def _restored(*loaders: Iterable[Any]) -> Generator[None, None, None]:
-    """Restore the position of loaders that are presize's, and torch's random state on the CPU."""
+    """Restore the position of loaders that are presize's, and torch's random state on the CPU. Nothing warns of more
+    workers than cores, which are tried."""
     states = [(loader, loader.state_dict()) for loader in loaders if isinstance(loader, (Loader, CountingLoader))]
-    with torch.random.fork_rng(devices=()):
+    with torch.random.fork_rng(devices=()), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
         try:
             yield
         finally:
@@ -188,63 +301,115 @@ def _repeat(training: _Training, batch: Any, budget: Budget, *, resident: bool) 
         raise failed("step", done, "steps on one batch", error) from error
 
 
-def _copies(training: _Training, batch: Any, resident: Repeated, budget: Budget) -> tuple[float, float | None, bool]:
-    """Return the seconds of a step on a batch in pinned memory, those in pageable memory (None where that makes no
-    difference), and whether the loader's batches are in pinned memory, or on the device already."""
-    tensors = [tensor for tensor in tensors_of(batch) if tensor.device.type == "cpu"]
-    if training.device.type != "cuda" or not tensors:
-        return resident.mean_s, None, True
-    pinned, unpinned = (
-        _repeat(training, map_tensors(change, batch), budget, resident=False).mean_s
-        for change in (torch.Tensor.pin_memory, torch.Tensor.clone)
-    )
-    return pinned, unpinned, tensors[0].is_pinned()
+def _copied_s(training: _Training, batch: Any, resident: Repeated, budget: Budget) -> float:
+    """Return the seconds of a step that first copies a batch from pinned memory to the device."""
+    if training.device.type != "cuda" or not any(tensor.device.type == "cpu" for tensor in tensors_of(batch)):
+        return resident.mean_s
+    return _repeat(training, map_tensors(torch.Tensor.pin_memory, batch), budget, resident=False).mean_s
+
+
+def _channels_last(batch: Any) -> Any:
+    """The same batch with its images in channels-last memory; None where that is nothing else."""
+    tensors = list(tensors_of(batch))
+    if not tensors or tensors[0].dim() != 4 or tensors[0].shape[1] not in (3, 4):
+        return None
+    if tensors[0].is_contiguous(memory_format=torch.channels_last):
+        return None
+
+    def change(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.contiguous(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor
+
+    return map_tensors(change, batch)
 
 
 @dataclass(frozen=True)
 class _Trained:
-    """Training on the batches of a loader: mean seconds from step to step, over `batches` less the `warmup_steps`, of
-    the step itself, and of a worker for a batch (None where not known); and whether the loader had no more."""
+    """Training on the batches of a loader: its rate, with the start of an epoch where its length is known; the seconds
+    to the first batch of an epoch; how many batches; and whether the loader had no more."""
 
-    step_s: float
-    on_batch_s: float
-    span_s: float | None
+    images_per_s: float
+    start_s: float
     batches: int
-    warmup_steps: int
     ended: bool
 
 
-def _train(loader: Iterable[Any], training: _Training, budget: Budget, warmup_steps: int) -> _Trained:
-    """Train on batches as they come; the first `warmup_steps`, whose batches were made together, do not count."""
-    fetches: list[Fetch] = []
-    batches, done = timed(loader, fetches), 0
-    taken = TimedIterator(batches, budget, warmup_steps + LEAST)
+def _train(
+    loader: Iterable[Any], training: _Training, budget: Budget, burst: int, epoch_batches: int | None
+) -> _Trained | None:
+    """Train for whole epochs; or, where an epoch takes longer than the budget, for whole bursts after the first one:
+    workers that start together deliver a batch each at about the same time. Returns None where no batch comes."""
+    counted = _Counted(training)
+    begin, starts = counted.edge(), []
+    while True:
+        epoch, before = counted.edge(), counted.batches
+        first_burst = epoch
+        batches = _epoch(loader)
+        with closed(batches):
+            for batch in counted.taken(batches):
+                if counted.batches == before:
+                    starts.append(time.perf_counter() - epoch.seconds)
+                counted.step(batch)
+                del batch  # its memory may be wanted for the next one
+                done = counted.batches
+                if before or done % burst:  # of the first epoch, at the end of a burst
+                    continue
+                if done == burst:
+                    first_burst = counted.edge()
+                elif budget.is_spent(done - burst, LEAST, first_burst.seconds):
+                    of = None if epoch_batches is None else epoch_batches * counted.images / done
+                    rate = with_start(counted.edge().rate_since(first_burst), starts[0], of)
+                    return _Trained(rate, starts[0], done, ended=False)
+        ended = counted.batches == before  # an iterator cannot be iterated again
+        if not counted.batches:
+            return None
+        if ended or budget.is_spent(counted.batches, LEAST, begin.seconds):
+            return _Trained(counted.edge().rate_since(begin), median(starts), counted.batches, ended)
 
-    def step(batch: Any) -> None:
-        nonlocal done
-        training.on_batch(batch)
-        done += 1
 
-    with closed(batches):
+class _Edge(NamedTuple):
+    """A moment at which the device had done all its work, and the images that were trained on until then."""
+
+    seconds: float
+    images: int
+
+    def rate_since(self, before: _Edge) -> float:
+        return (self.images - before.images) / max(self.seconds - before.seconds, _SHORTEST_S)
+
+
+@dataclass
+class _Counted:
+    """Training, with what failed and what was done until then."""
+
+    training: _Training
+    batches: int = 0
+    images: int = 0
+
+    def taken(self, batches: Iterator[Any]) -> Iterator[Any]:
+        while True:
+            try:
+                batch = next(batches)
+            except StopIteration:
+                return
+            except Exception as error:
+                raise failed("loader", self.batches, "batches", error) from error
+            yield batch
+            del batch
+
+    def step(self, batch: Any) -> None:
+        self.images += images_of(batch)
         try:
-            steps = run_steps(taken, step, training.clock, warmup_steps)
-        except DiagnosisError:  # of the loader
-            raise
+            self.training.on_batch(batch)
         except Exception as error:
-            raise failed("step", done, "steps", error) from error
-    if not done:
-        raise DiagnosisError(
-            "loader: expected more batches for training, got none; give an iterable that can be iterated again"
-        )
-    warmup_steps, spans = steps.warmup_steps, training.clock.between(steps.marks[1:])[::2]
-    return _Trained(
-        step_s=(steps.end_s - steps.edge_s) / (done - warmup_steps),
-        on_batch_s=fmean(spans[warmup_steps:]),
-        span_s=mean_span_s(fetches[warmup_steps:] or fetches) if fetches else None,
-        batches=done,
-        warmup_steps=warmup_steps,
-        ended=taken.ended,
-    )
+            raise failed("step", self.batches, "steps", error) from error
+        self.batches += 1
+
+    def edge(self) -> _Edge:
+        self.training.clock.wait()
+        return _Edge(time.perf_counter(), self.images)
+
+
+def _epoch(loader: Iterable[Any]) -> Iterator[Any]:
+    yield from loader
 
 
 def _classified(loading: Loading, resident_s: float, trained_s: float) -> Loading:
@@ -254,22 +419,18 @@ def _classified(loading: Loading, resident_s: float, trained_s: float) -> Loadin
     between, during = load_s + resident_s, max(load_s, resident_s)
     if trained_s >= (between + during) / 2:
         return loading
-    return replace(loading, workers=1, parts={}, functions=())  # the profile shows only waiting
+    return replace(loading, workers=1, parts={}, functions=(), frames={})  # the profile shows only waiting
 
 
-def _notes(trained: _Trained, loading: Loading, budget: Budget) -> Iterator[str]:
-    if trained.ended and trained.batches < budget.batches:
-        yield f"The loader ended after {trained.batches} batches: the figures are based on these alone."
-    if trained.warmup_steps == 0:
-        yield "There were so few batches that the time of training includes the start of the loader."
-    if not loading.chosen:
-        how = "during" if loading.workers else "between"
+_ENDED = "A loader ended: the figures are based on the batches that it had."
+
+
+def _notes(found: Diagnosis) -> Iterator[str]:
+    if not found.loading.chosen:
+        how = "during" if found.loading.workers else "between"
         yield f"Of this loader only its batches can be observed: it seems to make them {how} steps."
-
-
-def _step_notes(step_s: float, loading: Loading, alternatives: Iterable[Alternative]) -> Iterator[str]:
-    """Where an alternative also makes the step itself faster or slower."""
-    for name, other, step in alternatives:
-        its_s = step.mean_s * loading.images / other.images
-        if max(its_s / step_s, step_s / its_s) >= WORTH_WHILE:
+    # Another layout of its batches can make the step itself faster or slower.
+    for name, other, step in found.alternatives:
+        its_s, step_s = step.mean_s * found.loading.images / other.images, found.step.mean_s
+        if max(its_s / step_s, step_s / its_s) >= _OTHER_STEP:
             yield f"{name}: a step on its batches takes {seconds_text(its_s)} instead of {seconds_text(step_s)}."

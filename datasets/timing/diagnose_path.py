@@ -31,6 +31,9 @@ from presize.system.resources import usable_cores
 
 _MOST_BROKEN = 100
 
+_LONG_EPOCH = 1_000_000
+"""Batches in an epoch, so that none ends while it is measured."""
+
 
 class _Sound(CroppedFolder):
     """Gives the next image in place of one that cannot be decoded, of which a real folder has some."""
@@ -98,7 +101,6 @@ def diagnose_path(
         return diagnose(
             loader,
             step,
-            steps=options.steps,
             seconds=options.seconds,
             device=device,
             alternatives=alternatives,
@@ -130,7 +132,7 @@ def _loader(variant: Variant, path: str | os.PathLike[str], options: DiagnoseOpt
     crop = RandomResizedCrop(options.crop)
     dataset = _Sound(path, crop, FLIP) if variant == "raw" else open_variant(variant, os.fspath(path), crop, FLIP)
     order: Order = Shuffled(len(dataset), options.seed)
-    most = 2 * options.steps * options.batch
+    most = _LONG_EPOCH * options.batch
     if len(dataset) < most:  # a long epoch anyway: the end of an epoch is not to be measured
         order = Weighted(np.ones(len(dataset)), options.seed, most)
     return load_variant(

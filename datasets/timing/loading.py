@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import copy
 import cProfile
-import shutil
+import math
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
@@ -22,13 +21,12 @@ import torch.utils.data
 from torch.utils.data._utils import fetch as torch_fetch
 
 from presize.datasets.loader import Loader
-from presize.datasets.make_loader import SHARED_MEMORY
 from presize.datasets.reading.transfer import tensors_of
 from presize.datasets.reading.workers import Work
 from presize.datasets.timing.epochs import count_images
 from presize.datasets.timing.loops import LEAST, Budget, TimedIterator, closed
 from presize.errors import DiagnosisError
-from presize.measure.diagnosis import LEAST_CORES, Loading
+from presize.measure.diagnosis import Loading
 from presize.measure.profile import Part, Spent, split
 from presize.measure.simulation import Times
 
@@ -70,8 +68,10 @@ def timed(
     if isinstance(loader, Loader):
         return _timed_loader(loader, fetches, loader.num_workers if workers is None else workers)
     if isinstance(loader, torch.utils.data.DataLoader):
-        count = loader.num_workers if workers is None else workers
-        return _timed_dataloader(_with_workers(loader, count, profile), fetches)
+        copied: Any = changed(loader, persistent_workers=False, **{} if workers is None else {"num_workers": workers})
+        if copied.num_workers:
+            vars(copied).update(worker_init_fn=_TimeFetches(loader.worker_init_fn, profile))
+        return _timed_dataloader(copied, fetches)
     return iter(loader)
 
 
@@ -89,20 +89,29 @@ def _timed_dataloader(loader: torch.utils.data.DataLoader[Any], fetches: list[Fe
         del batch
 
 
-def _with_workers(
-    loader: torch.utils.data.DataLoader[Any], workers: int, profile: bool
-) -> torch.utils.data.DataLoader[Any]:
-    """A copy that shares dataset, sampler and collate function."""
-    copied = copy.copy(loader)
-    changed: dict[str, Any] = {"num_workers": workers, "persistent_workers": False, "_iterator": None}
-    if workers == 0:
-        changed |= {"prefetch_factor": None, "timeout": 0, "worker_init_fn": None}
-        changed |= {"_DataLoader__multiprocessing_context": None}
-    else:
-        changed |= {"prefetch_factor": loader.prefetch_factor or 2}
-        changed |= {"worker_init_fn": _TimeFetches(loader.worker_init_fn, profile)}
-    vars(copied).update(changed)  # a DataLoader refuses to have most of these set later
-    return copied
+def changed(loader: Iterable[Any], **options: Any) -> Iterable[Any]:
+    """A loader like `loader`, with which it shares dataset, sampler and collate function, but not its workers.
+
+    Args:
+        loader: a DataLoader or a Loader. Any other iterable is returned as it is.
+        options: what is different: "num_workers", "prefetch_factor", and of a DataLoader "in_order", "pin_memory" and
+            "persistent_workers" too.
+    """
+    copied: Any = loader
+    if isinstance(loader, Loader):
+        copied = loader.observed(options.pop("num_workers", loader.num_workers), lambda _: None)
+    elif isinstance(loader, torch.utils.data.DataLoader):
+        copied = copy.copy(loader)
+        options = {"_iterator": None, **options}
+        if options.get("num_workers", loader.num_workers) == 0:
+            options |= {"prefetch_factor": None, "timeout": 0, "persistent_workers": False, "worker_init_fn": None}
+            options |= {"_DataLoader__multiprocessing_context": None}
+        else:
+            options = {"prefetch_factor": loader.prefetch_factor or 2, **options}
+    if options:
+        vars(copied).update(options)  # a DataLoader refuses to have most of these set later
+    iterable: Iterable[Any] = copied
+    return iterable
 
 
 class _TimeFetches:
@@ -129,7 +138,7 @@ def _timed_fetch(fetch: Callable[..., Any], dataset: Any, worker: int, profile: 
         if profile:
             profiler = cProfile.Profile()
             batch = profiler.runcall(fetch, self, index)
-            spent = tuple(split(profiler))
+            spent = tuple(split(profiler, collate=self.collate_fn))
         else:
             batch = fetch(self, index)
         return batch, (worker, (begin_s, time.perf_counter(), time.process_time() - cpu_s), spent)
@@ -187,26 +196,23 @@ def images_of(batch: Any) -> int:
 
 @dataclass(frozen=True)
 class Measured:
-    """A loader, measured alone, the mean seconds of a worker for a batch without handing it over (None where that is
-    not known), and one of its batches."""
+    """A loader, measured alone, and one of its batches."""
 
     loading: Loading
-    span_s: float | None
     batch: Any
 
 
-def measure_loading(loader: Iterable[Any], budget: Budget, saturation: int = 1) -> Measured:
-    """Read up to four times, within `budget` each: with all workers, with one, with one that is profiled, and with
-    `saturation` workers if that is 2 or more."""
+def measure_loading(loader: Iterable[Any], budget: Budget) -> Measured:
+    """Read up to three times, within `budget` each: with all workers, with one, and with one that is profiled."""
     workers = workers_of(loader)
-    warmup_steps = max(workers or 1, 1)
+    burst = max(workers or 1, 1)
     fetches: list[Fetch] = []
-    window = read(timed(loader, fetches), budget, warmup_steps + LEAST)
+    window = read(timed(loader, fetches), budget, 2 * burst + LEAST)
     between = [after - before for before, after in pairwise([window.begin_s, *window.ends_s])]
     between = between[1:] or between  # the start is in the first
     if workers is None:
         load = in_process = Times.measured(between)
-        cpu_s, handover_s, span_s = window.cpu_s / len(window.ends_s), 0.0, None
+        cpu_s, handover_s = window.cpu_s / len(window.ends_s), 0.0
     else:
         one, alone = fetches, window
         if workers != 1:
@@ -214,54 +220,41 @@ def measure_loading(loader: Iterable[Any], budget: Budget, saturation: int = 1) 
             alone = read(timed(loader, one, workers=1), budget, 1 + LEAST)
         load = Times.measured(_cycles(one))
         in_process = Times.measured(between if workers == 0 else [fetch.work.seconds for fetch in one])
-        cpu_s, span_s = fmean(fetch.work.cpu_s for fetch in one), mean_span_s(one)
+        cpu_s = fmean(fetch.work.cpu_s for fetch in one)
         received = window if workers else alone
         handover_s = received.thread_s / len(received.ends_s)
     spent = _spent(loader, workers, budget)
-    total_s = sum(spent.parts.values())
-    rate = _rate(window, warmup_steps)
-    cores = min(cpu_s / load.mean_s, 1.0) if load.mean_s else 0.0
+    total_s = sum(spent.parts.values()) or math.inf
+    tensors = list(tensors_of(window.batch))
     loading = Loading(
         images=sum(window.images) / len(window.images),
         load=load,
         in_process=in_process,
         handover_s=handover_s,
-        cores=cores,
+        cores=min(cpu_s / load.mean_s, 1.0) if load.mean_s else 0.0,
         workers=workers or 0,
         prefetch=prefetch_of(loader),
         in_order=getattr(loader, "in_order", None),
         chosen=workers is not None,
-        batches_per_s=rate,
+        batches_per_s=_rate(window, burst),
         first_batch_s=window.ends_s[0] - window.begin_s,
+        persistent=loader.persistent_workers if isinstance(loader, torch.utils.data.DataLoader) else None,
+        pinned=bool(tensors) and (tensors[0].device.type != "cpu" or tensors[0].is_pinned()),
         worker_s=_worker_means(fetches),
-        saturation=None
-        if workers is None or cores < LEAST_CORES
-        else _saturate(loader, budget, saturation, window.batch, (workers, rate)),
-        parts={part: seconds * load.mean_s / total_s for part, seconds in spent.parts.items()} if total_s else {},
-        functions=tuple((name, part, seconds / total_s) for name, part, seconds in spent.functions) if total_s else (),
+        parts={part: seconds * load.mean_s / total_s for part, seconds in spent.parts.items() if total_s < math.inf},
+        functions=tuple((name, part, seconds / total_s) for name, part, seconds in spent.functions),
+        frames={name: seconds / total_s for name, seconds in spent.frames.items()},
     )
-    return Measured(loading, span_s, window.batch)
+    return Measured(loading, window.batch)
 
 
-def _saturate(
-    loader: Iterable[Any], budget: Budget, workers: int, batch: Any, known: tuple[int, float]
-) -> tuple[int, float] | None:
-    """(workers, batches/s) with `workers`; None for fewer than two, and where their batches might not fit /dev/shm."""
-    if workers < 2 or known[0] == workers:
-        return known if known[0] == workers > 1 else None
-    nbytes = sum(tensor.nbytes for tensor in tensors_of(batch)) * workers * prefetch_of(loader)
-    with suppress(OSError):  # not Linux
-        if nbytes > shutil.disk_usage(SHARED_MEMORY).free / 2:
-            return None
-    return workers, _rate(read(timed(loader, [], workers=workers), budget, 2 * workers + LEAST), workers)
-
-
-def _rate(window: Window, warmup_steps: int) -> float:
-    """Batches/s after the first `warmup_steps`, which come together."""
+def _rate(window: Window, burst: int) -> float:
+    """Batches/s after the first `burst`, which come together, over as many whole bursts as there are."""
     ends = window.ends_s
-    if len(ends) <= warmup_steps:
+    whole = (len(ends) - burst) // burst * burst
+    if whole <= 0:
         return len(ends) / (ends[-1] - window.begin_s)
-    return (len(ends) - warmup_steps) / max(ends[-1] - ends[warmup_steps - 1], 1e-9)
+    return whole / max(ends[burst + whole - 1] - ends[burst - 1], 1e-9)
 
 
 def _cycles(fetches: Sequence[Fetch]) -> list[float]:
@@ -273,14 +266,10 @@ def _cycles(fetches: Sequence[Fetch]) -> list[float]:
     return cycles or [fetch.work.seconds for fetch in fetches]
 
 
-def mean_span_s(fetches: Sequence[Fetch]) -> float:
-    """Mean seconds of a worker for a batch."""
-    return fmean(fetch.work.seconds for fetch in fetches)
-
-
 def _worker_means(fetches: Sequence[Fetch]) -> tuple[float, ...]:
+    """Mean seconds of each worker for a batch."""
     workers = sorted({fetch.worker for fetch in fetches})
-    return tuple(mean_span_s([fetch for fetch in fetches if fetch.worker == worker]) for worker in workers)
+    return tuple(fmean(fetch.work.seconds for fetch in fetches if fetch.worker == worker) for worker in workers)
 
 
 def _spent(loader: Iterable[Any], workers: int | None, budget: Budget) -> Spent:
@@ -292,16 +281,16 @@ def _spent(loader: Iterable[Any], workers: int | None, budget: Budget) -> Spent:
         return _sum([fetch.spent for fetch in fetches[1:] or fetches if fetch.spent is not None])
     profiler = cProfile.Profile()
     read(timed(loader, [], workers=0), few, 2, profiler)
-    return split(profiler, _FUNCTIONS_SHOWN)
+    return split(profiler, _FUNCTIONS_SHOWN, collate=getattr(loader, "collate_fn", None))
 
 
 def _sum(several: Sequence[Spent]) -> Spent:
-    parts: dict[Part, float] = defaultdict(float)
-    functions: dict[tuple[str, Part], float] = defaultdict(float)
+    parts: Counter[Part] = Counter()
+    functions: Counter[tuple[str, Part]] = Counter()
+    frames: Counter[str] = Counter()
     for spent in several:
-        for part, seconds in spent.parts.items():
-            parts[part] += seconds
-        for name, part, seconds in spent.functions:
-            functions[name, part] += seconds
-    longest = sorted(functions, key=functions.__getitem__, reverse=True)[:_FUNCTIONS_SHOWN]
-    return Spent(dict(parts), [(*name, functions[name]) for name in longest])
+        parts.update(spent.parts)
+        functions.update({(name, part): seconds for name, part, seconds in spent.functions})
+        frames.update(spent.frames)
+    longest = functions.most_common(_FUNCTIONS_SHOWN)
+    return Spent(dict(parts), [(*name, seconds) for name, seconds in longest], dict(frames.most_common()))

@@ -10,7 +10,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
@@ -42,7 +42,7 @@ __all__ = ["cli", "main"]
 
 def main(args: Sequence[str] | None = None) -> NoReturn:
     """The entry point. Errors become one line on standard error; ``--debug`` shows their traceback."""
-    settings = {"debug": False}
+    settings: dict[str, Any] = {"debug": False, "shows_warnings": warnings.showwarning}
     open_closed_streams()
     warnings.showwarning = show_warning  # type: ignore[assignment]
     warnings.simplefilter("always", PresizeWarning)

@@ -1,10 +1,14 @@
-"""presize diagnose."""
+"""presize diagnose: of a folder, a dataset, or a script; and the comparison of two results."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import signal
+import sys
 import time
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,20 +37,53 @@ TRIAL = [
 ]
 
 
+class DiagnoseCommand(click.Command):
+    """Leaves what follows a script to the script."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        at = next((at for at, arg in enumerate(args) if _is_script(arg)), len(args))
+        ctx.meta["script"] = args[at + 1 :]
+        return super().parse_args(ctx, args[: at + 1])
+
+
+def _is_script(path: str) -> bool:
+    return path.endswith(".py") and os.path.isfile(path)
+
+
 @command(
     "presize diagnose RAW",
     "presize diagnose OUT --workers 4 -o diagnosis.html",
+    "presize diagnose train.py --lr 0.1",
+    "presize diagnose --compare before.json after.json",
     params=[*stated(DiagnoseOptions), *TRIAL],
+    cls=DiagnoseCommand,
 )
-@click.argument("path", metavar="PATH", type=PATH)
+@click.argument("path", metavar="PATH", type=PATH, required=False)
 @click.option("-o", "--out", type=PATH, metavar="FILE.html", help="Also write a page with charts and an animation.")
+@click.option(
+    "--compare", type=PATH, nargs=2, metavar="BEFORE AFTER", help="Compare two results of --json; measure nothing."
+)
 @json_option
 @progress_option
-def diagnose(path: str, size: Size, no_trial: bool, out: str | None, as_json: bool, quiet: bool, **typed: Any) -> None:
+@click.pass_context
+def diagnose(
+    context: click.Context, /, path: str | None, size: Size, no_trial: bool, out: str | None,
+    compare: tuple[str, str] | None, as_json: bool, quiet: bool, **typed: Any,
+) -> None:  # fmt: skip
     """Find the bottleneck of training on PATH, and what would help.
 
-    PATH is a folder of images or a dataset. Trains a model on it for some seconds.
+    PATH is a folder of images or a dataset, on which a model is trained for up to a minute; or a Python script, which
+    runs as it is, with the arguments that follow it, while the loaders that it iterates are timed.
     """
+    if compare is not None:
+        print_text(_compared(*compare))
+        return
+    if path is None:
+        raise click.UsageError("Missing argument 'PATH'.")
+    if _is_script(path):
+        if out is not None:
+            raise click.UsageError("-o: a script has no page; take --json.")
+        context.exit(_watch(path, context.meta["script"], as_json, context.obj["shows_warnings"]))
     begin = time.perf_counter()
     from presize.datasets.timing.diagnose_path import diagnose_path
     from presize.measure.diagnosis_report import diagnosis_page, diagnosis_text
@@ -73,3 +110,40 @@ def diagnose(path: str, size: Size, no_trial: bool, out: str | None, as_json: bo
         print_text(several_lines(diagnosis_text(found, min(120, shutil.get_terminal_size((100, 24)).columns))))
     if out is not None:
         write_atomically(Path(out), diagnosis_page(found, path).encode())
+
+
+def _compared(before: str, after: str) -> str:
+    from presize.measure.watched import compared_text
+
+    try:
+        return compared_text(*(json.loads(Path(path).read_text("utf-8")) for path in (before, after)))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no result of presize diagnose --json"
+        raise click.UsageError(f"--compare: cannot read {before} and {after}: {why}.") from None
+
+
+def _watch(script: str, arguments: list[str], as_json: bool, shows_warnings: Any) -> int:
+    """Run a script and say how long it waited for its loaders. Returns its exit code."""
+    from presize.datasets.timing.watch import Watch, run_script, share_with_ranks
+    from presize.measure.watched import watched_text
+
+    # What presize has set up for itself, back as Python has it.
+    warnings.showwarning = shows_warnings
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if callable(signal.getsignal(number)):  # not nohup's
+            signal.signal(number, signal.SIG_DFL)
+    sys.unraisablehook = sys.__unraisablehook__
+    watch = Watch()
+
+    def tell() -> None:
+        found = watch.watched()
+        ranks = share_with_ranks([one.known() for one in found])
+        if ranks is None:
+            return
+        if as_json:
+            print_json(loaders=[one.known() for one in found], ranks=ranks)
+        else:
+            sys.stdout.flush()
+            click.echo(f"\n{watched_text(found, ranks)}", err=True)
+
+    return run_script(script, arguments, watch, tell)

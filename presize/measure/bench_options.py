@@ -108,8 +108,7 @@ class DiagnoseOptions:
     prefetch: int = option(2, "Batches ahead per worker.", metavar="N", low=1, high=64)
     batch: int = option(64, "Images per batch.", metavar="N", low=1, high=2**20)
     crop: int = option(224, "Side of random crops, in pixels.", metavar="PX", low=1, high=MAX_SIDE)
-    steps: int = option(100, "Batches in each part of the measurement.", metavar="N", low=3, high=1_000_000)
-    seconds: float = option(5.0, "End a part after S seconds if that is earlier.", metavar="S")
+    seconds: float = option(60.0, "Measure for S seconds at most.", "Ends earlier when ± is under 10%.", metavar="S")
     seed: int = option(0, "Random seed of order and crops.", metavar="N")
 
     def __post_init__(self) -> None:

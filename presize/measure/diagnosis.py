@@ -1,22 +1,22 @@
 """Measured times of a loader and a training step -> the bottleneck, what would help, and by how much. Pure; no torch.
 
-Gains are predicted by presize.measure.simulation, which runs the pipeline as it is and as it could be with the measured
-times. Comparing its result for the pipeline as it is with the measurement shows how far to trust it.
+What could help is found by presize.measure.simulation, from the measured times. Then it is tried: training is run with
+each change in turn, in rounds, and what it gives is what those runs gave. Nothing repairs the simulation by a
+measurement: where they disagree, the diagnosis says by how much.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from statistics import fmean
 from typing import Any, NamedTuple
 
 from presize.formatting import factor_text, plural, rate_text, seconds_text
 from presize.measure.profile import Part
 from presize.measure.simulation import Pipeline, Timeline, Times, fewest_workers, simulate, sweep
-from presize.measure.stages import Quantiles, Stages, explanation, headline
+from presize.measure.stages import Estimate, Stages, explanation, headline
 from presize.pages.html import notebook_html
 
 LEAST_CORES = 0.1
@@ -45,13 +45,14 @@ class Loading:
         prefetch: Batches requested of each worker ahead.
         in_order: Whether batches come in the order in which they were requested; None if they always do.
         chosen: Whether the number of workers can be chosen. For an unknown kind of iterable it cannot.
+        persistent: Whether workers live on from epoch to epoch; None where that cannot be chosen.
         batches_per_s: Rate of all workers together.
         first_batch_s: Seconds to the first batch.
+        pinned: Whether its batches are in pinned memory, or on the device already.
         worker_s: Mean seconds per batch of each worker while all of them work.
-        saturation: (workers, batches/s) of a saturation run: enough workers to keep all cores busy, and no step. None
-            if there was none.
         parts: Seconds of `load` by part; empty if not known.
         functions: (name, part, share of all own time) of the functions that took longest, the longest first.
+        frames: Share of all time that is other code of a function outside of installed packages, by its name.
     """
 
     images: float
@@ -65,10 +66,12 @@ class Loading:
     chosen: bool
     batches_per_s: float
     first_batch_s: float
+    persistent: bool | None = None
+    pinned: bool = False
     worker_s: tuple[float, ...] = ()
-    saturation: tuple[int, float] | None = None
     parts: dict[Part, float] = field(default_factory=dict)
     functions: tuple[tuple[str, Part, float], ...] = ()
+    frames: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def slowest(self) -> tuple[Part, float] | None:
@@ -83,20 +86,20 @@ class Loading:
         return {
             "images": self.images,
             "load_s": self.load.mean_s,
+            "load_cv": self.load.cv,
             "in_process_s": self.in_process.mean_s,
             "handover_s": self.handover_s,
-            "load_cv": self.load.cv,
-            "load_quantiles_s": asdict(Quantiles.of(self.load.samples_s or (self.load.mean_s,))),
             "cores": self.cores,
             "workers": self.workers,
             "prefetch": self.prefetch,
             "in_order": self.in_order,
+            "persistent": self.persistent,
             "images_per_s": self.images * self.batches_per_s,
             "first_batch_s": self.first_batch_s,
             "worker_s": list(self.worker_s),
-            "saturation": None if self.saturation is None else list(self.saturation),
             "parts_s": dict(self.parts),
             "functions": [list(function) for function in self.functions],
+            "frames": dict(self.frames),
         }
 
 
@@ -114,48 +117,57 @@ class Alternative(NamedTuple):
     step: Times
 
 
-WORTH_WHILE = 1.05
-"""Advice with a smaller gain is not given: runs differ by that much."""
-
-_BATCHES, _LONG = 200, 1000
-_CHANCE = 0.03
-_MOST_WORKERS = 64
-_MOST_UNEXPLAINED = 3.0
-_PICTURE_BATCHES = 60
-_COUNTS: Sequence[int] = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
-
-
-class Advice(NamedTuple):
-    """One thing to do, and what it should bring.
+class Change(NamedTuple):
+    """Something to try.
 
     Attributes:
         what: What to do, as a sentence.
-        images_per_s: Predicted rate of training.
-        gain: That rate over the present one.
-        pipeline: What was simulated to predict it.
-        step_gain: The part of `gain` that comes from a faster step, as the layout of its batches is another.
+        options: What to change of the loader: "num_workers", "prefetch_factor", "in_order", "pin_memory",
+            "persistent_workers" -> value.
+        pipeline: The training with it, to simulate.
+        alternative: The number of the other loader that it reads; None for the present one.
     """
 
     what: str
-    images_per_s: float
-    gain: float
+    options: Mapping[str, Any]
     pipeline: Pipeline
-    step_gain: float = 1.0
+    alternative: int | None = None
 
-    @property
-    def loading_gain(self) -> float:
-        """The part of `gain` that comes from loading: times `step_gain` it is `gain`."""
-        return self.gain / self.step_gain
 
-    @property
-    def split(self) -> str:
-        """Where the gain comes from, in words; empty where it comes from loading alone."""
-        if max(self.step_gain, 1 / self.step_gain) < WORTH_WHILE:
-            return ""
-        return (
-            f"{factor_text(self.loading_gain)} × from loading, "
-            f"{factor_text(self.step_gain)} × from the layout of its batches"
-        )
+class Advice(NamedTuple):
+    """One thing to do, and what it brought.
+
+    Attributes:
+        what: What to do, as a sentence.
+        images_per_s: Rate of training with it.
+        gain: That rate over the present one, round by round.
+        pipeline: What to simulate to see it.
+    """
+
+    what: str
+    images_per_s: Estimate
+    gain: Estimate
+    pipeline: Pipeline
+
+
+WORTH_WHILE = 1.05
+"""Advice with a smaller gain is not given: runs differ by that much."""
+
+_TRIED = 1.03
+"""Simulated gain from which a change is tried."""
+
+_UNSIMULATED = {"pin_memory", "persistent_workers"}
+"""What the simulation does not know, and is tried wherever it could help."""
+
+_LONG_START = 0.05
+"""The share of an epoch before its first batch from which that is worth a word."""
+
+_LAYOUT = "Give the step batches in channels-last memory: images.to(memory_format=torch.channels_last)."
+
+_BATCHES, _LONG = 200, 1000
+_MOST_WORKERS = 64
+_PICTURE_BATCHES = 60
+_COUNTS: Sequence[int] = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
 
 
 @dataclass(frozen=True)
@@ -167,16 +179,16 @@ class Diagnosis:
         step: Time of training on a batch that is already on the device.
         step_cores: CPU cores that the step keeps busy.
         copied_s: Seconds of a step that first copies a batch from pinned memory to the device.
-        trained_s: Seconds of a step of training with the loader, over `batches` less the first `warmup_steps`.
-        batches: Batches that were trained on.
-        warmup_steps: Steps at the start that do not count.
+        rates: Images/s of training with the loader, the start of an epoch included where its length is known, round by
+            round.
+        batches: Batches that were trained on in a round.
+        start_s: Seconds from the beginning of an epoch to its first batch.
+        epoch_batches: Batches in an epoch; None if not known.
         cores: CPU cores that this process may use.
         device: What the step runs on, "cpu" or "cuda".
-        load_slowdown: Time to load a batch during training over that without training; 1 if not known.
-        step_slowdown: Time of the step during training over that on one batch; 1 if not known.
         alternatives: Other loaders that were measured.
-        unpinned_s: Like `copied_s`, from memory that is not pinned; None without CUDA.
-        pinned: Whether the loader's batches are in pinned memory.
+        tried: Each change that was tried, and images/s of training with it, round by round.
+        layout_step: Time of the step on the same batch in channels-last memory; None where that cannot be.
         storage_images_per_s: Rate of the storage with nothing in the page cache; None if not measured.
         notes: Remarks for the reader, in sentences.
         seconds: Seconds that the diagnosis took.
@@ -186,72 +198,42 @@ class Diagnosis:
     step: Times
     step_cores: float
     copied_s: float
-    trained_s: float
+    rates: tuple[float, ...]
     batches: int
-    warmup_steps: int
+    start_s: float
+    epoch_batches: int | None
     cores: float
     device: str
-    load_slowdown: float = 1.0
-    step_slowdown: float = 1.0
     alternatives: tuple[Alternative, ...] = ()
-    unpinned_s: float | None = None
-    pinned: bool = False
+    tried: tuple[tuple[Change, tuple[float, ...]], ...] = ()
+    layout_step: Times | None = None
     storage_images_per_s: float | None = None
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
+
+    @cached_property
+    def images_per_s(self) -> Estimate:
+        """Rate of training."""
+        return Estimate.of(self.rates)
+
+    @property
+    def trained_s(self) -> float:
+        """Seconds of a step of training."""
+        return self.loading.images / self.images_per_s.value
+
+    @property
+    def possible_images_per_s(self) -> float:
+        """Rate of the step alone, on a batch that is already on the device."""
+        return self.loading.images / self.step.mean_s
 
     @property
     def stages(self) -> Stages:
         return Stages(self.step.mean_s, self.copied_s, self.trained_s)
 
-    @property
-    def images_per_s(self) -> float:
-        """Measured rate of training."""
-        return self.loading.images / self.trained_s
-
-    @cached_property
-    def free_cores(self) -> float:
-        """Cores that loading can really use, fewer than `cores` by as much as the saturation run was slower than it
-        should be: hyper-threads that share a core, or other processes, leave less than there seems to be."""
-        if self.loading.saturation is None:
-            return self.cores
-        workers, rate = self.loading.saturation
-        at_work = min(workers, self.cores / max(self.loading.cores, LEAST_CORES))
-        return self.cores * min(rate * self.loading.load.mean_s / at_work, 1.0)
-
-    @cached_property
-    def _unexplained(self) -> tuple[float, float]:
-        """How much slower loading and the step were in training than sharing cores explains, as two factors."""
-        timeline = simulate(self._pipeline(self.loading, self.loading.workers, self.step), batches=_BATCHES)
-        loads = [
-            (load.end_s - load.begin_s) / load.work_s
-            for load in timeline.loads
-            if load.end_s is not None and load.work_s
-        ]
-        steps = [
-            (step.end_s - step.begin_s) / step.work_s
-            for step in timeline.steps
-            if step.begin_s is not None and step.end_s is not None and step.work_s
-        ]
-        measured = self.load_slowdown, self.step_slowdown
-        load, step = (
-            min(max(slowdown / fmean(found), 1 / _MOST_UNEXPLAINED), _MOST_UNEXPLAINED)
-            for slowdown, found in zip(measured, (loads, steps), strict=True)
-        )
-        return load, step
-
     def pipeline(self, other: Alternative | None = None, workers: int | None = None) -> Pipeline:
         """What to simulate: the pipeline as it is, or with another loader, or another number of workers."""
         loading, step = (self.loading, self.step) if other is None else (other.loading, other.step)
         workers = loading.workers if workers is None else workers
-        pipeline = self._pipeline(loading, workers, step)
-        slower_load, slower_step = self._unexplained
-        if workers == 0:  # then nothing is done at the same time
-            return pipeline
-        return replace(pipeline, load=pipeline.load.times(slower_load), step=pipeline.step.times(slower_step))
-
-    def _pipeline(self, loading: Loading, workers: int, step: Times) -> Pipeline:
-        """A pipeline from what was measured of loading alone and of the step alone."""
         load, handover_s = (loading.load, loading.handover_s) if workers else (loading.in_process, 0.0)
         images = self.loading.images / loading.images
         return Pipeline(
@@ -261,89 +243,99 @@ class Diagnosis:
             prefetch=loading.prefetch,
             copy=Times(max(self.copied_s - self.step.mean_s, 0.0) + handover_s),
             in_order=loading.in_order is not False,
-            cores=self.free_cores,
+            cores=self.cores,
             load_cores=loading.cores,
             step_cores=self.step_cores,
         )
 
-    @cached_property
-    def simulated(self) -> Timeline:
-        """The pipeline as it is, over enough batches to average out chance."""
-        return simulate(self.pipeline(), batches=_LONG)
-
-    @property
-    def agreement(self) -> float:
-        """Simulated rate of the pipeline as it is over the measured one: 1 is a perfect simulation."""
-        return self.simulated.batches_per_s(self.warmup_steps) * self.trained_s
-
-    @property
-    def _correction(self) -> float:
-        """What predictions are divided by: `agreement` if it is further from 1 than chance explains, given how many
-        batches there were and how much they vary; else 1."""
-        chance = _CHANCE + 2 * self.loading.load.cv / math.sqrt(self.batches)
-        return self.agreement if abs(math.log(self.agreement)) > chance else 1.0
-
-    def predict(self, pipeline: Pipeline) -> float:
-        """Predicted images/s of training with another pipeline, over many batches of the present size.
-
-        If the simulation of the present pipeline is off by some factor, this one is taken to be off by the same. No
-        prediction is faster than the step and the copy alone.
-        """
+    def simulated(self, pipeline: Pipeline) -> float:
+        """Simulated images/s of training, by batches of the present size, the start of an epoch included. Never above
+        what the step alone makes."""
         rate = simulate(pipeline, batches=_LONG).batches_per_s(max(1, pipeline.workers * pipeline.prefetch))
-        return self.loading.images * min(rate / self._correction, 1 / (pipeline.step.mean_s + pipeline.copy.mean_s))
+        return with_start(
+            self.loading.images * min(rate, 1 / (pipeline.step.mean_s + pipeline.copy.mean_s)),
+            self.start_s,
+            None if self.epoch_batches is None else self.epoch_batches * self.loading.images,
+        )
+
+    @cached_property
+    def simulated_now(self) -> float:
+        """Simulated images/s of the pipeline as it is."""
+        return self.simulated(self.pipeline())
+
+    @property
+    def disagreement(self) -> float:
+        """By what share the simulated present differs from the measured one."""
+        return abs(math.log(self.simulated_now / self.images_per_s.value))
+
+    def predict(self, pipeline: Pipeline) -> Estimate:
+        """Predict images/s of training with another pipeline by simulation. Its error is the disagreement of the
+        simulated present with the measured one, and the error of that."""
+        return Estimate(self.simulated(pipeline), math.hypot(self.disagreement, self.images_per_s.error))
+
+    def changes(self) -> list[Change]:
+        """What is worth trying: the other loaders, with as many workers as suffice, and, where compute is not the
+        bottleneck, what makes the simulated present faster."""
+        found = []
+        for number, other in enumerate(self.alternatives):
+            best = self._best_workers(other)
+            how = f" with {plural(best, 'worker')}" if other.loading.chosen else ""
+            options = {"num_workers": best} if best != other.loading.workers else {}
+            found.append(Change(f"{other.name}{how}.", options, self.pipeline(other, best), number))
+        if self.stages.bottleneck != "compute" and self.loading.chosen:
+            found += [one for one in self._loader_changes() if one.options.keys() & _UNSIMULATED or self._helps(one)]
+        return found
+
+    def _helps(self, change: Change) -> bool:
+        return self.simulated(change.pipeline) >= _TRIED * self.simulated_now
+
+    def _loader_changes(self) -> Iterator[Change]:
+        loading, now = self.loading, self.pipeline()
+        best = self._best_workers()
+        if best != loading.workers:
+            what = f"Use {plural(best, 'worker')} instead of {loading.workers}."
+            yield Change(what, {"num_workers": best}, self.pipeline(workers=best))
+        if loading.workers > 1 and loading.in_order:
+            what = "Take batches as they come: in_order=False (the order of samples then varies)."
+            yield Change(what, {"in_order": False}, replace(now, in_order=False))
+        if loading.workers > 1:
+            more = 2 * loading.prefetch
+            what = f"Prefetch {more} batches per worker."
+            yield Change(what, {"prefetch_factor": more}, replace(now, prefetch=more))
+        if self.device == "cuda" and not loading.pinned:
+            yield Change("Pin memory: pin_memory=True.", {"pin_memory": True}, now)
+        if loading.workers and loading.persistent is False and self.start_share >= _LONG_START:
+            what = "Keep workers from epoch to epoch: persistent_workers=True."
+            yield Change(what, {"persistent_workers": True}, now)
+
+    @property
+    def start_share(self) -> float:
+        """The share of an epoch that passes before its first batch; 0 if not known."""
+        return 0.0 if self.epoch_batches is None else min(self.start_s / (self.epoch_batches * self.trained_s), 1.0)
 
     @cached_property
     def advice(self) -> tuple[Advice, ...]:
-        """What would make training at least WORTH_WHILE times as fast, best first."""
-        found = [self._alternative_advice(other) for other in self.alternatives]
-        if self.stages.bottleneck != "compute":
-            found += [*self._workers_advice(), *self._pinning_advice()]
-        worth = [advice for advice in found if advice.gain >= WORTH_WHILE]
-        return tuple(sorted(worth, key=lambda advice: -advice.gain))
-
-    def _workers_advice(self) -> list[Advice]:
-        loading = self.loading
-        if not loading.chosen:
-            return []
+        """What made training at least WORTH_WHILE times as fast, and by more than the error of that, best first."""
         found = []
-        best = self._best_workers()
-        if best != loading.workers:
-            pipeline = self.pipeline(workers=best)
-            found.append(self._advised(f"Use {plural(best, 'worker')} instead of {loading.workers}.", pipeline))
-        if loading.workers > 1:
-            now = self.pipeline()
-            if loading.in_order:
-                what = "Take batches as they come: in_order=False (the order of samples then varies)."
-                found.append(self._advised(what, replace(now, in_order=False)))
-            more = 2 * loading.prefetch
-            found.append(self._advised(f"Prefetch {more} batches per worker.", replace(now, prefetch=more)))
-        return found
+        for change, rates in self.tried:
+            found.append(Advice(change.what, Estimate.of(rates), self.gain(rates), change.pipeline))
+        if self.layout_step is not None:
+            faster = replace(self.pipeline(), step=self.layout_step)
+            gain = Estimate(self.simulated(faster) / self.simulated_now, self.images_per_s.error)
+            found.append(Advice(_LAYOUT, self.predict(faster), gain, faster))
+        worth = [advice for advice in found if advice.gain.value >= WORTH_WHILE and advice.gain.low > 1]
+        return tuple(sorted(worth, key=lambda advice: -advice.gain.value))
 
-    def _pinning_advice(self) -> list[Advice]:
-        if self.unpinned_s is None or self.pinned:
-            return []
-        faster_s = self.trained_s - (self.unpinned_s - self.copied_s)
-        if faster_s <= 0:
-            return []
-        rate = self.loading.images / faster_s
-        return [Advice("Pin memory: pin_memory=True.", rate, rate / self.images_per_s, self.pipeline())]
-
-    def _alternative_advice(self, other: Alternative) -> Advice:
-        chosen = other.loading.chosen
-        best = self._best_workers(other) if chosen else other.loading.workers
-        how = f" with {plural(best, 'worker')}" if chosen else ""
-        pipeline = self.pipeline(other, best)
-        advised = self._advised(f"{other.name}{how}.", pipeline)
-        same_step = replace(pipeline, step=self.pipeline(workers=best).step)
-        return advised._replace(step_gain=advised.images_per_s / self.predict(same_step))
-
-    def _advised(self, what: str, pipeline: Pipeline) -> Advice:
-        rate = self.predict(pipeline)
-        return Advice(what, rate, rate / self.images_per_s, pipeline)
+    def gain(self, rates: Sequence[float]) -> Estimate:
+        """How many times as fast as the present one each round of another training was."""
+        return Estimate.of([rate / now for rate, now in zip(rates, self.rates, strict=True)])
 
     def _best_workers(self, other: Alternative | None = None) -> int:
-        """The fewest workers that are about as fast as any, at least one."""
+        """The fewest workers that are about as fast as any, at least one; as many as it has where that cannot be
+        chosen."""
         loading = self.loading if other is None else other.loading
+        if not loading.chosen:
+            return loading.workers
         counts = [count for count in self._counts(loading) if count]
         batches = max(_BATCHES, 4 * counts[-1] * loading.prefetch)
         return fewest_workers(sweep(self.pipeline(other), counts, batches=batches))
@@ -356,9 +348,9 @@ class Diagnosis:
 
     @cached_property
     def by_workers(self) -> dict[int, float]:
-        """Predicted images/s for each number of workers; for the present one alone if it cannot be chosen."""
-        counts = self._counts(self.loading) if self.loading.chosen else [self.loading.workers]
-        return {count: self.predict(self.pipeline(workers=count)) for count in counts}
+        """Simulated rate with each number of workers, times the simulated present; empty if it cannot be chosen."""
+        counts = self._counts(self.loading) if self.loading.chosen else []
+        return {count: self.simulated(self.pipeline(workers=count)) / self.simulated_now for count in counts}
 
     @property
     def headline(self) -> str:
@@ -374,17 +366,25 @@ class Diagnosis:
         if slowest is not None and not is_compute:
             part, share = slowest
             load = seconds_text(self.loading.load.mean_s)
-            said.append(f"A worker takes {load} per batch, {share:.0%} of it for {WORDS[part]}.")
+            said.append(f"A worker takes {load} per batch, {share:.0%} of it for {WORDS[part]}{self._frame(part)}.")
+        if self.start_share >= _LONG_START:
+            said.append(f"{self.start_share:.0%} of an epoch passes before its first batch.")
         if self.advice:
             best = self.advice[0]
-            split = f" ({best.split})" if best.split else ""
+            how = "What helps makes the step itself faster. " if is_compute else ""
             said.append(
-                f"{best.what[:-1]}: that should give {rate_text(best.images_per_s)} images/s, "
-                f"{factor_text(best.gain)} times the present {rate_text(self.images_per_s)}{split}."
+                f"{how}{best.what[:-1]}: {estimate_text(best.images_per_s, rate_text)} images/s, "
+                f"{estimate_text(best.gain, factor_text)} times the present {rate_text(self.images_per_s.value)}."
             )
         elif not is_compute:
-            said.append("Nothing that was simulated would make it more than 5% faster.")
+            said.append("Nothing that was tried made it more than 5% faster.")
         return " ".join(said)
+
+    def _frame(self, part: Part) -> str:
+        """Whose code it is that takes most of the part "other", in words; empty for other parts."""
+        if part != "other" or not self.loading.frames:
+            return ""
+        return f", most of it in {next(iter(self.loading.frames))}"
 
     @property
     def verdict(self) -> str:
@@ -400,44 +400,37 @@ class Diagnosis:
     def evidence(self) -> Iterator[tuple[str, str]]:
         """Yield (topic, figures), the most important first."""
         loading = self.loading
-        yield "training now", f"{rate_text(self.images_per_s)} images/s with {plural(loading.workers, 'worker')}"
-        possible = f"{rate_text(loading.images / self.step.mean_s)} images/s: {seconds_text(self.step.mean_s)} per step"
+        rate = estimate_text(self.images_per_s, rate_text)
+        yield "training now", f"{rate} images/s with {plural(loading.workers, 'worker')}"
+        possible = f"{rate_text(self.possible_images_per_s)} images/s: {seconds_text(self.step.mean_s)} per step"
         yield "step alone", f"{possible}, {seconds_text(self.trained_s)} with the loader"
         alone = f"{rate_text(loading.images * loading.batches_per_s)} images/s"
         yield "loader alone", f"{alone}; first batch after {seconds_text(loading.first_batch_s)}"
+        if self.epoch_batches is not None:
+            start = f"{plural(self.epoch_batches, 'batch', 'batches')}, the first after {seconds_text(self.start_s)}"
+            yield "epoch", f"{start}: {self.start_share:.1%} of its time"
         load = f"{seconds_text(loading.load.mean_s)} ± {loading.load.cv:.0%} per batch of {loading.images:.0f}"
         yield "one worker", f"{load}, {loading.cores:.0%} of it on a core"
-        if loading.load.samples_s:
-            times = Quantiles.of(loading.load.samples_s)
-            yield (
-                "  percentiles",
-                f"p50 {seconds_text(times.p50_s)}, p95 {seconds_text(times.p95_s)}, p99 {seconds_text(times.p99_s)}",
-            )
         for part, seconds in sorted(loading.parts.items(), key=lambda pair: -pair[1]):
             if seconds >= 0.005 * loading.load.mean_s:
-                yield f"  {WORDS[part]}", f"{seconds / loading.load.mean_s:.0%}, {seconds_text(seconds)}"
-        if loading.worker_s and len(loading.worker_s) > 1:
+                share = f"{seconds / loading.load.mean_s:.0%}, {seconds_text(seconds)}"
+                yield f"  {WORDS[part]}", f"{share}{self._frame(part)}"
+        if len(loading.worker_s) > 1:
             yield "each worker", ", ".join(map(seconds_text, loading.worker_s)) + " per batch while all of them work"
-        if self.unpinned_s is not None:
-            pinned, unpinned = (seconds_text(max(s - self.step.mean_s, 0)) for s in (self.copied_s, self.unpinned_s))
-            yield "copying", f"{pinned} per batch from pinned memory, {unpinned} from pageable memory"
-        elif self.device == "cpu":
-            yield "copying", "none: training runs on the CPU, where pinned memory does not help"
+        if self.device != "cpu":
+            yield "copying", f"{seconds_text(max(self.copied_s - self.step.mean_s, 0))} per batch from pinned memory"
         if self.storage_images_per_s is not None:
             yield "disk", f"{rate_text(self.storage_images_per_s)} images/s with nothing in the page cache"
-        cores = f"{self.cores:g}"
-        if loading.saturation is not None:
-            workers, rate = loading.saturation
-            cores += f": {plural(workers, 'worker')} load {rate_text(loading.images * rate)} images/s without training"
-            cores += f", as {self.free_cores:.1f} cores would"
-        yield "cores", cores
-        simulated = loading.images * self.simulated.batches_per_s(self.warmup_steps)
-        yield "simulated", f"{rate_text(simulated)} images/s for the pipeline as it is"
+        yield "cores", f"{self.cores:g}"
+        simulated = f"{rate_text(self.simulated_now)} images/s for the pipeline as it is"
+        yield "simulated", f"{simulated}, {self.disagreement:.0%} from what was measured"
+        yield "rounds", f"{len(self.rates)}, of {plural(self.batches, 'batch', 'batches')} each"
 
     def _repr_html_(self) -> str:
         """For notebooks: the verdict, what to do, and the evidence, without the rates by workers."""
         advice = [
-            (one.what, f"{rate_text(one.images_per_s)} images/s, {factor_text(one.gain)} ×") for one in self.advice
+            (one.what, f"{rate_text(one.images_per_s.value)} images/s, {estimate_text(one.gain, factor_text)} ×")
+            for one in self.advice
         ]
         return notebook_html(self.headline, [self.explanation, *self.notes], [*advice, *self.evidence()])
 
@@ -449,35 +442,45 @@ class Diagnosis:
             "bottleneck": self.stages.bottleneck,
             "utilisation": stalls.utilisation,
             "stalls": {"copy": stalls.copy, "preparation": stalls.preparation},
-            "images_per_s": self.images_per_s,
-            "possible_images_per_s": self.loading.images / self.step.mean_s,
+            "images_per_s": self.images_per_s.known(),
+            "possible_images_per_s": self.possible_images_per_s,
             "advice": [
                 {
                     "what": advice.what,
-                    "images_per_s": advice.images_per_s,
-                    "gain": advice.gain,
-                    "loading_gain": advice.loading_gain,
-                    "step_gain": advice.step_gain,
+                    "images_per_s": advice.images_per_s.known(),
+                    "gain": advice.gain.known(),
                     "workers": advice.pipeline.workers,
                     "prefetch": advice.pipeline.prefetch,
                 }
                 for advice in self.advice
             ],
+            "tried": [{"what": change.what, "images_per_s": list(rates)} for change, rates in self.tried],
+            "rates": list(self.rates),
             "step": {
-                "resident_s": self.step.mean_s, "copied_s": self.copied_s, "unpinned_s": self.unpinned_s,
-                "trained_s": self.trained_s, "cores": self.step_cores, "device": self.device,
+                "resident_s": self.step.mean_s, "copied_s": self.copied_s, "trained_s": self.trained_s,
+                "channels_last_s": None if self.layout_step is None else self.layout_step.mean_s,
+                "cores": self.step_cores, "device": self.device,
             },
+            "epoch": {"batches": self.epoch_batches, "start_s": self.start_s, "start_share": self.start_share},
             "loading": self.loading.known(),
             "alternatives": {
                 other.name: {**other.loading.known(), "resident_s": other.step.mean_s} for other in self.alternatives
             },
-            "workers": {str(workers): rate for workers, rate in self.by_workers.items()},
+            "workers": {str(workers): gain for workers, gain in self.by_workers.items()},
+            "simulated_images_per_s": self.simulated_now,
+            "disagreement": self.disagreement,
             "storage_images_per_s": self.storage_images_per_s,
             "cores": self.cores,
-            "free_cores": self.free_cores,
-            "load_slowdown": self.load_slowdown,
-            "step_slowdown": self.step_slowdown,
-            "agreement": self.agreement,
             "notes": list(self.notes),
             "seconds": self.seconds,
         }  # fmt: skip
+
+
+def with_start(images_per_s: float, start_s: float, epoch_images: float | None) -> float:
+    """The rate over an epoch of so many images that begins with `start_s` without a batch. None: there is no end."""
+    return images_per_s if epoch_images is None else epoch_images / (start_s + epoch_images / images_per_s)
+
+
+def estimate_text(estimate: Estimate, number: Callable[[float], str]) -> str:
+    """A figure with its error: ``1.90 ± 4%``."""
+    return f"{number(estimate.value)} ± {estimate.error:.0%}"

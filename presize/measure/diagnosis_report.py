@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import textwrap
+from functools import partial
 from statistics import fmean
 
 import numpy as np
 
 from presize.formatting import duration, factor_text, plural, rate_text, seconds_text
-from presize.measure.diagnosis import WORDS, Diagnosis
+from presize.measure.diagnosis import WORDS, Diagnosis, estimate_text
 from presize.measure.profile import PARTS
 from presize.measure.simulation_report import PictureVariant, picture, picture_policy
 from presize.pages import charts
@@ -25,17 +26,18 @@ def diagnosis_text(found: Diagnosis, width: int = 100) -> str:
     if found.advice:
         lines.append("What to do (gains do not add up):")
         for advice in found.advice:
-            gain = f"{factor_text(advice.gain):>4} ×"
-            lines.append(f"  {rate_text(advice.images_per_s):>7} images/s, {gain}   {advice.what}")
-            lines += [f"{'':29}{advice.split}"] if advice.split else []
+            rate, gain = estimate_text(advice.images_per_s, rate_text), estimate_text(advice.gain, factor_text)
+            lines.append(f"  {rate:>12} images/s, {gain:>10} ×   {advice.what}")
         lines.append("")
     known = list(found.evidence())
     column = max(len(what) for what, _ in known)
     lines += [f"{what.ljust(column)}  {how}" for what, how in known]
-    rates = (f"{workers}: {rate_text(rate)}" for workers, rate in found.by_workers.items())
-    lines += textwrap.wrap(
-        f"{'by workers'.ljust(column)}  {'   '.join(rates)} images/s", width, subsequent_indent=" " * (column + 2)
-    )
+    if found.by_workers:
+        gains = "   ".join(f"{workers}: {factor_text(gain)}" for workers, gain in found.by_workers.items())
+        lines += textwrap.wrap(
+            f"{'by workers'.ljust(column)}  {gains} times as fast, simulated", width,
+            subsequent_indent=" " * (column + 2),
+        )  # fmt: skip
     if found.notes:
         lines += ["", *(line for note in found.notes for line in textwrap.wrap(note, width))]
     lines += ["", f"The diagnosis took {duration(found.seconds)}."]
@@ -46,7 +48,8 @@ def pictured(found: Diagnosis) -> list[PictureVariant]:
     """The pipeline as it is, with what was measured of it, and with the best advice, with what that should give."""
     sentences = [f"As measured, {found.headline[0].lower()}{found.headline[1:]}. {difference(found)}".rstrip()]
     sentences += [
-        f"Predicted: {rate_text(advice.images_per_s)} images/s, {factor_text(advice.gain)} times the present rate."
+        f"Simulated. When tried: {estimate_text(advice.images_per_s, rate_text)} images/s, "
+        f"{estimate_text(advice.gain, factor_text)} times the present rate."
         for advice in found.advice[:1]
     ]
     return [
@@ -71,8 +74,9 @@ def difference(found: Diagnosis) -> str:
         )
     if copy_s >= _ALIKE * found.trained_s:
         reasons.append(f"copying a batch, {seconds_text(copy_s)}, is not waiting there")
-    if abs(found.agreement - 1) >= _ALIKE:
-        reasons.append(f"the simulation is {factor_text(found.agreement)} times as fast as the measurement")
+    if found.disagreement >= _ALIKE:
+        factor = found.simulated_now / found.images_per_s.value
+        reasons.append(f"the simulation is {factor_text(factor)} times as fast as the measurement")
     why = "; ".join(reasons) or "it includes the start"
     return f"The animation shows it waiting {shown.stall:.0%} of the time, not {measured:.0%}: {why}."
 
@@ -89,8 +93,9 @@ def diagnosis_page(found: Diagnosis, of: str) -> str:
     if spent:
         names = tuple(WORDS[part] for part in PARTS)
         found_charts.append(charts.sums("Milliseconds per batch of one worker", "ms", names, spent))
-    rates = {plural(count, "worker"): (rate, rate, rate) for count, rate in found.by_workers.items()}
-    found_charts.append(charts.bars("Training, images/s, simulated", rates))
+    gains = {plural(count, "worker"): (gain, gain, gain) for count, gain in found.by_workers.items()}
+    if gains:
+        found_charts.append(charts.bars("Training, times as fast as now, simulated", gains))
     loads_ms = 1e3 * np.array(found.loading.load.samples_s or [found.loading.load.mean_s])
     finest = 10.0 ** math.floor(math.log10(max(float(np.ptp(loads_ms)), 1e-3) / 10))
     return template("diagnosis.html").render(
@@ -103,6 +108,6 @@ def diagnosis_page(found: Diagnosis, of: str) -> str:
         evidence=list(found.evidence()),
         charts=found_charts,
         took=duration(found.seconds),
-        rate=rate_text,
-        factor=factor_text,
+        rate=partial(estimate_text, number=rate_text),
+        factor=partial(estimate_text, number=factor_text),
     )

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import cProfile
 import re
+import sysconfig
 from collections import defaultdict
-from collections.abc import Iterable
-from typing import Any, Final, Literal, NamedTuple, get_args
+from typing import Any, Final, Literal, NamedTuple, TypeVar, get_args
 
+T = TypeVar("T")
 Part = Literal["read", "decode", "augment", "collate", "other"]
 PARTS: Final[tuple[Part, ...]] = get_args(Part)
 
@@ -61,6 +62,8 @@ _PATTERNS: Final[tuple[tuple[Part, tuple[str, ...]], ...]] = (
 
 _KNOWN = [(part, re.compile("|".join(patterns))) for part, patterns in _PATTERNS]
 
+_STDLIB = sysconfig.get_path("stdlib")
+
 _ROUNDS = 16
 """How far up the callers of an unknown function are followed."""
 
@@ -71,29 +74,55 @@ class Spent(NamedTuple):
     Attributes:
         parts: Seconds by part.
         functions: (name, part, own seconds) of the functions that took longest, the longest first.
+        frames: Seconds of the part "other" by the function outside of installed packages that they belong to, the most
+            first.
     """
 
     parts: dict[Part, float]
     functions: list[tuple[str, Part, float]]
+    frames: dict[str, float]
 
 
-def split(profile: cProfile.Profile, most: int = 8) -> Spent:
-    """Split the own time of all profiled functions by part, and list the `most` functions that took longest."""
+def split(profile: cProfile.Profile, most: int = 8, *, collate: Any = None) -> Spent:
+    """Split the own time of all profiled functions by part, and list the `most` functions that took longest. What
+    `collate`, a function or an object that is called, takes belongs to collating, whatever its name."""
     entries: Any = profile.getstats()
-    own = {_name(entry.code): 0.0 for entry in entries}
+    own: dict[str, float] = defaultdict(float)
+    total: dict[str, float] = defaultdict(float)
     callers: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    mine: dict[str, str | None] = {}
     for entry in entries:
         name = _name(entry.code)
+        mine[name] = name if _is_mine(entry.code) else None
         own[name] += entry.inlinetime
+        total[name] += entry.totaltime
         for call in entry.calls or ():
             callers[_name(call.code)][name] += call.totaltime
-    shares = _shares(own, callers)
+    for name, seconds in total.items():
+        # Nobody is recorded as the caller of what was profiled, though it may be called further down, too.
+        callers[name][""] = max(seconds - sum(callers[name].values()), 0.0)
+    code = getattr(collate, "__code__", None) or getattr(type(collate).__call__, "__code__", None)
+    known = {name: part_of(name) for name in own}
+    if code is not None and _name(code) in own:
+        known[_name(code)] = "collate"
+    nobody: Part = "other"
+    shares = _shares(known, callers, nobody)
     parts: dict[Part, float] = dict.fromkeys(PARTS, 0.0)
     for name, seconds in own.items():
         for part, share in shares[name].items():
             parts[part] += share * seconds
+    owners = _shares(mine, callers, "")
+    frames: dict[str, float] = defaultdict(float)
+    for name, seconds in own.items():
+        for frame, share in owners[name].items():
+            frames[frame] += share * shares[name].get("other", 0.0) * seconds
+    frames.pop("", None)
     longest = sorted(own, key=own.__getitem__, reverse=True)[:most]
-    return Spent(parts, [(name, max(shares[name], key=shares[name].__getitem__), own[name]) for name in longest])
+    return Spent(
+        parts,
+        [(name, max(shares[name], key=shares[name].__getitem__), own[name]) for name in longest],
+        dict(sorted(frames.items(), key=lambda pair: -pair[1])[:most]),
+    )
 
 
 def part_of(name: str) -> Part | None:
@@ -101,22 +130,26 @@ def part_of(name: str) -> Part | None:
     return next((part for part, pattern in _KNOWN if pattern.search(name)), None)
 
 
-def _shares(own: Iterable[str], callers: dict[str, dict[str, float]]) -> dict[str, dict[Part, float]]:
-    """How the time of each function is divided among the parts."""
-    known = {name: part_of(name) for name in own}
-    shares: dict[str, dict[Part, float]] = {name: {part or "other": 1.0} for name, part in known.items()}
-    unknown = [name for name, part in known.items() if part is None and callers.get(name)]
+def _shares(known: dict[str, T | None], callers: dict[str, dict[str, float]], nobody: T) -> dict[str, dict[T, float]]:
+    """How the time of each function is divided: it belongs to what is known of it, or else to its callers'."""
+    shares: dict[str, dict[T, float]] = {name: {nobody if one is None else one: 1.0} for name, one in known.items()}
+    unknown = [name for name, one in known.items() if one is None and sum(callers[name].values()) > 0]
     for _ in range(_ROUNDS):
         for name in unknown:
             total = sum(callers[name].values())
-            if total <= 0:
-                continue
-            mixed: dict[Part, float] = defaultdict(float)
+            mixed: dict[T, float] = defaultdict(float)
             for caller, seconds in callers[name].items():
-                for part, share in shares.get(caller, {"other": 1.0}).items():
-                    mixed[part] += share * seconds / total
+                for one, share in shares.get(caller, {nobody: 1.0}).items():
+                    mixed[one] += share * seconds / total
             shares[name] = dict(mixed)
     return shares
+
+
+def _is_mine(code: Any) -> bool:
+    """Whether a function is neither of Python nor of an installed package."""
+    if isinstance(code, str) or code.co_filename.startswith("<"):
+        return False
+    return "-packages/" not in code.co_filename.replace("\\", "/") and not code.co_filename.startswith(_STDLIB)
 
 
 def _name(code: Any) -> str:

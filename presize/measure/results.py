@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from statistics import median
 from typing import Any
 
-from presize.formatting import factor_text, plural, rate_text
+from presize.formatting import factor_text, plural, rate_text, seconds_text
 from presize.measure.bench_options import READS, VARIANTS, Run, Variant
 from presize.measure.stages import Spread, Stages, break_even_epochs, verdict
 from presize.pages import charts
@@ -167,13 +167,13 @@ def _summaries(results: Results, kind: Kind, groups: dict[Kind, dict[Variant, li
     rows = {variant: groups[kind][variant] for variant in VARIANTS if variant in groups[kind]}
     warm = groups.get(replace(kind, cold=False), {})
     rates = {variant: Spread.of([row["images_per_s"] for row in found]) for variant, found in rows.items()}
-    # T_resident and T_h2d: medians over all variants and cache states, as they do not depend on the loader.
-    alike = [row for row in results.rows if replace(Kind.of(row), pin_memory=kind.pin_memory, cold=kind.cold) == kind]
-    resident_s, copied_s = _median(alike, "resident_s"), _median(alike, "copied_s")
     stages: dict[Variant, Stages | None] = dict.fromkeys(rows)
-    for variant in rows if resident_s is not None and copied_s is not None else ():
-        if variant in warm:
-            cold_s = _median(rows[variant], "step_s") if kind.cold else None
+    for variant, found in rows.items():
+        # T_resident and T_h2d: medians over the cache states, of the variant's own batches.
+        alike = [*found, *warm.get(variant, [])]
+        resident_s, copied_s = _median(alike, "resident_s"), _median(alike, "copied_s")
+        if variant in warm and resident_s is not None and copied_s is not None:
+            cold_s = _median(found, "step_s") if kind.cold else None
             stages[variant] = Stages(resident_s, copied_s, _median(warm[variant], "step_s"), cold_s)
     raw = stages.get("raw")
     can_gain = "raw" in rows and (raw is None or raw.bottleneck != "compute")
@@ -352,10 +352,9 @@ def _compared(kind: Kind, variants: Sequence[Summary]) -> str:
 
 def verdicts(kind: Kind, variants: Sequence[Summary]) -> list[str]:
     """Verdicts on the first variant and on the fastest."""
-    fastest = max(variants, key=lambda one: one.images_per_s.median)
+    first, fastest = variants[0], max(variants, key=lambda one: one.images_per_s.median)
     said = []
-    for one in dict.fromkeys((variants[0].variant, fastest.variant)):
-        stages = next(summary.stages for summary in variants if summary.variant == one)
+    for one, stages in {summary.variant: summary.stages for summary in (first, fastest)}.items():
         if stages is not None:
             said.append(f"{NAMES[one]}: {verdict(stages, kind.batch)}")
             if stages.disagreement > 0.05:
@@ -363,6 +362,13 @@ def verdicts(kind: Kind, variants: Sequence[Summary]) -> list[str]:
                     f"{NAMES[one]}: noisy: a step that does more was {stages.disagreement:.0%} faster than one that "
                     "does less. More --repeats and an idle machine help."
                 )
+    if first.stages is not None and fastest.stages is not None:
+        before_s, after_s = first.stages.resident_s, fastest.stages.resident_s
+        if max(before_s / after_s, after_s / before_s) > 1.05:
+            said.append(
+                f"A step on the batches of {NAMES[fastest.variant]} takes {seconds_text(after_s)} instead of "
+                f"{seconds_text(before_s)}, as their memory layout is another."
+            )
     return said
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any, Self
@@ -261,16 +261,7 @@ class Timeline:
         waiting, that for the first batch left out, falls on every n-th batch, and that those stalls are about equally
         long (coefficient of variation up to 1/4).
         """
-        waits = np.array(self.waits_s[1:])
-        if waits.sum() <= 0.01 * self.seconds:
-            return None
-        found = []
-        for period in range(2, min(2 * max(self.pipeline.workers, 1), len(waits) // 3) + 1):
-            stops = max((waits[first::period] for first in range(period)), key=np.sum)
-            if stops.std() <= stops.mean() / 4:
-                found.append((stops.sum() / waits.sum(), -period))
-        share, period = max(found, default=(0.0, 0))
-        return -period if share >= 0.8 else None
+        return regular_stops(self.waits_s[1:], 2 * max(self.pipeline.workers, 1), self.seconds)
 
     def known(self) -> dict[str, Any]:
         """The timeline as JSON has it, times in seconds rounded to the nanosecond."""
@@ -292,6 +283,21 @@ class Timeline:
             "steps": [line(step.batch, step.ready_s, step.taken_s, step.begin_s, step.end_s) for step in self.steps],
             "queue": [line(*change) for change in self.queue()],
         }
+
+
+def regular_stops(waits_s: Sequence[float], most: int, seconds: float) -> int | None:
+    """n if most of the waiting, in so many seconds, falls on every n-th batch, 2 to `most`; None otherwise. See
+    Timeline.stops_every."""
+    waits = np.array(waits_s)
+    if waits.sum() <= 0.01 * seconds:
+        return None
+    found = []
+    for period in range(2, min(most, len(waits) // 3) + 1):
+        stops = max((waits[first::period] for first in range(period)), key=np.sum)
+        if stops.std() <= stops.mean() / 4:
+            found.append((stops.sum() / waits.sum(), -period))
+    share, period = max(found, default=(0.0, 0))
+    return -period if share >= 0.8 else None
 
 
 _MOST_BATCHES = 1_000_000

@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from statistics import median
+from statistics import fmean, median, stdev
 from typing import Final, Literal, Self
 
 import numpy as np
@@ -75,6 +75,54 @@ class Spread:
         if not values:
             raise OptionError("values: expected at least one, got none")
         return cls(median(values), min(values), max(values), len(values))
+
+
+_T90 = (6.31, 2.92, 2.35, 2.13, 2.02, 1.94, 1.90, 1.86, 1.83)
+"""Student's t for 90 %, two-sided, by degrees of freedom from 1; beyond them 1.8."""
+
+UNKNOWN_ERROR = 0.25
+"""The error of a figure that was measured once."""
+
+_LEAST_ERROR = 0.02
+"""Runs of one program minutes apart differ by that much."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A rate or a factor from several rounds.
+
+    Attributes:
+        value: Geometric mean of the rounds, above 0.
+        error: How far another run may be from it, as a share: nine in ten lie between `low` and `high`. From the spread
+            of the rounds, by Student's t for one more of them (a prediction interval); at least 0.02, and 0.25 where
+            there was one round.
+    """
+
+    value: float
+    error: float
+
+    @classmethod
+    def of(cls, rounds: Sequence[float]) -> Self:
+        """The estimate from `rounds`, each above 0. Raises OptionError if there are none."""
+        if not rounds:
+            raise OptionError("rounds: expected at least one, got none")
+        logs, count = [math.log(value) for value in rounds], len(rounds)
+        if count == 1:
+            return cls(rounds[0], UNKNOWN_ERROR)
+        t = _T90[count - 2] if count - 2 < len(_T90) else 1.8
+        return cls(math.exp(fmean(logs)), max(t * stdev(logs) * math.sqrt(1 + 1 / count), _LEAST_ERROR))
+
+    @property
+    def low(self) -> float:
+        return self.value * math.exp(-self.error)
+
+    @property
+    def high(self) -> float:
+        return self.value * math.exp(self.error)
+
+    def known(self) -> dict[str, float]:
+        """Plain values of JSON."""
+        return {"value": self.value, "error": self.error}
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,8 @@ def _refuse_dataset(name: str) -> None:
     """Raise SourceError when a folder is a dataset of shards, whose images are resized already."""
     folders = [name]
     if not os.path.exists(os.path.join(name, MANIFEST)):  # OUT/256, OUT/160, ... perhaps
-        folders = [entry.path for entry in islice(_entries(name), _SIZES)]
+        with suppress(OSError), os.scandir(name) as entries:  # of one that cannot be read, scan() tells
+            folders = [entry.path for entry in islice(entries, _SIZES)]
     for folder in folders:
         if not os.path.isfile(os.path.join(folder, MANIFEST)):
             continue

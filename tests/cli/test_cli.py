@@ -575,7 +575,7 @@ def test_diagnose_says_the_verdict_then_what_to_do_then_why(
     presize: Callable[..., Ran], raw: Path, tmp_path: Path
 ) -> None:
     page = tmp_path / "page.html"
-    short = ("--crop", 32, "--size", 40, "--batch", 4, "--seconds", 0.05, "--steps", 5)
+    short = ("--crop", 32, "--size", 40, "--batch", 4, "--seconds", 0.05)
     ran = presize("diagnose", raw, *short, "-o", page)
     assert ran.code == 0, ran.err
     verdict = r"[A-Z][a-z ]+ (is the bottleneck|are balanced): the training step is busy \d+% of the time\.\n"

@@ -29,7 +29,7 @@ ROWS = [
     ("verify", "verify DATASET"),
     ("info", "info DATASET"),
     ("doctor", "doctor DATASET"),
-    ("diagnose", "diagnose DATASET --crop 16 --batch 2 --workers 0 --steps 3 --seconds 0.05 -q"),
+    ("diagnose", "diagnose DATASET --crop 16 --batch 2 --workers 0 --seconds 0.05 -q"),
     ("simulate", "simulate --workers 7 --load-ms 2000 --step-ms 100"),
     ("simulate", "simulate --workers 7 --load-ms 2000 --step-ms 100 -o PAGE.html"),
 ]

@@ -79,7 +79,7 @@ MISTAKES = [
     ("upload LOOP s3://nowhere/set", 1, "LOOP"),
     ("doctor nowhere", 1, "nowhere: No such file or directory; expected a dataset, a folder"),
     ("diagnose nowhere -q", 1, "nowhere"),
-    ("diagnose RAW -q --steps 1", 2, "--steps"),
+    ("diagnose RAW -q --seconds 0", 2, "--seconds"),
     ("diagnose RAW -q --seconds 0", 2, "--seconds"),
     ("diagnose RAW -q --device cuda", 1, "--device cuda: no CUDA here"),
     ("diagnose RAW -o nowhere/page.html", 2, "-o: nowhere is not a folder"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import cProfile
 import io
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -109,3 +110,36 @@ def test_functions_that_call_each_other_end() -> None:
 )
 def test_a_folder_of_ones_own_is_not_taken_for_a_package(name: str) -> None:
     assert part_of(name) is None
+
+
+class Sleepy(torch.utils.data.Dataset[tuple[torch.Tensor, int]]):
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        time.sleep(0.001)
+        return torch.zeros(3), index
+
+
+def gather(samples: list[Any]) -> list[Any]:
+    time.sleep(0.05)
+    return samples
+
+
+def test_collating_does_not_get_the_time_of_what_is_only_called_the_same() -> None:
+    profiler = cProfile.Profile()
+    for batches in [iter(torch.utils.data.DataLoader(Sleepy(), 32))]:
+        profiler.runcall(next, batches)
+    spent = split(profiler)
+    assert spent.parts["collate"] < 0.08 * sum(spent.parts.values())
+    (frame, seconds), *_ = spent.frames.items()
+    assert frame.endswith("test_profile.py:__getitem__")
+    assert seconds > 0.03
+
+
+def test_a_collate_function_of_ones_own_is_collating() -> None:
+    batches = iter(torch.utils.data.DataLoader(Sleepy(), 32, collate_fn=gather))
+    profiler = cProfile.Profile()
+    profiler.runcall(next, batches)
+    assert split(profiler).parts["collate"] < 0.01
+    assert split(profiler, collate=gather).parts["collate"] > 0.04

@@ -6,6 +6,7 @@ import importlib
 import time
 import traceback
 from collections.abc import Iterator
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from presize.datasets.timing.bench_run import memory_errors
 from presize.datasets.timing.models import TrainingStep, small_cnn
 from presize.errors import BenchError, DiagnosisError, OptionError
 
-SOON: dict[str, Any] = {"seconds": 0.3, "steps": 12, "device": "cpu"}
+SOON: dict[str, Any] = {"seconds": 0.3, "device": "cpu"}
 
 
 class Time:
@@ -124,7 +125,7 @@ def test_a_slow_loader_is_found(our_time: Time) -> None:
     assert found.step.mean_s == pytest.approx(0.01)
     assert found.trained_s == pytest.approx(0.04)
     assert found.stages.stalls.utilisation == pytest.approx(0.25)
-    assert found.agreement == pytest.approx(1)
+    assert found.disagreement == pytest.approx(0, abs=1e-6)
     assert found.loading.workers == 0
     assert not found.loading.chosen
     assert any("between steps" in note for note in found.notes)
@@ -147,20 +148,19 @@ def test_a_slow_step_leaves_no_gain_by_whatever_clock_it_is_timed(late: bool, ou
 
 
 def test_what_it_waits_for_is_found_too(our_time: Time) -> None:
-    found = diagnose(generated(0.04, our_time), LateStep(0.01, our_time), **SOON)
+    found = diagnose(generated(0.04, our_time), LateStep(0.01, our_time), **SOON | {"seconds": 10})
     assert found.step.mean_s == pytest.approx(0.01)
     # It works while the next batch is loaded; only after the last one is it waited for.
     assert found.trained_s == pytest.approx(0.04, rel=0.05)
     assert found.stages.stalls.utilisation == pytest.approx(0.25, rel=0.05)
 
 
-def test_loading_where_training_runs_is_measured_like_any(our_time: Time) -> None:
-    loader = DataLoader(Sleeping(0.03, time=our_time), None)
-    found = diagnose(loader, step_of(0.01, our_time), **SOON)
+def test_loading_where_training_runs_is_measured_like_any() -> None:
+    found = diagnose(sleeping(0.03, 0), step_of(0.01), **SOON)
     assert (found.loading.workers, found.loading.images, found.loading.chosen) == (0, 4, True)
-    assert found.loading.in_process.mean_s == pytest.approx(0.03)  # one worker is tried, too, whose time is not ours
-    assert found.trained_s == pytest.approx(0.04)
-    assert found.by_workers[0] == pytest.approx(4 / 0.04, rel=0.02)
+    assert found.loading.in_process.mean_s >= 0.03
+    assert found.trained_s >= 0.04
+    assert found.by_workers[0] == pytest.approx(1)
 
 
 def test_alternatives_are_measured_and_compared() -> None:
@@ -204,9 +204,58 @@ def test_a_step_that_takes_another_time_on_the_batches_of_an_alternative_is_told
 
 
 def test_a_machine_that_slows_down_while_training_is_as_slow_to_the_step_alone(our_time: Time) -> None:
-    pace = iter(np.linspace(0.01, 0.02, 36).tolist())
-    found = diagnose(generated(0.0, our_time), lambda _: our_time.sleep(next(pace)), **SOON | {"seconds": 10})
+    paces = count(100)
+    found = diagnose(generated(0.0, our_time), lambda _: our_time.sleep(next(paces) * 1e-5), **SOON)
     assert found.step.mean_s == pytest.approx(found.trained_s, rel=0.05)
+
+
+def test_what_helps_is_tried_and_its_gain_is_what_it_brought() -> None:
+    found = diagnose(sleeping(0.02, 1), step_of(0.01), **SOON)
+    ((change, rates),) = [one for one in found.tried if one[0].options.get("num_workers")]
+    assert change.options["num_workers"] >= 2
+    assert len(rates) == len(found.rates) >= 1
+    assert 0 < max(rates) <= found.possible_images_per_s
+
+
+@pytest.mark.slow
+def test_a_loader_of_bursts_is_measured_by_whole_ones() -> None:
+    found = diagnose(sleeping(0.3, 2), step_of(0.005), seconds=1, device="cpu")
+    assert found.images_per_s.value == pytest.approx(2 * 4 / 0.3, rel=0.1)
+
+
+def test_where_an_epoch_loses_most_at_its_start_persistent_workers_are_all_that_is_tried() -> None:
+    few = DataLoader([torch.zeros(3, 8, 8)] * 5, 2, num_workers=2)  # type: ignore[arg-type]
+    found = diagnose(few, step_of(0.001), seconds=2, device="cpu")
+    assert found.epoch_batches == 3
+    assert found.start_share > 0.3
+    assert {"persistent_workers": True} in [dict(change.options) for change, _ in found.tried]
+    assert not [change for change, _ in found.tried if change.options.keys() & {"in_order", "prefetch_factor"}]
+    assert "of an epoch passes before its first batch" in found.verdict
+
+
+def test_a_loader_and_its_workers_are_as_before() -> None:
+    loader = DataLoader(Sleeping(0.001), None, num_workers=1, persistent_workers=True)
+    before = dict(vars(loader))
+    workers = set(torch.multiprocessing.active_children())
+    diagnose(loader, step_of(0.001), **SOON)
+    assert vars(loader) == before
+    assert not set(torch.multiprocessing.active_children()) - workers
+
+
+def test_a_step_that_is_faster_in_channels_last_memory_is_told_without_another_loader(our_time: Time) -> None:
+    def step(batch: torch.Tensor) -> None:
+        our_time.sleep(0.02 if batch.is_contiguous(memory_format=torch.channels_last) else 0.03)
+
+    def images() -> Iterator[torch.Tensor]:
+        while True:
+            our_time.sleep(0.001)
+            yield torch.zeros(4, 3, 8, 8)
+
+    found = diagnose(images(), step, **SOON)
+    assert found.stages.bottleneck == "compute"
+    (advice,) = found.advice
+    assert "torch.channels_last" in advice.what
+    assert advice.gain.value == pytest.approx(1.5, rel=0.05)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -234,19 +283,35 @@ def test_a_step_is_really_trained_and_batches_of_any_kind_are_taken() -> None:
 
 
 def test_a_loader_that_never_ends_is_left_in_time(our_time: Time) -> None:
-    found = diagnose(generated(0.01, our_time), step_of(0.01, our_time), seconds=0.1, steps=1000, device="cpu")
+    found = diagnose(generated(0.01, our_time), step_of(0.01, our_time), seconds=1, device="cpu")
     assert found.batches < 10
-    assert our_time.now < 1
+    assert our_time.now < 2
 
 
-@pytest.mark.parametrize(
-    ("batches", "note"),
-    [(5, "The loader ended after 5 batches: the figures are based on these alone."), (1, "There were so few batches")],
-)
-def test_a_loader_that_ends_early_is_said_to(batches: int, note: str) -> None:
-    found = diagnose([[0] * 4] * batches, step_of(0.01), **SOON)
-    assert found.batches == batches
-    assert any(one.startswith(note) for one in found.notes)
+class Listed:
+    """So many batches in each epoch."""
+
+    def __init__(self, batches: int, time: Time) -> None:
+        self.batches, self.time = batches, time
+
+    def __len__(self) -> int:
+        return self.batches
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for _ in range(self.batches):
+            self.time.sleep(0.001)
+            yield [0] * 4
+
+
+def test_short_epochs_are_trained_on_whole(our_time: Time) -> None:
+    found = diagnose(Listed(5, our_time), step_of(0.01, our_time), **SOON | {"seconds": 3})
+    assert found.batches % 5 == 0
+    assert found.epoch_batches == 5
+
+
+def test_an_iterator_that_ends_is_said_to(our_time: Time) -> None:
+    found = diagnose(iter(Listed(25, our_time)), step_of(0.01, our_time), **SOON)
+    assert any(note.startswith("A loader ended") for note in found.notes)
 
 
 def test_the_order_and_the_random_numbers_are_as_before_afterwards() -> None:
@@ -270,7 +335,7 @@ class Failing(Sleeping):
 def test_a_loader_that_fails_is_an_error_that_says_where_and_why(workers: int) -> None:
     said = "loader: failed after 5 batches: ValueError: no such photograph"
     with pytest.raises(DiagnosisError, match=said) as raised:
-        diagnose(DataLoader(Failing(0.001), None, num_workers=workers), step_of(0.001), **SOON)
+        diagnose(DataLoader(Failing(0.001), None, num_workers=workers), step_of(0.001), **SOON | {"seconds": 3})
     assert isinstance(raised.value.__cause__, ValueError)
     assert "\n" not in str(raised.value)
     traceback.clear_frames(raised.value.__cause__.__traceback__)  # one has the iterator, and with it its workers
@@ -295,14 +360,15 @@ class Unplaced(LateStep):
     ("loader", "step", "message"),
     [
         ([[0] * 4] * 99, step_that_fails_at(0), "step: failed after 0 steps on one batch: RuntimeError: it diverged"),
-        # two to warm up, six on one batch
-        ([[0] * 4] * 99, step_that_fails_at(11), "step: failed after 3 steps: RuntimeError: it diverged"),
+        # two to warm up, two hundred on one batch
+        ([[0] * 4] * 99, step_that_fails_at(205), "step: failed after 3 steps: RuntimeError: it diverged"),
         ([[0] * 4] * 9, Unplaced(0.001, Time()), "step: failed after 0 steps on one batch: TypeError: no such batch"),
         ([], step_of(0), "loader: expected at least one batch, got none"),
         (iter([[0] * 4] * 8), step_of(0), "loader: expected .* got none"),
         ([1, 2, 3], step_of(0), "whose first part has one, got int"),
     ],
 )
+@pytest.mark.usefixtures("our_time")
 def test_what_cannot_be_diagnosed_is_an_error_that_says_where_and_why(loader: Any, step: Any, message: str) -> None:
     with pytest.raises(DiagnosisError, match=message):
         diagnose(loader, step, **SOON)
@@ -311,7 +377,6 @@ def test_what_cannot_be_diagnosed_is_an_error_that_says_where_and_why(loader: An
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"steps": 2}, "steps"),
         ({"seconds": 0.0}, "seconds"),
         ({"seconds": float("nan")}, "seconds"),
         pytest.param(

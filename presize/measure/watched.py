@@ -1,0 +1,207 @@
+"""How long a script waited for the batches of its loaders -> the verdict on each, in words and for machines. Pure.
+
+Seconds are those of the script's own loop: the wait for each batch, and the time from a batch to the request of the
+next one, which is the step and whatever else the loop does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from presize.formatting import factor_text, plural, printable, rate_text, seconds_text
+from presize.measure.simulation import regular_stops
+from presize.measure.stages import UNKNOWN_ERROR, Bottleneck, Estimate, Quantiles, bottleneck, bottleneck_words
+
+LEAST_BATCHES = 10
+"""Batches after the first of an epoch without which nothing is said."""
+
+_CHUNKS = 10
+_LONG_START = 0.05
+_BUSY, _IDLE = 0.85, 0.5
+"""Shares of a core from which a worker is at its limit, and below which it mostly waits."""
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A loader that a script iterated.
+
+    Attributes:
+        name: What it is, in words.
+        workers: Loader processes; None where that is not known.
+        persistent: Whether workers live on from epoch to epoch; None where that cannot be chosen.
+        pinned: Whether its batches are copied to pinned memory; None where that cannot be chosen, or brings nothing.
+        cores: CPU cores that may be used.
+        images: Images in a batch, on average.
+        starts_s: Seconds from the beginning of each epoch to its first batch.
+        waits_s: Seconds that the script waited for each other batch.
+        steps_s: Seconds from each batch to the request of the next one, without those of epochs of other loaders that
+            ran meanwhile.
+        idle_s: Seconds of `waits_s` in which the GPU had nothing to do; None without CUDA.
+        worker_cores: Cores that a worker kept busy, on average; None where that is not known.
+    """
+
+    name: str
+    workers: int | None
+    persistent: bool | None
+    pinned: bool | None
+    cores: float
+    images: float
+    starts_s: Sequence[float]
+    waits_s: Sequence[float]
+    steps_s: Sequence[float]
+    idle_s: float | None = None
+    worker_cores: float | None = None
+
+    @property
+    def batches(self) -> int:
+        return len(self.starts_s) + len(self.waits_s)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there were enough batches to say something."""
+        return len(self.waits_s) >= LEAST_BATCHES
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of its epochs."""
+        return sum(self.starts_s) + sum(self.waits_s) + sum(self.steps_s)
+
+    @property
+    def wait(self) -> float:
+        """The share of its epochs that training waited for batches, 0 to 1; of a GPU, that it was idle meanwhile."""
+        waited_s = sum(self.waits_s) if self.idle_s is None else self.idle_s
+        return (sum(self.starts_s) + waited_s) / self.seconds if self.seconds else 0.0
+
+    @property
+    def start(self) -> float:
+        """The share of its epochs that passed before their first batches."""
+        return sum(self.starts_s) / self.seconds if self.seconds else 0.0
+
+    @property
+    def bottleneck(self) -> Bottleneck:
+        return bottleneck(1 - self.wait)
+
+    @cached_property
+    def images_per_s(self) -> Estimate:
+        """The rate of training between the first and the last batch of an epoch, from tenths of all batches."""
+        times = [wait + step for wait, step in zip(self.waits_s, self.steps_s, strict=False)]
+        size = max(len(times) // _CHUNKS, 1)
+        chunks = [times[at : at + size] for at in range(0, len(times) - size + 1, size)]
+        rates = [self.images * len(chunk) / sum(chunk) for chunk in chunks if sum(chunk) > 0]
+        return Estimate.of(rates) if rates else Estimate(0.0, UNKNOWN_ERROR)
+
+    @property
+    def headline(self) -> str:
+        """The bottleneck, in a sentence."""
+        return f"{bottleneck_words(1 - self.wait)}: training waits {self.wait:.0%} of the time for batches"
+
+    def sentences(self) -> Iterator[str]:
+        """Yield what was seen, and what to try."""
+        if self.wait < 1:
+            gain = factor_text(1 / (1 - self.wait))
+            yield f"If loading cost nothing, training would be {gain} times as fast."
+        every = regular_stops(self.waits_s, 2 * (self.workers or 1), self.seconds)
+        if every:
+            yield f"It stops before every {every}th batch: workers that begin together deliver together."
+        if self.worker_cores is not None and self.workers:
+            yield f"Each worker keeps {self.worker_cores:.0%} of a core busy."
+        if self.bottleneck != "compute":
+            yield from self._advice()
+
+    def _advice(self) -> Iterator[str]:
+        if self.workers == 0:
+            count = max(1, min(4, int(self.cores)))
+            yield f"Try num_workers={count}: now batches are made between steps."
+        elif self.workers and self.worker_cores is not None:
+            spare = self.cores - self.workers
+            if self.worker_cores >= _BUSY and spare >= 1:
+                more = self.workers + int(spare)
+                yield f"Try num_workers={more}: the workers are at their limit, and {plural(spare, 'core')} are left."
+            elif self.worker_cores >= _BUSY:
+                yield "The workers are at their limit, and so are the cores: make less work of an image, by presizing."
+            elif self.worker_cores < _IDLE:
+                yield "The workers wait, too: for the disk, for cores, or for their batches to be taken."
+        if self.start >= _LONG_START:
+            how = "Try persistent_workers=True: " if self.persistent is False and self.workers else ""
+            yield f"{how}{self.start:.0%} of the time passes before the first batch of an epoch."
+        if self.pinned is False:
+            yield "Try pin_memory=True: batches are copied to the GPU from pageable memory."
+
+    def known(self) -> dict[str, Any]:
+        """All of it as plain values of JSON."""
+        waits = Quantiles.of(self.waits_s) if self.waits_s else None
+        return {
+            "name": self.name,
+            "headline": self.headline if self.is_known else None,
+            "sentences": list(self.sentences()) if self.is_known else [],
+            "bottleneck": self.bottleneck,
+            "images_per_s": self.images_per_s.known(),
+            "wait": self.wait,
+            "start": self.start,
+            "epochs": len(self.starts_s),
+            "batches": self.batches,
+            "images": self.images,
+            "seconds": self.seconds,
+            "workers": self.workers,
+            "worker_cores": self.worker_cores,
+            "wait_p50_s": None if waits is None else waits.p50_s,
+            "wait_p99_s": None if waits is None else waits.p99_s,
+        }
+
+
+def watched_text(found: Sequence[Watched], ranks: Sequence[dict[str, Any]] = ()) -> str:
+    """The verdict on each loader, and on ranks: the `known` of the first loader of each."""
+    lines: list[str] = []
+    for one in found:
+        lines.append(f"{printable(one.name)}:")
+        if not one.is_known:
+            lines.append(f"  {plural(one.batches, 'batch', 'batches')} came: too few to say anything.")
+            continue
+        rate = one.images_per_s
+        step_s = sum(one.steps_s) / max(len(one.steps_s), 1)
+        lines += [f"  {one.headline}.", *(f"  {sentence}" for sentence in one.sentences())]
+        lines.append(
+            f"  {rate_text(rate.value)} ± {rate.error:.0%} images/s in {plural(one.batches, 'batch', 'batches')} of "
+            f"{one.images:.0f}; {seconds_text(step_s)} from a batch to the next request, then "
+            f"{seconds_text(sum(one.waits_s) / len(one.waits_s))} of waiting."
+        )
+    if not found:
+        lines.append("No DataLoader or Loader was iterated: there is nothing to diagnose.")
+    if len(ranks) > 1:
+        waits = {rank: known["wait"] for rank, known in enumerate(ranks)}
+        slowest = max(waits, key=waits.__getitem__)
+        shares = ", ".join(f"{rank}: {wait:.0%}" for rank, wait in waits.items())
+        lines.append(f"Ranks wait for batches (share of the time): {shares}.")
+        if waits[slowest] > 2 * min(waits.values()) and waits[slowest] - min(waits.values()) > 1 - _BUSY:
+            lines.append(f"Rank {slowest} is the straggler: the others wait for it in each step.")
+    return "\n".join(lines)
+
+
+def compared_text(before: dict[str, Any], after: dict[str, Any]) -> str:
+    """What changed from one result of ``diagnose --json`` to another, loader by loader. Raises KeyError where one of
+    them is of something else."""
+    lines = []
+    pairs = zip(_parts(before), _parts(after), strict=False)
+    for (name, old), (_, new) in pairs:
+        was, now = (Estimate(**one["images_per_s"]) for one in (old, new))
+        gain = Estimate(now.value / was.value, (was.error**2 + now.error**2) ** 0.5)
+        verdict = "faster" if gain.low > 1 else "slower" if gain.high < 1 else "no difference that could not be chance"
+        lines.append(
+            f"{printable(name)}: {rate_text(was.value)} ± {was.error:.0%} → {rate_text(now.value)} ± {now.error:.0%} "
+            f"images/s, {factor_text(gain.value)} ± {gain.error:.0%} times: {verdict}"
+        )
+        lines.append(f"  waiting for batches: {_waiting(old):.0%} → {_waiting(new):.0%} of the time")
+    return "\n".join(lines)
+
+
+def _parts(found: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    loaders: list[dict[str, Any]] | None = found.get("loaders")
+    return [("training", found)] if loaders is None else [(one["name"], one) for one in loaders]
+
+
+def _waiting(one: dict[str, Any]) -> float:
+    share: float = one["wait"] if "wait" in one else 1 - one["utilisation"]
+    return share

@@ -1,0 +1,249 @@
+"""Scripts that run unchanged while the loaders that they iterate are timed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+from builds import SERIAL, SMALL
+from presize.builder.run import build_dataset
+from presize.datasets import LMDBDataset, Loader, RandomResizedCrop
+from presize.datasets.timing.watch import Watch, run_script
+from presize.measure.watched import Watched, compared_text, watched_text
+from presize.sources.sample import SampleOptions, make_samples
+
+LOADER = """
+import sys, time, torch
+from torch.utils.data import DataLoader, Dataset
+
+class Sleeping(Dataset):
+    def __len__(self):
+        return 60
+
+    def __getitem__(self, index):
+        time.sleep(0.002)
+        return torch.full((3,), float(index)), torch.rand(())
+
+torch.manual_seed(0)
+loader = DataLoader(Sleeping(), 4, shuffle=True)
+"""
+TRAINS = f"""{LOADER}
+total = 0.0
+for images, noise in loader:
+    total += float((images.mean() * noise).sum())
+print(total, sys.argv[1:], sys.path[0], __name__, __file__)
+"""
+
+
+class Slow(Dataset[torch.Tensor]):
+    def __len__(self) -> int:
+        return 48
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        time.sleep(0.004)
+        return torch.zeros(2)
+
+
+def write(folder: Path, text: str) -> str:
+    (folder / "train.py").write_text(text)
+    return str(folder / "train.py")
+
+
+def run(script: str, *arguments: str) -> tuple[int, list[Watched]]:
+    found: list[Watched] = []
+    watch = Watch()
+    code = run_script(script, arguments, watch, lambda: found.extend(watch.watched()))
+    return code, found
+
+
+def diagnosed(*command: str) -> subprocess.CompletedProcess[str]:
+    *python, script = command
+    program = [*python, "-m", "presize", "diagnose", script]
+    ran = subprocess.run(program, capture_output=True, text=True, check=False, cwd="/")
+    assert ran.returncode == 0, ran.stderr
+    return ran
+
+
+def test_a_script_runs_as_by_python(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    script = write(tmp_path, TRAINS)
+    subprocess.run([sys.executable, script, "--lr", "0.1"], check=True)
+    plain = capfd.readouterr().out
+    state = torch.random.get_rng_state()
+    code, (seen,) = run(script, "--lr", "0.1")
+    torch.random.set_rng_state(state)
+    assert capfd.readouterr().out == plain
+    assert code == 0
+    assert (seen.batches, seen.images, len(seen.starts_s), seen.workers) == (15, 4, 1, 0)
+    assert min(seen.waits_s) >= 0.008
+    assert seen.wait > 0.5
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "said"),
+    [
+        ("sys.exit(3)", 3, ""),
+        ("sys.exit('no such model')", 1, "no such model\n"),
+        ("sys.exit()", 0, ""),
+        ("raise ValueError('it diverged')", 1, "ValueError: it diverged\n"),
+    ],
+)
+def test_its_exit_code_and_errors_are_its_own(
+    end: str, code: int, said: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    found, seen = run(write(tmp_path, f"{LOADER}\nnext(iter(loader))\n{end}\n"))
+    assert (found, len(seen)) == (code, 1)
+    shown = capfd.readouterr().err
+    assert shown.endswith(said)
+    assert "runpy" not in shown and "watch.py" not in shown
+
+
+def test_a_script_without_a_loader_is_said_to_have_none(
+    tmp_path: Path, presize: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    ran = presize("diagnose", write(tmp_path, "print('done')"), "--json", "-o", "mine")
+    assert ran.code == 0
+    assert ran.out == "done\n", "what follows the script is the script's"
+    assert "No DataLoader or Loader was iterated" in ran.err
+    assert presize("diagnose", "-o", "page.html", tmp_path / "train.py").code == 2
+
+
+def test_loaders_are_as_before_afterwards() -> None:
+    before = [DataLoader.__iter__, Loader.__iter__, vars(torch.utils.data.dataloader._BaseDataLoaderIter).copy()]
+    with Watch():
+        assert DataLoader.__iter__ is not before[0]
+    assert [DataLoader.__iter__, Loader.__iter__] == before[:2]
+    assert dict(vars(torch.utils.data.dataloader._BaseDataLoaderIter)) == before[2]
+
+
+def test_an_epoch_within_an_epoch_is_not_the_step_of_the_outer_one() -> None:
+    train, validation = DataLoader(TensorDataset(torch.zeros(20)), 1), DataLoader(Slow(), 4)
+    with Watch() as watch:
+        for number, _ in enumerate(train):
+            if number == 10:
+                for _ in validation:
+                    pass
+    outer, inner = watch.watched()
+    assert inner.batches == 12
+    assert sum(outer.steps_s) < 0.5 * inner.seconds
+
+
+def test_loaders_that_are_read_together_count_each_other_as_work() -> None:
+    first, second = DataLoader(Slow(), 4), DataLoader(Slow(), 4)
+    with Watch() as watch:
+        for _ in zip(first, second, strict=True):
+            pass
+    for seen in watch.watched():
+        assert 0.3 < seen.wait < 0.8
+
+
+def test_workers_and_an_epoch_that_is_left_early_are_seen() -> None:
+    loader = DataLoader(Slow(), 4, num_workers=1)
+    with Watch() as watch:
+        for _ in range(2):
+            for number, _ in enumerate(loader):
+                if number == 3:
+                    break
+    (seen,) = watch.watched()
+    assert (seen.workers, seen.persistent, seen.batches, len(seen.starts_s)) == (1, False, 8, 2)
+    assert watched_text([seen]).endswith("8 batches came: too few to say anything.")
+
+
+def test_a_loader_of_presize_is_seen_too_and_gives_the_same(tmp_path: Path) -> None:
+    make_samples(tmp_path / "raw", SampleOptions(images=24, classes=2, long_side=80))
+    build_dataset(tmp_path / "raw", tmp_path / "out", SMALL, SERIAL)
+    dataset = LMDBDataset(tmp_path / "out", crop=RandomResizedCrop(16), decode="tensor")
+    plain = [images.clone() for images, _ in Loader(dataset, 4, seed=0, num_workers=0)]
+    with Watch() as watch:
+        found = [images.clone() for images, _ in Loader(dataset, 4, seed=0, num_workers=0)]
+    assert all(torch.equal(one, other) for one, other in zip(plain, found, strict=True))
+    (seen,) = watch.watched()
+    assert (seen.batches, seen.images) == (6, 4)
+
+
+def test_a_forked_child_tells_nothing(tmp_path: Path) -> None:
+    script = write(tmp_path, f"{LOADER}\nimport os\nfor _ in loader: pass\nif os.fork() == 0: sys.exit(0)\nos.wait()\n")
+    ran = diagnosed(sys.executable, script)
+    assert ran.stderr.count("DataLoader over Sleeping with 60 samples, 0 workers:") == 1
+
+
+@pytest.mark.slow
+def test_what_was_seen_is_said_before_another_program_takes_over(tmp_path: Path) -> None:
+    script = write(tmp_path, f"{LOADER}\nimport os\nfor _ in loader: pass\nos.execlp('true', 'true')\n")
+    ran = diagnosed(sys.executable, script)
+    assert "training waits" in ran.stderr
+
+
+@pytest.mark.slow
+def test_ranks_hand_over_what_they_found_and_the_first_one_tells(tmp_path: Path) -> None:
+    script = write(tmp_path, f"{LOADER}\nfor _ in loader: pass\n")
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    ran = diagnosed(*torchrun, script)
+    assert ran.stderr.count("training waits") == 1
+    assert "Ranks wait for batches (share of the time): 0: " in ran.stderr
+    assert not list(Path(os.environ.get("TMPDIR", "/tmp")).glob("presize-diagnose-*-none-*"))
+
+
+def watched(waits_s: list[float], steps_s: list[float], **changes: Any) -> Watched:
+    known: dict[str, Any] = {
+        "name": "DataLoader over Photos", "workers": 4, "persistent": False, "pinned": None, "cores": 8.0,
+        "images": 32.0, "starts_s": (0.1,), "worker_cores": 0.99,
+    }  # fmt: skip
+    return Watched(waits_s=waits_s, steps_s=steps_s, **known | changes)
+
+
+@pytest.mark.parametrize(
+    ("seen", "said"),
+    [
+        (watched([0.03] * 40, [0.01] * 40), "Try num_workers=8: the workers are at their limit, and 4 cores are left."),
+        (watched([0.03] * 40, [0.01] * 40, cores=4.0), "make less work of an image, by presizing"),
+        (watched([0.03] * 40, [0.01] * 40, worker_cores=0.1), "The workers wait, too"),
+        (watched([0.03] * 40, [0.01] * 40, workers=0, worker_cores=None), "Try num_workers=4: now batches are made"),
+        (watched([0.03] * 12, [0.01] * 12, starts_s=(2.0,)), "Try persistent_workers=True: 81% of the time"),
+        (watched([0.03] * 40, [0.01] * 40, pinned=False), "Try pin_memory=True"),
+        (watched([0.0, 0.0, 0.0, 0.2] * 12, [0.01] * 48), "It stops before every 4th batch"),
+        (
+            watched([0.03] * 40, [0.01] * 40, starts_s=()),
+            "If loading cost nothing, training would be 4.0 times as fast.",
+        ),
+    ],
+)
+def test_what_to_try_follows_from_what_was_seen(seen: Watched, said: str) -> None:
+    assert said in watched_text([seen])
+    assert any(said in sentence for sentence in seen.known()["sentences"])
+
+
+def test_a_loader_that_keeps_up_gets_no_advice() -> None:
+    text = watched_text([watched([0.0001] * 100, [0.03] * 100, starts_s=(0.01,))])
+    assert "Compute is the bottleneck: training waits 1% of the time for batches." in text
+    assert "Try" not in text
+
+
+def test_a_gpu_that_was_busy_meanwhile_was_not_kept_waiting() -> None:
+    assert watched([0.03] * 40, [0.01] * 40, idle_s=0.0, starts_s=(0.0,)).wait == 0
+
+
+def test_the_straggler_among_ranks_is_named() -> None:
+    text = watched_text([watched([0.01] * 20, [0.03] * 20)], [{"wait": 0.1}, {"wait": 0.7}, {"wait": 0.15}])
+    assert "0: 10%, 1: 70%, 2: 15%" in text
+    assert "Rank 1 is the straggler" in text
+
+
+def test_two_results_are_compared_with_their_errors() -> None:
+    before, after = (
+        {"loaders": [json.loads(json.dumps(watched([wait] * 40, [0.01] * 40).known()))]} for wait in (0.03, 0.01)
+    )
+    assert "800 ± 2% → 1,600 ± 2% images/s, 2.0 ± 3% times: faster" in compared_text(before, after)
+    assert "no difference that could not be chance" in compared_text(before, before)
+    with pytest.raises(KeyError):
+        compared_text({"samples": 3}, before)
