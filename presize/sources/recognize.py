@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from itertools import islice
 
 from presize.errors import DatasetError, SourceError
