@@ -32,7 +32,7 @@ from presize.datasets.timing.models import TrainingStep, small_cnn
 from presize.datasets.timing.variants import CroppedFolder
 from presize.measure.diagnosis import Change
 from presize.measure.listings import build_trial
-from presize.measure.stages import Estimate
+from presize.measure.stages import Interval
 from presize.options import Size
 from presize.sources.sample import SampleOptions, make_samples
 from shared import measuring, processes, rates
@@ -224,8 +224,8 @@ def predict(number: int, sets: dict[str, tuple[Path, Path]], seconds: float) -> 
     meter = processes.Meter()
     others = {name: make() for name, make in one.others.items()}
     found = diagnose(one.loader(), one.step(), device=CPU, alternatives=others)
-    predicted: list[tuple[Change | None, Estimate]] = [(None, found.images_per_s)]
-    predicted += [(change, Estimate.of(rounds)) for change, rounds in found.tried]
+    predicted: list[tuple[Change | None, Interval]] = [(None, found.images_per_s)]
+    predicted += [(change, Interval.of(rounds)) for change, rounds in found.tried]
     ran: list[list[float]] = [[] for _ in predicted]
     order = list(range(len(predicted)))
     for at in [*order, *reversed(order)]:

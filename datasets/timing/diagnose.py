@@ -230,7 +230,7 @@ def _is_known(found: Diagnosis) -> bool:
     """Whether all that is given is known well enough."""
     gains = [found.gain(rates) for _, rates in found.tried]
     given = [found.images_per_s, *(gain for gain in gains if gain.high >= WORTH_WHILE)]
-    return all(estimate.error <= _ENOUGH for estimate in given)
+    return all(one.error <= _ENOUGH for one in given)
 
 
 def _readable_again(loader: Iterable[Any]) -> Iterable[Any]:

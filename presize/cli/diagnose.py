@@ -51,8 +51,7 @@ def _is_script(path: str) -> bool:
 
 
 @command(
-    "presize diagnose RAW",
-    "presize diagnose OUT --workers 4 -o diagnosis.html",
+    "presize diagnose RAW -o diagnosis.html",
     "presize diagnose train.py --lr 0.1",
     "presize diagnose --compare before.json after.json",
     params=[*stated(DiagnoseOptions), *TRIAL],

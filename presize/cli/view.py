@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import click
@@ -67,5 +68,5 @@ def view(
         try:
             server.serve_forever()
         except KeyboardInterrupt as stop:
-            if isinstance(stop, Stopped):
+            if isinstance(stop, Stopped) and stop.number == signal.SIGHUP:  # not how a server is ended
                 raise

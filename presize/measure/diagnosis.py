@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from presize.formatting import factor_text, plural, rate_text, seconds_text
 from presize.measure.profile import Part
 from presize.measure.simulation import Pipeline, Timeline, Times, fewest_workers, simulate, sweep
-from presize.measure.stages import Estimate, Stages, explanation, headline
+from presize.measure.stages import Interval, Stages, explanation, headline
 from presize.pages.html import notebook_html
 
 LEAST_CORES = 0.1
@@ -145,8 +145,8 @@ class Advice(NamedTuple):
     """
 
     what: str
-    images_per_s: Estimate
-    gain: Estimate
+    images_per_s: Interval
+    gain: Interval
     pipeline: Pipeline
 
 
@@ -212,9 +212,9 @@ class Diagnosis:
     seconds: float = 0.0
 
     @cached_property
-    def images_per_s(self) -> Estimate:
+    def images_per_s(self) -> Interval:
         """Rate of training."""
-        return Estimate.of(self.rates)
+        return Interval.of(self.rates)
 
     @property
     def trained_s(self) -> float:
@@ -268,10 +268,10 @@ class Diagnosis:
         """By what share the simulated present differs from the measured one."""
         return abs(math.log(self.simulated_now / self.images_per_s.value))
 
-    def predict(self, pipeline: Pipeline) -> Estimate:
+    def predict(self, pipeline: Pipeline) -> Interval:
         """Predict images/s of training with another pipeline by simulation. Its error is the disagreement of the
         simulated present with the measured one, and the error of that."""
-        return Estimate(self.simulated(pipeline), math.hypot(self.disagreement, self.images_per_s.error))
+        return Interval(self.simulated(pipeline), math.hypot(self.disagreement, self.images_per_s.error))
 
     def changes(self) -> list[Change]:
         """What is worth trying: the other loaders, with as many workers as suffice, and, where compute is not the
@@ -318,17 +318,17 @@ class Diagnosis:
         """What made training at least WORTH_WHILE times as fast, and by more than the error of that, best first."""
         found = []
         for change, rates in self.tried:
-            found.append(Advice(change.what, Estimate.of(rates), self.gain(rates), change.pipeline))
+            found.append(Advice(change.what, Interval.of(rates), self.gain(rates), change.pipeline))
         if self.layout_step is not None:
             faster = replace(self.pipeline(), step=self.layout_step)
-            gain = Estimate(self.simulated(faster) / self.simulated_now, self.images_per_s.error)
+            gain = Interval(self.simulated(faster) / self.simulated_now, self.images_per_s.error)
             found.append(Advice(_LAYOUT, self.predict(faster), gain, faster))
         worth = [advice for advice in found if advice.gain.value >= WORTH_WHILE and advice.gain.low > 1]
         return tuple(sorted(worth, key=lambda advice: -advice.gain.value))
 
-    def gain(self, rates: Sequence[float]) -> Estimate:
+    def gain(self, rates: Sequence[float]) -> Interval:
         """How many times as fast as the present one each round of another training was."""
-        return Estimate.of([rate / now for rate, now in zip(rates, self.rates, strict=True)])
+        return Interval.of([rate / now for rate, now in zip(rates, self.rates, strict=True)])
 
     def _best_workers(self, other: Alternative | None = None) -> int:
         """The fewest workers that are about as fast as any, at least one; as many as it has where that cannot be
@@ -373,8 +373,8 @@ class Diagnosis:
             best = self.advice[0]
             how = "What helps makes the step itself faster. " if is_compute else ""
             said.append(
-                f"{how}{best.what[:-1]}: {estimate_text(best.images_per_s, rate_text)} images/s, "
-                f"{estimate_text(best.gain, factor_text)} times the present {rate_text(self.images_per_s.value)}."
+                f"{how}{best.what[:-1]}: {interval_text(best.images_per_s, rate_text)} images/s, "
+                f"{interval_text(best.gain, factor_text)} times the present {rate_text(self.images_per_s.value)}."
             )
         elif not is_compute:
             said.append("Nothing that was tried made it more than 5% faster.")
@@ -400,7 +400,7 @@ class Diagnosis:
     def evidence(self) -> Iterator[tuple[str, str]]:
         """Yield (topic, figures), the most important first."""
         loading = self.loading
-        rate = estimate_text(self.images_per_s, rate_text)
+        rate = interval_text(self.images_per_s, rate_text)
         yield "training now", f"{rate} images/s with {plural(loading.workers, 'worker')}"
         possible = f"{rate_text(self.possible_images_per_s)} images/s: {seconds_text(self.step.mean_s)} per step"
         yield "step alone", f"{possible}, {seconds_text(self.trained_s)} with the loader"
@@ -429,7 +429,7 @@ class Diagnosis:
     def _repr_html_(self) -> str:
         """For notebooks: the verdict, what to do, and the evidence, without the rates by workers."""
         advice = [
-            (one.what, f"{rate_text(one.images_per_s.value)} images/s, {estimate_text(one.gain, factor_text)} ×")
+            (one.what, f"{rate_text(one.images_per_s.value)} images/s, {interval_text(one.gain, factor_text)} ×")
             for one in self.advice
         ]
         return notebook_html(self.headline, [self.explanation, *self.notes], [*advice, *self.evidence()])
@@ -481,6 +481,6 @@ def with_start(images_per_s: float, start_s: float, epoch_images: float | None) 
     return images_per_s if epoch_images is None else epoch_images / (start_s + epoch_images / images_per_s)
 
 
-def estimate_text(estimate: Estimate, number: Callable[[float], str]) -> str:
+def interval_text(interval: Interval, number: Callable[[float], str]) -> str:
     """A figure with its error: ``1.90 ± 4%``."""
-    return f"{number(estimate.value)} ± {estimate.error:.0%}"
+    return f"{number(interval.value)} ± {interval.error:.0%}"

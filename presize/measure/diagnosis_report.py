@@ -10,7 +10,7 @@ from statistics import fmean
 import numpy as np
 
 from presize.formatting import duration, factor_text, plural, rate_text, seconds_text
-from presize.measure.diagnosis import WORDS, Diagnosis, estimate_text
+from presize.measure.diagnosis import WORDS, Diagnosis, interval_text
 from presize.measure.profile import PARTS
 from presize.measure.simulation_report import PictureVariant, picture, picture_policy
 from presize.pages import charts
@@ -26,7 +26,7 @@ def diagnosis_text(found: Diagnosis, width: int = 100) -> str:
     if found.advice:
         lines.append("What to do (gains do not add up):")
         for advice in found.advice:
-            rate, gain = estimate_text(advice.images_per_s, rate_text), estimate_text(advice.gain, factor_text)
+            rate, gain = interval_text(advice.images_per_s, rate_text), interval_text(advice.gain, factor_text)
             lines.append(f"  {rate:>12} images/s, {gain:>10} ×   {advice.what}")
         lines.append("")
     known = list(found.evidence())
@@ -48,8 +48,8 @@ def pictured(found: Diagnosis) -> list[PictureVariant]:
     """The pipeline as it is, with what was measured of it, and with the best advice, with what that should give."""
     sentences = [f"As measured, {found.headline[0].lower()}{found.headline[1:]}. {difference(found)}".rstrip()]
     sentences += [
-        f"Simulated. When tried: {estimate_text(advice.images_per_s, rate_text)} images/s, "
-        f"{estimate_text(advice.gain, factor_text)} times the present rate."
+        f"Simulated. When tried: {interval_text(advice.images_per_s, rate_text)} images/s, "
+        f"{interval_text(advice.gain, factor_text)} times the present rate."
         for advice in found.advice[:1]
     ]
     return [
@@ -108,6 +108,6 @@ def diagnosis_page(found: Diagnosis, of: str) -> str:
         evidence=list(found.evidence()),
         charts=found_charts,
         took=duration(found.seconds),
-        rate=partial(estimate_text, number=rate_text),
-        factor=partial(estimate_text, number=factor_text),
+        rate=partial(interval_text, number=rate_text),
+        factor=partial(interval_text, number=factor_text),
     )

@@ -88,7 +88,7 @@ _LEAST_ERROR = 0.02
 
 
 @dataclass(frozen=True)
-class Estimate:
+class Interval:
     """A rate or a factor from several rounds.
 
     Attributes:
@@ -103,7 +103,7 @@ class Estimate:
 
     @classmethod
     def of(cls, rounds: Sequence[float]) -> Self:
-        """The estimate from `rounds`, each above 0. Raises OptionError if there are none."""
+        """The interval of `rounds`, each above 0. Raises OptionError if there are none."""
         if not rounds:
             raise OptionError("rounds: expected at least one, got none")
         logs, count = [math.log(value) for value in rounds], len(rounds)

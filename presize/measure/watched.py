@@ -13,7 +13,7 @@ from typing import Any
 
 from presize.formatting import factor_text, plural, printable, rate_text, seconds_text
 from presize.measure.simulation import regular_stops
-from presize.measure.stages import UNKNOWN_ERROR, Bottleneck, Estimate, Quantiles, bottleneck, bottleneck_words
+from presize.measure.stages import UNKNOWN_ERROR, Bottleneck, Interval, Quantiles, bottleneck, bottleneck_words
 
 LEAST_BATCHES = 10
 """Batches after the first of an epoch without which nothing is said."""
@@ -85,13 +85,13 @@ class Watched:
         return bottleneck(1 - self.wait)
 
     @cached_property
-    def images_per_s(self) -> Estimate:
+    def images_per_s(self) -> Interval:
         """The rate of training between the first and the last batch of an epoch, from tenths of all batches."""
         times = [wait + step for wait, step in zip(self.waits_s, self.steps_s, strict=False)]
         size = max(len(times) // _CHUNKS, 1)
         chunks = [times[at : at + size] for at in range(0, len(times) - size + 1, size)]
         rates = [self.images * len(chunk) / sum(chunk) for chunk in chunks if sum(chunk) > 0]
-        return Estimate.of(rates) if rates else Estimate(0.0, UNKNOWN_ERROR)
+        return Interval.of(rates) if rates else Interval(0.0, UNKNOWN_ERROR)
 
     @property
     def headline(self) -> str:
@@ -186,8 +186,8 @@ def compared_text(before: dict[str, Any], after: dict[str, Any]) -> str:
     lines = []
     pairs = zip(_parts(before), _parts(after), strict=False)
     for (name, old), (_, new) in pairs:
-        was, now = (Estimate(**one["images_per_s"]) for one in (old, new))
-        gain = Estimate(now.value / was.value, (was.error**2 + now.error**2) ** 0.5)
+        was, now = (Interval(**one["images_per_s"]) for one in (old, new))
+        gain = Interval(now.value / was.value, (was.error**2 + now.error**2) ** 0.5)
         verdict = "faster" if gain.low > 1 else "slower" if gain.high < 1 else "no difference that could not be chance"
         lines.append(
             f"{printable(name)}: {rate_text(was.value)} ± {was.error:.0%} → {rate_text(now.value)} ± {now.error:.0%} "

@@ -93,8 +93,10 @@ def look_up_objects(url: Url, paths: pa.ChunkedArray, refuse: Refuse) -> npt.NDA
     (_ask_each if url.startswith("http") else _find_in_listing)(url, asked, facts)
     for row in np.flatnonzero(facts[:, 0] < 0).tolist():
         path = paths[row].as_py()
-        missing = path is not None and not unsafe[row].as_py() and _is_path(path)
-        refuse(row, path or "", RefusedFile("does not exist") if missing else no_path(path))
+        if unsafe[row].as_py():
+            refuse(row, path or "", no_path(path))
+        else:
+            refuse(row, path, RefusedFile("does not exist" if _is_path(path) else _NO_PATH))
     return facts
 
 

@@ -214,6 +214,7 @@ NO_IMAGES = {
     b"": "the file is empty",
     b"\n <!DOCTYPE html><title>404</title>": "an HTML page, not an image",
     b"\xef\xbb\xbf<html>": "an HTML page, not an image",
+    b"\x93NUMPY\x01\x00v\x00" + bytes(200): "an array of numbers, not an image; --pair-format npy stores it beside one",
     **dict.fromkeys(
         (
             b"BM is how this text begins",
@@ -227,7 +228,6 @@ NO_IMAGES = {
             bytes(4000),
             b"some words, and then some more\n" * 99,
             np.arange(1000, dtype=np.float32).tobytes(),
-            b"\x93NUMPY\x01\x00v\x00" + bytes(200),
             b"PK\x03\x04" + bytes(200),
             b"\0\0\0\x18ftypmp42" + bytes(200),
             b"\0\0\2\0\1\0" + bytes(200),  # a cursor

@@ -19,7 +19,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Subset
 from builds import build_images
 from presize.datasets import CenterCrop as Crop
 from presize.datasets import LMDBDataset, Loader, RandomResizedCrop, collate, fuse
-from presize.errors import DatasetError, OptionError
+from presize.errors import DatasetError, OptionError, PresizeWarning
 from presize.options import BuildOptions, Companion, ImageOptions, Size
 from torchvision_like import CenterCrop, Compose, Normalize, RandomHorizontalFlip, ToTensor, noisy
 
@@ -422,4 +422,5 @@ def test_a_fused_transform_of_a_loader_that_is_changed_in_place_is_looked_at_aga
 def test_an_empty_share_of_an_epoch_has_no_batches(dataset: Path) -> None:
     data = LMDBDataset(dataset, to_tensor, crop=Crop(24))
     assert list(Loader(data, 8, sampler=[], num_workers=1)) == []
-    assert list(Loader(data, 64, drop_last=True, num_workers=1)) == []
+    with pytest.warns(PresizeWarning, match="an epoch has no batch"):
+        assert list(Loader(data, 64, drop_last=True, num_workers=1)) == []
