@@ -47,7 +47,7 @@ class DiagnoseCommand(click.Command):
 
 
 def _is_script(path: str) -> bool:
-    return path.endswith(".py") and os.path.isfile(path)
+    return path.endswith(".py") and not os.path.isdir(path)
 
 
 @command(
@@ -80,6 +80,8 @@ def diagnose(
     if path is None:
         raise click.UsageError("Missing argument 'PATH'.")
     if _is_script(path):
+        if not os.path.isfile(path):
+            raise click.UsageError(f"{path}: there is no such script.")
         if out is not None:
             raise click.UsageError("-o: a script has no page; take --json.")
         context.exit(_watch(path, context.meta["script"], as_json, context.obj["shows_warnings"]))
