@@ -67,7 +67,7 @@ class Loader:
 
     images: uint8 (B, channels, height, width) in channels-last memory, on `device`, or uint16 of a dataset of 16 bits;
     with `normalize` of `dtype`. With several crops a tuple of these, one for each view; with
-    companions a tuple of the images and those of each. With a transform its results, stacked.
+    companions a tuple of the images and of each companion. With `transform`, its stacked results.
     targets: int64 (B,), or what torch's default collate makes of other columns; without targets images come alone.
 
     A batch that the caller keeps never changes: its memory is reused only when nothing in this process refers to it any
@@ -90,7 +90,7 @@ class Loader:
             by default, and with `normalize` a tensor. Its results are tensors, arrays, PIL images and numbers, also in
             lists, tuples and dicts, and have one shape. torch's, NumPy's and Python's generators are seeded for each
             visit of a sample, so that results are the same for any number of workers; but not with mode="threads",
-            where all threads draw from those of the process. Workers keep the copy that they begin with.
+            where threads share the generators of the process. A worker keeps the copy that it started with.
         shuffle: True draws a new order each epoch, the same for any number of workers. Or an order
             (presize.datasets.reading.order.Order), such as ShardShuffled for a dataset larger than memory, or Weighted.
         sampler: in place of shuffle, any sampler of indices with a length, or a list of them, such as torch's
@@ -228,7 +228,7 @@ class Loader:
         self._images_as = images_as
 
     def _dataset_of(self, source: object) -> LMDBDataset:
-        """What is read of `source`, with the transform of this Loader."""
+        """Return the dataset to read for `source`, with the transform of this Loader."""
         dataset = as_lmdb_dataset(source)
         if self.transform is not None:
             dataset = dataset._over(dataset.data, dataset._rows)
@@ -469,7 +469,7 @@ class Loader:
         return self._slots, self._pool
 
     def _chosen_maker(self, requests: Iterator[BatchRequest]) -> Reader:
-        """What makes batches: the reader alone, or with a transform, whose results it learns from the first sample."""
+        """Return what makes batches: the reader, or one that calls a transform and learns its results from a sample."""
         reading = self.dataset._reading
         if reading.rest is None:
             return self._reader

@@ -259,7 +259,7 @@ def make_loader(
 def _begin_worker(begin: Callable[[int], object] | None, worker: int) -> None:
     leave_to_parent(FOR_PARENTS - {signal.SIGTERM})
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # for the thread to receive
-    with suppress(RuntimeError):  # there is a limit on threads, of which _put tells
+    with suppress(RuntimeError):  # the limit on threads is reached; _put says so
         threading.Thread(target=_end_with_consumer, name="presize-watch-consumer", daemon=True).start()
     cv2.setNumThreads(0)  # torch limits its own, not OpenCV's
     send_without_descriptors()
@@ -270,9 +270,9 @@ def _begin_worker(begin: Callable[[int], object] | None, worker: int) -> None:
 
 
 def _end_with_consumer() -> None:
-    """End this worker when the consumer ends, even by SIGKILL, or asks for it by SIGTERM; that of others, which the
-    whole group gets, is for the consumer. Under forkserver torch watches the server instead, which lives as long as its
-    workers do."""
+    """End this worker when the consumer ends, even by SIGKILL, or sends SIGTERM. SIGTERM from anyone else goes to the
+    whole group and is the consumer's to handle. Under forkserver torch watches the server instead, which lives as long
+    as its workers do."""
     consumer = multiprocessing.parent_process()
     told = None
     while consumer is not None and consumer.is_alive() and (told is None or told.si_pid != consumer.pid):
@@ -336,7 +336,7 @@ def _check_shared_memory(dataset: Any, batch_size: int, workers: int, ahead: int
 
 
 def _smaller_batches(dataset: Any) -> str:
-    """What an LMDBDataset lacks of what makes its batches need next to no shared memory."""
+    """Name what to change in an LMDBDataset so that its batches need almost no shared memory."""
     if not isinstance(dataset, LMDBDataset):
         return ""
     images, rest = dataset._reading.images, dataset._reading.rest

@@ -157,7 +157,7 @@ class StandardTransform:
 
 
 class ImageFolderNames:
-    """What scripts ask of an ImageFolder beside its samples and classes."""
+    """The other attributes of ImageFolder that scripts use, besides its samples and classes."""
 
     loader = Absent("presize decodes, by number and not by path; use dataset[i]")
     extensions = Absent("an image may have any name; dataset.samples has the paths")

@@ -108,7 +108,7 @@ class _Epoch:
         self.outer = {other: other.count for other in watch.running}
         watch.running.append(self)
 
-    def next(self, take: Callable[[], Any], pids: Sequence[int]) -> Any:
+    def next(self, take: Callable[[], Any], workers: Sequence[Any]) -> Any:
         seen, before = self.seen, self.seen.mark()
         asked_s = time.perf_counter()
         try:
@@ -127,8 +127,8 @@ class _Epoch:
         with suppress(TypeError, IndexError):
             seen.images += count_images(batch)
         seen.batches, self.count = seen.batches + 1, self.count + 1
-        if pids and now - self.looked_s >= _LOOK_EVERY_S:
-            self._look(pids, now)
+        if workers and now - self.looked_s >= _LOOK_EVERY_S:
+            self._look([worker.pid for worker in workers if worker.pid is not None], now)
         self.last_s = time.perf_counter()
         return batch
 
@@ -209,8 +209,7 @@ class Watch:
             epoch: _Epoch | None = getattr(batches, "_presize_epoch", None)
             if epoch is None or self._is_elsewhere():
                 return original(batches)
-            pids = [worker.pid for worker in getattr(batches, "_workers", ()) if worker.pid is not None]
-            return epoch.next(lambda: original(batches), pids)
+            return epoch.next(lambda: original(batches), getattr(batches, "_workers", ()))
 
         return __next__
 

@@ -41,7 +41,7 @@ class DiagnoseCommand(click.Command):
     """Leaves what follows a script to the script."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        at = next((at for at, arg in enumerate(args) if _is_script(arg)), len(args))
+        at = next((at for at, arg in enumerate(args) if _is_script(arg) and "--compare" not in args), len(args))
         ctx.meta["script"] = args[at + 1 :]
         return super().parse_args(ctx, args[: at + 1])
 
@@ -116,11 +116,15 @@ def diagnose(
 def _compared(before: str, after: str) -> str:
     from presize.measure.watched import compared_text
 
-    try:
-        return compared_text(*(json.loads(Path(path).read_text("utf-8")) for path in (before, after)))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no result of presize diagnose --json"
-        raise click.UsageError(f"--compare: cannot read {before} and {after}: {why}.") from None
+    found = []
+    for path in (before, after):
+        try:
+            found.append(json.loads(Path(path).read_text("utf-8")))
+            compared_text(found[-1], found[-1])
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it was not written by presize diagnose --json"
+            raise click.UsageError(f"--compare: cannot read {path}: {why}.") from None
+    return compared_text(*found)
 
 
 def _watch(script: str, arguments: list[str], as_json: bool, shows_warnings: Any) -> int:
