@@ -1,6 +1,6 @@
 # Each target installs presize into VENV first. PYTHON chooses the interpreter (3.11 or newer).
 #   make demo      build a sample dataset and read it
-#   make test      the tests without those marked slow, in less than five minutes on two cores
+#   make test      the tests without those marked slow, in about four minutes on two cores
 #   make test-all  all tests, those on random input with EFFORT times as many examples
 #   make test-no-extension   the tests of building and reading with libjpeg-turbo in the place of presize's own decoder
 #   make test-trainers   Lightning, Accelerate and Transformers, which it installs, train from Loader and make_loader
@@ -31,7 +31,7 @@ PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c tools/
 .PHONY: demo test test-all test-no-extension test-trainers test-transforms test-engines torture mutants fuzz check docs bench wheels clean
 
 test: $(VENV)/.presize
-	PRESIZE_TEST_EFFORT=$(EFFORT) $(BIN)/pytest -n 2 -m "not slow"
+	PRESIZE_TEST_EFFORT=$(EFFORT) $(BIN)/pytest -n 3 --dist worksteal -m "not slow"
 
 test-all: EFFORT = 10
 test-all: test

@@ -274,6 +274,7 @@ def test_the_page_of_choices_has_the_figures_of_its_pictures() -> None:
     assert [row for row in rows if row not in page] == []
 
 
+@pytest.mark.slow
 def test_commands_and_programs_of_the_first_pages_run_as_written(tmp_path: Path) -> None:
     write_raw(tmp_path)
     commands = [command for command in FIRST_COMMANDS if not command.startswith(ELSEWHERE)]

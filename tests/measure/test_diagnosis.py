@@ -216,6 +216,7 @@ def test_options_that_cannot_be_are_refused_by_name(name: str, value: Any) -> No
         DiagnoseOptions(**{name: value})
 
 
+@pytest.mark.slow
 def test_the_page_plays_what_is_and_what_could_be(watch: Callable[..., Watched], tmp_path: Path) -> None:
     found = tried(diagnosis())
     (tmp_path / "page.html").write_text(diagnosis_page(found, "RAW"), "utf-8")
