@@ -28,6 +28,7 @@ def names(wheel: Path) -> list[str]:
         return archive.namelist()
 
 
+@pytest.mark.slow
 def test_a_wheel_holds_every_module_and_nothing_beside_presize(names: list[str]) -> None:
     ours = {f"presize/{path.relative_to(ROOT / 'presize').as_posix()}" for path in (ROOT / "presize").rglob("*.py")}
     readers = {f"presize/datasets/{path.name}" for path in (ROOT / "datasets").glob("*.py")}
@@ -36,6 +37,7 @@ def test_a_wheel_holds_every_module_and_nothing_beside_presize(names: list[str])
     assert {name.split("/")[0].split("-")[0] for name in names} == {"presize"}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(bool(sysconfig.get_config_var("Py_GIL_DISABLED")), reason="Python is free-threaded")
 def test_one_wheel_serves_all_versions_of_python(wheel: Path, names: list[str]) -> None:
     assert "-cp311-abi3-linux_" in wheel.name
@@ -68,6 +70,7 @@ def test_free_threaded_python_gets_a_wheel_of_its_own(tmp_path: Path) -> None:
     assert "abi3" not in built.name and f"-cp{sys.version_info.major}{sys.version_info.minor}" in built.name
 
 
+@pytest.mark.slow
 def test_the_decoder_of_a_wheel_runs_without_a_compiler(wheel: Path, tmp_path: Path) -> None:
     """In an environment that has presize from the wheel, and from this one whatever presize depends on."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path], check=True)
