@@ -170,8 +170,8 @@ def check_columns(table: pa.Table, companions: Sequence[Companion]) -> None:
 
 
 def _without_companions(source: Source, companions: Sequence[Companion], listed: bool) -> Source:
-    """`source` without the files that are companions by a pattern, and unless a table has `listed` it without the classes
-    of these alone. What a table lists may be both, such as a frame and the next one."""
+    """`source` without the files that are companions by a pattern, and without the classes that hold nothing else,
+    unless it is `listed` by a table. What that lists may be both, such as a frame and the next one."""
     table = source.table
     by_pattern = [companion_paths(companion, table) for companion in companions if companion.column is None]
     paths = pa.chunked_array([chunk for column in by_pattern for chunk in column.chunks], pa.large_string())

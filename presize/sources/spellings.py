@@ -122,7 +122,7 @@ class Spellings:
         return f"; there {'is' if len(found) == 1 else 'are'} {shown}{end}"
 
     def _guesses(self, path: str) -> Iterator[str]:
-        """Yield what a path may have been meant to be: in other folders, with its escapes decoded, or of another suffix."""
+        """Yield what a path may have been meant to be: in other folders, with escapes decoded, or of another suffix."""
         parts = path.split("/")
         yield from ("/".join(parts[first:]) for first in range(len(parts)))
         yield plain(unquote(path))
