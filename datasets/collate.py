@@ -70,7 +70,7 @@ def collate_targets(targets: Sequence[Any], as_list: AsList) -> Any:
 
 
 def _stack(images: Sequence[Any]) -> Any:
-    """A batch of images, or of views a tuple of batches. Arrays of several shapes beside images stay a list."""
+    """A batch of images, or of views a tuple of batches. Arrays of several shapes or types stay a list."""
     if not isinstance(images[0], Views):
         return _collated(list(images))
     first, *others = zip(*images, strict=True)
@@ -91,5 +91,5 @@ def _collated(samples: Any) -> Any:
 
 
 def _stack_arrays(arrays: Sequence[Any]) -> Any:
-    shapes = {getattr(array, "shape", None) for array in arrays}
-    return _collated(list(arrays)) if len(shapes) == 1 else list(arrays)
+    kinds = {(getattr(array, "shape", None), getattr(array, "dtype", None)) for array in arrays}
+    return _collated(list(arrays)) if len(kinds) == 1 else list(arrays)

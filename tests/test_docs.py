@@ -317,10 +317,10 @@ def test_published_lists_are_built_by_the_lines_of_the_page(tmp_path: Path) -> N
     birds = ("001.Black_footed_Albatross", "002.Laysan_Albatross")
     assert {name: data.manifest.classes for name, data in found.items()} == {
         "PLACES": None, "FOOD": ("apple_pie", "waffles"), "CUB": birds, "CUB_SPLIT": birds, "PETS": None,
-        "CELEBA": None, "DOGS": ("boston_bull", "dingo"), "PLANES": None, "VOC": None,
+        "CELEBA": None, "DOGS": ("boston_bull", "dingo"), "PLANES": None, "VOC": None, "TINY": ("n02", "n03"),
     }  # fmt: skip
     labels = {name: data.column("label").to_pylist() for name, data in found.items() if "label" in columns[name]}
-    assert labels == {name: [0, 1] for name in ("PLACES", "FOOD", "CUB", "CUB_SPLIT", "DOGS")} | {
+    assert labels == {name: [0, 1] for name in ("PLACES", "FOOD", "CUB", "CUB_SPLIT", "DOGS", "TINY")} | {
         "PETS": [1, 5], "PLANES": [1, -1],
     }  # fmt: skip
     assert found["CUB_SPLIT"].column("split").to_pylist() == ["test", "train"]

@@ -56,8 +56,8 @@ class ArrayRows:
         alike = (are_cropped == is_cropped).all() and (nbytes * sizes[0] == nbytes[0] * sizes).all()
         if not alike or not (is_cropped or ((heights == heights[0]).all() and (widths == widths[0]).all())):
             raise OptionError(
-                f"companions: the arrays of one in {data.root} differ in shape or type and cannot be stacked; read "
-                "without a crop, or name the companions to read: companions=(...)"
+                f"companions: the arrays of {data.companion_name!r} in {data.root} differ in shape or type and cannot "
+                "be stacked; read without a crop, or name the companions to read: companions=(...)"
             )
         return cls(header.dtype.newbyteorder("="), header.shape[2 if is_cropped else 0 :], is_cropped)
 

@@ -30,6 +30,7 @@ from presize.store import shard
 from presize.store.data_files import REPORT, CompanionFiles, DataFile, companion_shard, generation_name
 from presize.store.index import INDEX_COLUMNS, index_columns, write_index
 from presize.store.manifest import Manifest
+from presize.store.rejects import NOT_AN_IMAGE
 from presize.store.rejects_file import REPEATED_TEXT, Rejects, to_jsonl
 from presize.store.shard_reader import ShardReader
 from presize.system.files import write_atomically
@@ -81,10 +82,11 @@ def publish(
     merged = _merge(finished, plan.source)
     if not len(merged.samples):
         output.discard()
-        unread = len(plan.source.rejects)
-        first = ""
-        if len(merged.rejects) > unread:
-            first = f"; the first: {merged.rejects[unread].path}: {merged.rejects[unread].reason}"
+        tried = [merged.rejects[i] for i in range(len(plan.source.rejects), len(merged.rejects))]
+        first = "".join(
+            f"; the first: {each.path}: {each.reason}"
+            for each in sorted(tried, key=lambda each: each.error == NOT_AN_IMAGE)[:1]
+        )
         raise BuildError(
             f"of {plural(len(plan.source.table), 'file')} in {plan.source.name} none could be stored{first}"
         )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -15,11 +17,12 @@ import pyarrow.compute as pc
 
 from presize.builder.output_dir import BuildJournal, OutputDir
 from presize.builder.plan import Plan, differences, source_identity
-from presize.errors import BuildError, PresizeWarning, warn
+from presize.errors import BuildError, DatasetError, PresizeWarning, warn
 from presize.formatting import plural, printable
 from presize.options import RunOptions
 from presize.sources.dataset import DatasetSource
 from presize.sources.folder import UNSEEN
+from presize.sources.source_files import Url
 from presize.sources.source_reader import SourceReader
 from presize.store.index import read_index
 from presize.store.manifest import Manifest
@@ -35,6 +38,10 @@ Flag = Literal["", "--update", "--overwrite"]
 
 Decision = Literal["resume", "nothing to do", "update", "start afresh", "refuse"]
 
+
+_MOST_REMOVED = 0.9
+"""The share of its images that an update may remove. More have rather gone by mistake: a disk that is not mounted, or
+another SRC; and to build the rest anew takes no long time."""
 
 _LEAVE_OUT = "leave them out to keep the dataset's own, or --overwrite replaces it"
 
@@ -165,14 +172,15 @@ def check_may_update(
     existing: Sequence[Manifest | None], plan: Plan, out: object, root: Path | None = None, fix: str = _LEAVE_OUT
 ) -> None:
     """Raise BuildError unless the datasets were built as `plan` would be, but for their samples; `fix` says what to do
-    about other options. Where `root` has the index of the first, no image may go whose file could not be listed."""
+    about other options. Where `root` has the index of the first, no image may go whose file could not be listed, nor
+    nearly all."""
     if derived := next((manifest.derived for manifest in existing if manifest and manifest.derived), None):
         raise BuildError(
             f"OUT {out} was derived from other datasets ({', '.join(derived)}), which an update from SRC would undo; "
             "update those and derive it again, or --overwrite replaces it"
         )
     if existing[0] is not None and root is not None:
-        _check_unseen(existing[0], plan, out, root)
+        _check_removed(existing[0], plan, out, root)
     found = [unlike for manifest in existing if manifest for unlike in _unlike(manifest, plan)]
     if not all(existing):
         found.append("not all sizes are there")
@@ -181,15 +189,17 @@ def check_may_update(
         raise BuildError(f"OUT {out} holds a dataset that differs ({differing}), which --update cannot change; {fix}")
 
 
-def _check_unseen(existing: Manifest, plan: Plan, out: object, root: Path) -> None:
-    """Raise BuildError if images are stored whose files could not be listed: it would remove them."""
-    unseen = _unseen(plan.source.rejects)
-    if not len(unseen):
+def _check_removed(existing: Manifest, plan: Plan, out: object, root: Path) -> None:
+    """Raise BuildError if an update would remove images whose files could not be listed, or nearly all images. Warn of
+    folders that are empty now, as that of a disk is which is not mounted."""
+    try:
+        paths = read_index(root, existing).column("path")
+    except DatasetError:  # find_reuse tells of it
         return
-    paths = read_index(root, existing).column("path")
     gone = paths.filter(pc.invert(pc.is_in(paths, value_set=plan.source.table.column("path"))))
+    unseen = _unseen(plan.source.rejects)
     why = _at_or_below(gone, unseen)
-    if plan.source.containers:  # whose samples may have been in any of them
+    if plan.source.containers and len(unseen):  # whose samples may have been in any of them
         why = np.maximum(why, 0)
     lost = np.flatnonzero(why >= 0)
     if len(lost):
@@ -199,6 +209,33 @@ def _check_unseen(existing: Manifest, plan: Plan, out: object, root: Path) -> No
             f"cannot be read now; the first: {printable(first)}: {reason}; run again when they can "
             "be, or move them out of the source"
         )
+    if len(gone) > _MOST_REMOVED * len(paths):
+        raise BuildError(
+            f"OUT {out} holds {plural(len(paths), 'image')}, and --update would remove {len(gone):,} of them, whose "
+            f"files are not in {plan.source.name} any more, such as {printable(gone[0].as_py())}; mount what is "
+            "missing, or name the SRC that has them; if they are meant to go, --overwrite builds OUT anew"
+        )
+    if emptied := _emptied_folders(plan.source.root, gone):
+        others = f" and {len(emptied) - 1:,} more" if emptied[1:] else ""
+        warn(
+            f"--update removes the images of folders that are empty now, {printable(emptied[0])}{others} in "
+            f"{plan.source.root}; if a disk is not mounted there, mount it and run again"
+        )
+
+
+def _emptied_folders(root: Path | Url, gone: pa.Array) -> list[str]:
+    """Return the folders of a source, sorted, that held files which are gone and hold none now, hidden ones apart."""
+    if isinstance(root, Url):
+        return []
+    held = {root / folder for folder in pc.unique(pc.replace_substring_regex(gone, "/?[^/]*$", "")).to_pylist()}
+    above = {next(each for each in (folder, *folder.parents) if each.is_dir() or each == root) for folder in held}
+    return sorted(str(folder.relative_to(root)) for folder in above - {root} if _is_empty(folder))
+
+
+def _is_empty(folder: Path) -> bool:
+    with suppress(OSError):
+        return all(name.startswith(".") for name in os.listdir(folder))
+    return False
 
 
 def _at_or_below(paths: pa.Array | pa.ChunkedArray, rejects: Rejects) -> npt.NDArray[np.int64]:

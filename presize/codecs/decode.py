@@ -86,6 +86,8 @@ def _why_no_image(data: bytes) -> str:
         return "the file is empty"
     if data.startswith((NPY, EXR)):
         return "an array of numbers, not an image; --pair-format npy stores it beside one"
+    if data.startswith(b"PK\3\4"):
+        return "a zip, as .npz and .pt are; save an array by numpy.save"
     start = data[:1024].lstrip(b"\xef\xbb\xbf \t\r\n").lower()
     if start.startswith((b"<!doctype html", b"<html", b"<head", b"<body")):
         return "an HTML page, not an image"

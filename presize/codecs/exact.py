@@ -69,7 +69,8 @@ def decode_numbers(data: bytes, max_pixels: int) -> Exact:
     if deep and mode == "RGB":
         raise ImageError("16 bits in three channels; nearest keeps RGB of 8 bits, grey of 16, and indices of palettes")
     if mode not in ("1", "L", "P", "RGB", "I") and not mode.startswith("I;16"):
-        raise ImageError(f"pixels of mode {image.mode}; nearest keeps grey, palettes and RGB, or choose another filter")
+        fix = "--pair-format npy keeps these" if mode == "F" else "or choose another filter"
+        raise ImageError(f"pixels of mode {image.mode}; nearest keeps grey, palettes and RGB, {fix}")
     values = np.asarray(image)
     if mode == "I" or mode.startswith("I;16"):
         if values.size and not (values.min() >= 0 and values.max() <= 0xFFFF):

@@ -59,12 +59,12 @@ _HEIC_BRANDS: Final = frozenset((b"heic", b"heix", b"hevc", b"hevx", b"heim", b"
 
 
 def _is_ico(data: bytes) -> bool:
-    """Whether the directory of an ICO begins `data`, and its first image lies within."""
+    """Whether the directory of an ICO begins `data`, and its first image lies within. .NET writes 255 for reserved."""
     if data[:4] != b"\0\0\1\0" or len(data) < 22:
         return False
     count, reserved = int.from_bytes(data[4:6], "little"), data[9]
     nbytes, begin = struct.unpack_from("<II", data, 14)
-    return 0 < count < 256 and reserved == 0 and 6 + 16 * count <= begin < begin + nbytes <= len(data)
+    return 0 < count < 256 and reserved in (0, 255) and 6 + 16 * count <= begin < begin + nbytes <= len(data)
 
 
 def _is_sgi(data: bytes) -> bool:

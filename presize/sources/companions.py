@@ -41,7 +41,7 @@ def add_companions(
     if not companions or source.containers:  # which were listed with theirs
         return source
     check_columns(source.table, companions)
-    source = _without_companions(source, companions)
+    source = _without_companions(source, companions, listed)
     table = source.table
     reasons: dict[int, tuple[str, str, str]] = {}
     """For samples without one of their companions: the error, its reason, and the path of the companion."""
@@ -60,7 +60,7 @@ def add_companions(
 
         paths = companion_paths(companion, table)
         if companion.column is None:
-            facts = look_up(paths, refuse)
+            facts = look_up(paths, refuse, any_form=True)
         else:
             paths, facts = look_up_spelled(paths, look_up, spellings, refuse)
             table = with_column(table, companion.column, paths)
@@ -73,9 +73,8 @@ def add_companions(
     rejects = [_reject(source, path, *reasons[row][:2]) for row, path in zip(rows.tolist(), paths, strict=True)]
     if len(rejects) == len(table):
         _, reason, missing = reasons[0]
-        raise SourceError(
-            f"no sample of {source.root} can be used; {paths[0]}: the {reason}{f': {missing!r}' if missing else ''}"
-        )
+        named = f": {missing!r}{spellings.hint(missing)}" if missing else ""
+        raise SourceError(f"no sample of {source.root} can be used; {paths[0]}: the {reason}{named}")
     stays = np.ones(len(table), np.bool_)
     stays[rows] = False
     left_out = Rejects.joined([source.rejects, Rejects.of(rejects)])
@@ -96,7 +95,7 @@ def images_folder(paths: pa.ChunkedArray, companions: Sequence[Companion]) -> st
         return ""
     is_image = pc.match_substring_regex(paths, IMAGE_NAMES)
     for named in patterns:
-        is_image = pc.and_(is_image, pc.and_not(named.is_valid(), pc.is_in(paths, value_set=pc.unique(named))))
+        is_image = pc.and_(is_image, pc.and_not(named.is_valid(), _are_among(paths, named)))
     images = folder_at(paths.filter(is_image), 0)
     beside = [folder_at(named.filter(is_image), 0) for named in patterns]
     folders = images.unique().to_pylist()
@@ -165,28 +164,24 @@ def check_columns(table: pa.Table, companions: Sequence[Companion]) -> None:
     for companion in companions:
         if not pa.types.is_large_string(companion_paths(companion, table).type):
             raise SourceError(f"--pair {companion.name}: column {companion.column!r} does not hold paths")
-        taken = [
-            name
-            for name in table.column_names
-            if name in {f"{companion.name}_{column}" for column in COMPANION_COLUMNS}
-        ]
-        if taken:
+        own = {f"{companion.name}_{column}" for column in COMPANION_COLUMNS}
+        if taken := [name for name in table.column_names if name in own]:
             raise SourceError(f"--pair {companion.name}: the index has a column {taken[0]!r} of its own; rename yours")
 
 
-def _without_companions(source: Source, companions: Sequence[Companion]) -> Source:
-    """`source` without the files that are companions by a pattern. What a table lists may be both, such as a frame and
-    the next one."""
+def _without_companions(source: Source, companions: Sequence[Companion], listed: bool) -> Source:
+    """`source` without the files that are companions by a pattern, and without the classes that hold nothing else,
+    unless it is `listed` by a table. What that lists may be both, such as a frame and the next one."""
     table = source.table
     by_pattern = [companion_paths(companion, table) for companion in companions if companion.column is None]
     paths = pa.chunked_array([chunk for column in by_pattern for chunk in column.chunks], pa.large_string())
-    is_companion = pc.is_in(table.column("path"), value_set=pc.unique(paths))
+    is_companion = _are_among(table.column("path"), paths)
     if not pc.any(is_companion).as_py():
         return source
     rest = table.filter(pc.invert(is_companion))
     if len(rest) == 0:
         raise SourceError(f"every file of {source.root} is a companion; --pair names the images themselves")
-    if not source.by_folder or source.classes is None:
+    if listed or source.classes is None:
         return replace(source, table=rest)
     before, after = (pc.unique(part.column("label")).to_pylist() for part in (table, rest))
     gone = set(before) - set(after)
@@ -197,6 +192,13 @@ def _without_companions(source: Source, companions: Sequence[Companion]) -> Sour
         table=with_column(rest, "label", renumbered),
         classes=tuple(name for label, name in enumerate(source.classes) if label not in gone),
     )
+
+
+def _are_among(paths: pa.ChunkedArray, named: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Which of `paths` are `named`, in whatever Unicode normalization."""
+    if not pc.all(pc.string_is_ascii(paths)).as_py():
+        paths, named = (pc.utf8_normalize(each, "NFC") for each in (paths, named))
+    return pc.is_in(paths, value_set=pc.unique(named))
 
 
 def _reject(source: Source, path: str, error: str, reason: str) -> Reject:

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from presize.errors import SourceError
 from presize.sources.columns import python_values
 from presize.sources.contents import LINK_OUT, as_utf8, is_inside, is_utf8
+from presize.sources.source_files import in_any_form
 from presize.sources.tree import FileTree
 from presize.store.filenames import MAX_FOLDERS, unsafe_paths
 from presize.store.rejects import UNREADABLE
@@ -178,8 +179,11 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
     return os.path.isdir(entry.path) if entry.is_symlink() else entry.is_dir()
 
 
-def look_up_files(root: str, follow_links: bool, paths: pa.ChunkedArray, refuse: Refuse) -> npt.NDArray[np.int64]:
-    """A LookUp of files below `root`; with `follow_links` also of those that links lead to outside of it."""
+def look_up_files(
+    root: str, follow_links: bool, paths: pa.ChunkedArray, refuse: Refuse, any_form: bool = False
+) -> npt.NDArray[np.int64]:
+    """A LookUp of files below `root`; with `follow_links` also of those that links lead to outside of it, and in
+    `any_form` of those in another Unicode normalization."""
 
     @functools.cache
     def leads_out(folder: str) -> bool:
@@ -187,15 +191,10 @@ def look_up_files(root: str, follow_links: bool, paths: pa.ChunkedArray, refuse:
 
     def look_at(path: str) -> tuple[int, int]:
         full = f"{root}/{path}"
-        try:
-            status = os.lstat(full)
-            is_link = stat.S_ISLNK(status.st_mode)
-            if is_link:
-                status = os.stat(full)
-        except FileNotFoundError:
-            raise RefusedFile("does not exist") from None
-        except OSError as error:
-            raise _unseen(error) from None
+        status = os.lstat(full)
+        is_link = stat.S_ISLNK(status.st_mode)
+        if is_link:
+            status = os.stat(full)
         if leads_out(path if is_link else os.path.dirname(path)):
             raise RefusedFile(f"is {LINK_OUT}")
         if not stat.S_ISREG(status.st_mode):
@@ -208,9 +207,13 @@ def look_up_files(root: str, follow_links: bool, paths: pa.ChunkedArray, refuse:
         try:
             if unsafe[row]:
                 raise no_path(path)
-            facts[row] = look_at(path)
+            facts[row] = in_any_form(path, look_at) if any_form else look_at(path)
         except RefusedFile as reason:
             refuse(row, path or "", reason)
+        except FileNotFoundError:
+            refuse(row, path, RefusedFile("does not exist"))
+        except OSError as error:
+            refuse(row, path, _unseen(error))
     return facts
 
 

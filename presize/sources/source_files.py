@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
+from unicodedata import normalize
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +19,8 @@ from presize.remote.bucket import SCHEMES
 from presize.store.rejects import claims_to_be_an_image
 from presize.system.file_version import FileVersion
 from presize.system.files import is_url, open_at_once
+
+T = TypeVar("T")
 
 
 class Url(str):
@@ -97,6 +101,18 @@ def source_files(paths: list[str], nbytes: list[int], places: Places | None) -> 
         return list(map(SourceFile, paths, nbytes))
     containers = (places.containers[number] for number in places.container.tolist())
     return list(map(SourceFile, paths, nbytes, containers, places.offset.tolist()))
+
+
+def in_any_form(path: str, use: Callable[[str], T]) -> T:
+    """Return what a call makes of a path; where there is no such file, of the path in another Unicode normalization:
+    that of a companion follows its image, and the two may come from different systems. Raises what the call raises."""
+    try:
+        return use(path)
+    except FileNotFoundError:
+        for form in () if path.isascii() else ("NFC", "NFD"):
+            with suppress(FileNotFoundError):
+                return use(normalize(form, path))
+        raise
 
 
 _RUN_AGAIN = "run again, with --overwrite if it then refuses because the samples differ"

@@ -30,6 +30,7 @@ from presize.sources.source_files import (
     Url,
     check_containers,
     group_and_row,
+    in_any_form,
     open_container,
     unreadable,
 )
@@ -172,8 +173,8 @@ class SourceReader:
     def can_read(self, file: SourceFile) -> bool:
         """Whether the disk can read a file now. The page cache is not asked: it may outlive the disk."""
         path = file.path if file.container is None else file.container.path
-        with suppress(OSError):  # as below a URL
-            descriptor = open_at_once(self._folder + path, os.O_RDONLY | os.O_CLOEXEC)
+        with suppress(OSError, UnreadableError):  # as below a URL
+            descriptor = self._open(path)
             try:
                 drop_pages(descriptor)
             finally:
@@ -196,7 +197,7 @@ class SourceReader:
         try:
             if file.container is not None or isinstance(self.root, Url):
                 return zlib_ng.crc32(self.read(file))
-            with open(self._folder + file.path, "rb", buffering=0) as blocks:
+            with open(self._open(file.path), "rb", buffering=0) as blocks:
                 while block := blocks.read(_BLOCK_BYTES):
                     crc32 = zlib_ng.crc32(block, crc32)
         except ImageError:
@@ -218,12 +219,20 @@ class SourceReader:
             except RemoteError as error:
                 raise BuildError(f"{error}; run again to resume") from None
         if container is None:
-            file = _open(self._folder + path)
+            file = self._open(path)
             try:
                 return _read(file, nbytes, 0, nbytes + 1)  # one byte more tells a file that has grown
             finally:
                 os.close(file)
         return self._value(container, nbytes, offset)
+
+    def _open(self, path: str) -> int:
+        """A descriptor: a file object would cost as much as reading a photograph does."""
+        file = in_any_form(path, lambda path: open_at_once(self._folder + path, os.O_RDONLY | os.O_CLOEXEC))
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            os.close(file)
+            raise UnreadableError("it changed during the build: it is no regular file any more")
+        return file
 
     def _value(self, container: Container, nbytes: int, offset: int) -> bytes:
         here = self._here
@@ -286,15 +295,6 @@ class _OpenFile:
 
     def __del__(self) -> None:
         os.close(self.descriptor)
-
-
-def _open(path: str) -> int:
-    """A descriptor: a file object would cost as much as reading a photograph does."""
-    file = open_at_once(path, os.O_RDONLY | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(file).st_mode):
-        os.close(file)
-        raise UnreadableError("it changed during the build: it is no regular file any more")
-    return file
 
 
 def _read_object(bucket: Bucket, path: str, nbytes: int) -> bytes:

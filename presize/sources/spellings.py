@@ -106,7 +106,7 @@ class Spellings:
     def hint(self, text: str) -> str:
         """Return what an error adds about a path without a file, such as "; there is 'cats/1.jpg'"."""
         path = plain(text)
-        if self._names_in is None or len(path) > PATH_MAX_BYTES or len(found := self.find(text)) == 1:
+        if self._names_in is None or len(path) > PATH_MAX_BYTES or (found := self.find(text)) == [text]:
             return ""
         if not found:
             caseless = Spellings(self._names_in, _caseless)
@@ -122,10 +122,12 @@ class Spellings:
         return f"; there {'is' if len(found) == 1 else 'are'} {shown}{end}"
 
     def _guesses(self, path: str) -> Iterator[str]:
-        """Yield what a path may have been meant to be: in other folders, or with its escapes decoded."""
+        """Yield what a path may have been meant to be: in other folders, with escapes decoded, or of another suffix."""
         parts = path.split("/")
         yield from ("/".join(parts[first:]) for first in range(len(parts)))
         yield plain(unquote(path))
+        *above, name = parts
+        yield "/".join((*above, _stem(name)))
         folders = (name for names in self._in("").folders.values() for name in names)
         yield from (f"{folder}/{path}" for folder in islice(folders, _FOLDERS_TRIED))
 

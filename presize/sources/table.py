@@ -37,7 +37,7 @@ from presize.sources.splits import with_folder_labels
 from presize.sources.text_columns import label_texts, lost_spelling, read_texts, unquoted, whole_numbers
 from presize.store.filenames import unsafe_paths
 from presize.store.index import INDEX_COLUMNS
-from presize.store.rejects import IMAGE_NAMES, IMAGE_SUFFIXES
+from presize.store.rejects import IMAGE_NAMES, IMAGE_SUFFIXES, claims_to_be_an_image
 from presize.system.files import open_at_once
 
 PATH_NAMES = ("path", "filename", "file_name")
@@ -57,7 +57,8 @@ _LABEL = rf"(?is)^(?P<path>[^\"]*{_SUFFIX}|.*{_SUFFIX})[ ,;]\s*(?P<label>.+)$"
 _WORD_LABEL = r"(?s)^(?P<path>[^\s,;]+)[ ,;]\s*(?P<label>.+)$"
 """Of a path without such a suffix, where it is a file."""
 _NUMBER = r"^[0-9]+\s+"
-_NUMBERS = r"^[-+]?[0-9.]+(?:[ ,;\t]+[-+]?[0-9.]+)+$"
+_SEVERAL = r"^[-+]?[0-9.]+(?:[ ,;\t]+[-+]?[0-9.]+)+$|\t"
+"""Numbers behind one another, or what tabs separate, are columns."""
 _NO_COMMENT = rf"(?i)^(?:[^#]|#\S*{_SUFFIX})"
 """A line that begins with # is a comment, unless that is the name of an image."""
 _QUOTED_PATH = rf"(?is)^\"([^\"]*{_SUFFIX})\"([ ,;\t]|$)"
@@ -176,7 +177,7 @@ def read_table(
     table = pa.table({name: plain_column(name, table.column(name)) for name in table.column_names})
     table = with_types(table, types)
     columns = dict(zip(table.column_names, table.columns, strict=True))
-    _check_named(columns["path"])
+    _check_named(columns["path"], column)
     columns["path"] = _relative(columns["path"], root)
     if files is not None:
         columns["path"] = files.find(columns["path"], column)
@@ -241,23 +242,54 @@ def _read_csv(file: BinaryIO, types: Types, separators: str = ",;\t|") -> pa.Tab
 
 def _texts(file: BinaryIO, separator: str) -> pa.Table:
     """All columns as text, without the blanks behind separators in columns whose name has one."""
-    how: dict[str, Any] = {"parse_options": pa.csv.ParseOptions(delimiter=separator, newlines_in_values=True)}
+    wrong: list[pa.csv.InvalidRow] = []
+
+    def refuse(row: pa.csv.InvalidRow) -> str:
+        wrong.append(row)
+        return "error"
+
+    options = pa.csv.ParseOptions(delimiter=separator, newlines_in_values=True, invalid_row_handler=refuse)
+    how: dict[str, Any] = {"parse_options": options}
     content, header, after = file, file.readline(_HEADER_BYTES), separator.encode()
     if after + b" " in header:  # Arrow sees quotes directly behind a separator alone
         quoted = rb'(?<=%s) +(?="(?:[^"]|"(?:%s|\s|\Z)))' % (re.escape(after), re.escape(after))
         content = io.BytesIO(header + re.sub(quoted, b"", file.read()))
-    content.seek(0)
-    names = pa.csv.open_csv(content, **how).schema.names
-    content.seek(0)
-    options = pa.csv.ConvertOptions(column_types=dict.fromkeys(names, pa.binary()))
+    try:
+        content.seek(0)
+        names = pa.csv.open_csv(content, **how).schema.names
+        content.seek(0)
+        binary = pa.csv.ConvertOptions(column_types=dict.fromkeys(names, pa.binary()))
+        table = pa.csv.read_csv(content, convert_options=binary, **how)
+    except pa.ArrowInvalid:
+        if not wrong:
+            raise
+        content.seek(0)
+        with suppress(pa.ArrowInvalid):  # without threads, which do not number rows
+            lenient = pa.csv.ConvertOptions(check_utf8=False)
+            pa.csv.read_csv(content, pa.csv.ReadOptions(use_threads=False), convert_options=lenient, **how)
+        raise _wrong_row(wrong[-1], separator) from None
     columns = []
-    for name, column in zip(names, pa.csv.read_csv(content, convert_options=options, **how).columns, strict=True):
+    for name, column in zip(names, table.columns, strict=True):
         try:
             texts = column.cast(pa.string())
         except pa.ArrowInvalid:
             raise SourceError(f"column {name!r} is not UTF-8 text; save the table as UTF-8") from None
         columns.append(pc.utf8_ltrim_whitespace(texts) if name.startswith(" ") else texts)
     return pa.table(columns, [name.strip(' "') if name.startswith(" ") else name.strip() for name in names])
+
+
+def _wrong_row(row: pa.csv.InvalidRow, separator: str) -> SourceError:
+    """The error for a row that has more or fewer values than the header has names. The header is row 0 in messages."""
+    if row.actual_columns < row.expected_columns:
+        fix = f"an empty value needs its {separator!r}, too, and a text with a line break quotes"
+    elif row.text.endswith(separator):
+        fix = f"end the header with {separator!r}, too"
+    else:
+        fix = f'put quotes around a text that holds {separator!r}: "a{separator}b"'
+    return SourceError(
+        f"row {row.number - 1:,} has {plural(row.actual_columns, 'value')}, and the header "
+        f"{plural(row.expected_columns, 'column')}: {one_line(repr(row.text))}; {fix}"
+    )
 
 
 def _with_names(table: pa.Table) -> pa.Table:
@@ -373,15 +405,15 @@ def _listed(lines: pa.Array, types: Types, labelled: str = _LABEL) -> pa.Table:
 
 
 def _check_one_label(table: pa.Table, types: Types) -> None:
-    """Raise SourceError where all labels of a list are rows of numbers: columns of a table without a header."""
+    """Raise SourceError where all labels of a list are several values: columns of a table without a header."""
     if types is None or "label" in types or "label" not in table.column_names:
         return
     labels = table.column("label")
     if pa.types.is_string(labels.type) or pa.types.is_large_string(labels.type):
-        if pc.all(pc.match_substring_regex(labels, _NUMBERS)).as_py():
+        if pc.all(pc.match_substring_regex(labels, _SEVERAL)).as_py():
             first = " ".join(str(table.column(name)[0]) for name in ("path", "label"))
             raise SourceError(
-                f"each line has several numbers behind its path, such as {one_line(repr(first))}; expected one label; "
+                f"each line has several values behind its path, such as {one_line(repr(first))}; expected one label; "
                 "save columns as CSV, with a header such as path,label,x, or keep them as one text: --column-type "
                 "label:text"
             )
@@ -400,13 +432,18 @@ def _read_json(file: BinaryIO, _: Types) -> pa.Table:
     return joined(tables)
 
 
+_ONE_A_LINE = "expected one object per line, as jq -c '.[]' writes those of an array"
+
+
 def _json_row(number: int, line: str) -> dict[str, Any]:
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise SourceError(f"line {number} is not JSON: {getattr(error, 'msg', error)}") from None
+        is_begin = number == 1 and line.lstrip().startswith(("[", "{"))
+        fix = f"; {_ONE_A_LINE}" if is_begin else ""
+        raise SourceError(f"line {number} is not JSON: {getattr(error, 'msg', error)}{fix}") from None
     if not isinstance(row, dict):
-        raise SourceError(f"line {number} is not a JSON object; expected one per line")
+        raise SourceError(f"line {number} is not a JSON object; {_ONE_A_LINE}")
     return row
 
 
@@ -446,6 +483,11 @@ def _with_path(table: pa.Table) -> pa.Table:
                 "it is COCO's annotations, one object for all images; expected one for each image, in a line of its "
                 "own: docs/imports.md has the lines that make such a table"
             )
+        if any(map(claims_to_be_an_image, names)):
+            raise SourceError(
+                f"its first line is no header: {one_line(', '.join(names))!r}; expected the names of the columns, such "
+                "as path,label"
+            )
         some = ", ".join(map(repr, names[:8])) + (", ..." if len(names) > 8 else "")
         raise SourceError(
             f"it has no path column (called {', '.join(PATH_NAMES[:-1])} or {PATH_NAMES[-1]}); it has "
@@ -464,9 +506,10 @@ def _check_columns(names: Sequence[str]) -> None:
             raise SourceError(f"the index has a column {name!r} of its own; rename yours")
 
 
-def _check_named(paths: pa.ChunkedArray) -> None:
+def _check_named(paths: pa.ChunkedArray, column: str | None) -> None:
     if not pa.types.is_large_string(paths.type):
-        raise SourceError(f"the path column holds {one_line(paths.type)}, expected strings")
+        what = "the path column" if column == "path" else f"column {column!r}, taken for the paths,"
+        raise SourceError(f"{what} holds {one_line(paths.type)}, expected strings")
     unnamed = pc.fill_null(pc.equal(pc.utf8_trim_whitespace(paths), ""), True)
     if pc.any(unnamed).as_py():
         raise SourceError(

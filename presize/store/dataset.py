@@ -71,7 +71,8 @@ class Dataset:
         self.origin = origin
         self.read_with = self.companions
         """The companions that are read with the images, and fetched ahead with them; all of them at first."""
-        self._companion: str | None = None
+        self.companion_name: str | None = None
+        """The companion whose records these are; None for the images."""
         self._set_up()
 
     def _set_up(self) -> None:
@@ -107,7 +108,7 @@ class Dataset:
         data = Dataset.__new__(Dataset)
         vars(data).update(vars(self))
         data.manifest, data.index = self.manifest.companion(name), companion_index(self.index, name)
-        data._companion = name
+        data.companion_name = name
         data._set_up()
         return data
 
@@ -120,7 +121,7 @@ class Dataset:
 
     def __reduce__(self) -> tuple[Any, tuple[tuple[Any, ...], str, str | None, tuple[str, ...]]]:
         arguments = self.root, self._readahead, self.max_pixels, self.check, self.origin
-        return _reopen, (arguments, self.manifest.index.sha256, self._companion, self.read_with)
+        return _reopen, (arguments, self.manifest.index.sha256, self.companion_name, self.read_with)
 
     def __getattr__(self, name: str) -> Any:
         """Only called for what is missing: all of it, where a pickle could not be opened."""
@@ -298,7 +299,7 @@ class Dataset:
         return decode_value(value, manifest.format, manifest.color, self.shape(sample), self.max_pixels, manifest.depth)
 
     def damage(self, sample: int, what: object) -> DatasetError:
-        whose = "" if self._companion is None else f"the {self._companion} of "
+        whose = "" if self.companion_name is None else f"the {self.companion_name} of "
         return DatasetError(
             f"{whose}sample {sample} ({self.path(sample)}) of {self.root} is damaged: "
             f"{str(what) or 'not enough memory'}; "

@@ -44,8 +44,9 @@ class ImageFiles:
     names: pa.ChunkedArray
 
     @classmethod
-    def of(cls, dataset: Dataset) -> ImageFiles:
-        return cls(dataset, file_names(dataset.column("path"), dataset.manifest.format))
+    def of(cls, dataset: Dataset, paths: pa.ChunkedArray) -> ImageFiles:
+        """Name the files after `paths`: those of the sources, or of the images whose companions they are."""
+        return cls(dataset, file_names(paths, dataset.manifest.format))
 
     @property
     def are_arrays(self) -> bool:
@@ -89,8 +90,9 @@ class Exported:
         problem = path_problem(dataset.column("path"))
         if problem is not None:
             raise DatasetError(f"the index of {dataset.root} has {problem}; nothing was written")
-        companions = {name: ImageFiles.of(dataset.companion(name)) for name in dataset.companions}
-        return cls(dataset, ImageFiles.of(dataset), companions, columns)
+        images = ImageFiles.of(dataset, dataset.column("path"))
+        companions = {name: ImageFiles.of(dataset.companion(name), images.names) for name in dataset.companions}
+        return cls(dataset, images, companions, columns)
 
     def all_files(self, taken: Collection[str] = ()) -> dict[str, ImageFiles]:
         """The images, called ``image``, then the companions by name; with ``_`` behind a name that is taken."""

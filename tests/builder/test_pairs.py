@@ -328,6 +328,20 @@ def test_a_column_of_the_table_names_masks(build: Builder, tmp_path: Path) -> No
         assert rejects_of(build.out) == {"images/02.jpg": "companion mask is not named in column seg"}
 
 
+@pytest.mark.parametrize("checksum", [False, True])
+def test_a_mask_in_another_unicode_normalization_is_that_of_its_image(checksum: bool, build: Builder) -> None:
+    build.options = replace(WITH_MASKS, checksum=checksum)
+    (build.source / "images" / "05.jpg").rename(build.source / "images" / "\xe9.jpg")
+    (build.source / "masks" / "05.png").rename(build.source / "masks" / "e\u0301.png")
+    assert build().stored == 12 and rejects_of(build.out) == {}
+    assert build(run=UPDATE).changes == Changes(12, 0, 0, 0)
+    before = build.files()
+    shard = next((build.out / "shards").glob("mask-*"))
+    shard.write_bytes(shard.read_bytes()[:4096])
+    assert repair_dataset(build.source, build.out).repaired == (f"shards/{shard.name}",)
+    assert build.files() == before
+
+
 def test_a_mask_that_has_changed_cannot_repair_a_shard(build: Builder) -> None:
     build()
     for shard in (build.out / "shards").glob("mask-*"):

@@ -560,9 +560,10 @@ def test_a_source_without_one_good_image_publishes_nothing_and_refuses_no_later_
     build = Builder(tmp_path / "photos", LAYOUTS[layout])
     build.source.mkdir()
     (build.source / "a.jpg").symlink_to("/dev/null")
+    (build.source / "a.txt").write_bytes(b"text")
     (build.source / "b.jpg").write_bytes(b"<html>404</html>")
-    message = r"of 1 file in .* none could be stored; the first: b\.jpg: an HTML page"
-    with pytest.raises(BuildError, match=message):  # the first one that was read
+    message = r"of 2 files in .* none could be stored; the first: b\.jpg: an HTML page"
+    with pytest.raises(BuildError, match=message):  # the first image that was read
         build()
     assert not build.out.exists()
     put(build.source / "c.png", seed=1)

@@ -318,6 +318,36 @@ def test_an_update_removes_no_image_of_tars_while_a_folder_may_not_be_read(tmp_p
     assert build.files() == before
 
 
+def test_an_update_that_would_remove_nearly_all_images_is_refused(build: Builder) -> None:
+    build()
+    before = build.files()
+    for folder in ("class-0", "class-1", "class-2"):
+        shutil.rmtree(build.source / folder)
+    for path in sorted((build.source / "class-3").iterdir())[3:]:
+        path.unlink()
+    said = (
+        r"holds 40 images, and --update would remove 37 of them, whose files are not in .*/photos any more, such as "
+        r"class-0/00\.png; mount what is missing, or name the SRC that has them; .* --overwrite builds OUT anew$"
+    )
+    with pytest.raises(BuildError, match=said):
+        build(run=UPDATE)
+    assert build.files() == before
+    assert build(run=OVERWRITE).stored == 3
+
+
+@pytest.mark.parametrize("emptied", ["class-1", "class-1/deeper"])
+def test_an_update_says_which_folders_are_empty_that_held_images(emptied: str, build: Builder) -> None:
+    moved = build.source / emptied / "more"
+    moved.mkdir(parents=True)
+    for path in (build.source / "class-1").glob("*.png"):
+        path.rename(moved / path.name)
+    build()
+    shutil.rmtree(moved)
+    (build.source / emptied / ".hidden").touch()
+    with pytest.warns(PresizeWarning, match=f"images of folders that are empty now, {emptied} in .*; if a disk is not"):
+        assert build(run=UPDATE).changes.removed == COUNT // 4
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_folder_that_may_not_be_read_is_stored_by_the_same_command(layout: str, build: Builder) -> None:
     build.options = LAYOUTS[layout]

@@ -214,6 +214,7 @@ NO_IMAGES = {
     b"": "the file is empty",
     b"\n <!DOCTYPE html><title>404</title>": "an HTML page, not an image",
     b"\xef\xbb\xbf<html>": "an HTML page, not an image",
+    b"PK\3\4" + bytes(30): "a zip, as .npz and .pt are; save an array by numpy.save",
     b"\x93NUMPY\x01\x00v\x00" + bytes(200): "an array of numbers, not an image; --pair-format npy stores it beside one",
     **dict.fromkeys(
         (
@@ -228,7 +229,6 @@ NO_IMAGES = {
             bytes(4000),
             b"some words, and then some more\n" * 99,
             np.arange(1000, dtype=np.float32).tobytes(),
-            b"PK\x03\x04" + bytes(200),
             b"\0\0\0\x18ftypmp42" + bytes(200),
             b"\0\0\2\0\1\0" + bytes(200),  # a cursor
         ),
@@ -250,6 +250,12 @@ def test_an_icon_may_be_a_png_larger_than_its_directory_says() -> None:
     assert decode.decode(icon).pixels.shape == (300, 400, 3)
     with pytest.raises(ImageError, match="max_pixels"):
         decode.decode(icon, max_pixels=300 * 400 - 1)
+
+
+def test_an_icon_of_net_is_one() -> None:
+    data = bytearray(icon((bitmap(SHEER, 40, False, False), 40, 24)))
+    data[9] = 255  # its encoder writes that where Microsoft's documentation has 0
+    assert decode.decode(bytes(data)).pixels.shape == (24, 40, 3)
 
 
 def bitmap(image: Image.Image, header_bytes: int, masks: bool, down: bool) -> bytes:

@@ -102,8 +102,9 @@ REFUSED = {
     ),
     **{
         mode: (saved(Image.new(mode, (8, 8)), "tiff"), rf"^pixels of mode {mode}; nearest keeps grey, palettes and RGB")
-        for mode in ("RGBA", "LA", "CMYK", "F")
+        for mode in ("RGBA", "LA", "CMYK")
     },
+    "floating point": (saved(Image.new("F", (8, 8)), "tiff"), "pixels of mode F; .* --pair-format npy keeps these"),
     "ppm up to 1000": (b"P6 1 1 1000\n" + struct.pack(">3H", 1, 7, 1000), "16 bits in three channels"),
     "jpeg 2000 of 12 bits": (J2K_RGB_12_BITS, "12 bits in a channel"),
     "sgi of 16 bits": (

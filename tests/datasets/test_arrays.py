@@ -120,7 +120,7 @@ def test_arrays_of_several_shapes_are_a_list_in_a_batch_without_a_crop(stored: P
 
 
 def test_arrays_of_several_shapes_cannot_be_cropped_batches(stored: Path) -> None:
-    said = "companions: the arrays of one in .* differ in shape or type .*; read without a crop, or name"
+    said = "companions: the arrays of 'points' in .* differ in shape or type .*; read without a crop, or name"
     with pytest.raises(OptionError, match=said):
         LMDBDataset(stored, crop=CenterCrop(8), companions=("points",))
 
@@ -139,6 +139,9 @@ def test_an_array_of_another_type_than_the_first_is_damage_to_a_batch(tmp_path: 
     ((images, depth),) = Loader(data, SAMPLES, num_workers=0, on_error="skip")
     assert len(images) == len(depth) == SAMPLES - 1
     assert LMDBDataset(tmp_path / "out", decode="numpy", target=None)[5][1].dtype == np.int32
+    whole = LMDBDataset(tmp_path / "out", decode="tensor", target=None)
+    ((_, depths),) = make_loader(whole, SAMPLES, num_workers=0)
+    assert [depth.dtype for depth in depths] == [torch.float32] * 5 + [torch.int32] + [torch.float32] * (SAMPLES - 6)
 
 
 def test_stored_bytes_are_a_npy(stored: Path) -> None:

@@ -93,6 +93,7 @@ NO_PATH: list[tuple[str, str, str]] = [
     ("/home/me/raw/dogs/0.jpg", "'/home/me/raw/dogs/0.jpg' does not exist; there is 'dogs/0.jpg'", "another machine"),
     ("Dogs/0.jpg", "'Dogs/0.jpg' does not exist; there is 'dogs/0.jpg', and case counts", "case counts"),
     ("dogs/0.JPG", "'dogs/0.JPG' does not exist; there is 'dogs/0.jpg', and case counts", "case counts"),
+    ("dogs/0.png", "'dogs/0.png' does not exist; there is 'dogs/0.jpg'; source", "another suffix"),
     ("dogs%2F0.jpg", "'dogs%2F0.jpg' does not exist; there is 'dogs/0.jpg'", "a URL's escapes are not decoded"),
     ("two", "'two' does not exist; there are 'two.jpg' and 'two.png'", "which of the two?"),
     (
@@ -210,6 +211,8 @@ REFUSED: list[tuple[Make, dict[str, Any], str, str]] = [
     (table("path,masks,mask_width\n1.jpg,1.png,3\n", "1.jpg", "1.png"),
      LABELS | {"companions": [Companion("mask", column="masks")]},
      "the index has a column 'mask_width' of its own; rename yours", "a name that is taken"),
+    (files("i/1.jpg", "m/1.PNG"), {"companions": [Companion("mask", "m/{stem}.png")], "labels": "none"},
+     "i/1.jpg: the companion mask does not exist: 'm/1.png'; there is 'm/1.PNG', and case counts", "case counts"),
     (files("1.png", "2.png"), {"companions": [Companion("mask", "{name}")]},
      "every file of ... is a companion; --pair names the images themselves", "no image is left"),
     # LMDBs

@@ -31,7 +31,7 @@ from commands import Ran
 from paired import WITH_MASKS, mask_of
 from presize.builder.run import build_dataset
 from presize.errors import BuildError, DatasetError
-from presize.options import BuildOptions, Companion, ExportLayout, Format
+from presize.options import BuildOptions, Companion, ExportLayout, Format, SourceOptions
 from presize.sources.classes import read_classes
 from presize.store import export as module
 from presize.store.dataset import Dataset
@@ -203,6 +203,19 @@ def test_a_pattern_reads_pairs_in_class_folders_back(pattern: str, tmp_path: Pat
     assert before.manifest.classes == after.manifest.classes == ("cats", "dogs")
     assert after.column("path").to_pylist() == ["image/cats/1.jpg", "image/cats/2.jpg", "image/dogs/1.jpg"]
     assert after.column("label").to_pylist() == before.column("label").to_pylist() == [0, 0, 1]
+    assert values(after.companion("mask")) == values(before.companion("mask"))
+
+
+def test_masks_of_images_that_differ_by_their_suffix_alone_stay_theirs(tmp_path: Path) -> None:
+    for number, name in enumerate(["a.jpg", "a.png"]):
+        for path in (tmp_path / "raw" / name, tmp_path / "raw" / "masks" / f"{name}.png"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(mask_of(40, 30, number)).save(path)
+    unlabelled = SourceOptions(labels="none")
+    build_dataset(tmp_path / "raw", tmp_path / "out", paired("masks/{name}.png"), SERIAL, unlabelled)
+    export_dataset(tmp_path / "out", tmp_path / "files")
+    build_dataset(tmp_path / "files", tmp_path / "again", paired("mask/{subdir}/{stem}.png"), SERIAL, unlabelled)
+    before, after = Dataset(tmp_path / "out"), Dataset(tmp_path / "again")
     assert values(after.companion("mask")) == values(before.companion("mask"))
 
 

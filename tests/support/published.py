@@ -29,7 +29,8 @@ def write(folder: Path, *names: str) -> None:
     for name in names:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        content = {".jpg": picture(0, "JPEG"), ".png": _mask()}.get(path.suffix, b"nothing")
+        contents = dict.fromkeys((".jpg", ".JPEG"), picture(0, "JPEG")) | {".png": _mask()}
+        content = contents.get(path.suffix, b"nothing")
         path.write_bytes(content)
 
 
@@ -63,6 +64,8 @@ def write_lists(folder: Path) -> None:
     write(folder, "train/000bec180eb18c7604dcecc8fe0dba07.jpg", "train/001513dfcb2ffafc82cccf4d8bbaba97.jpg")
     text(folder / "labels.csv", "id,breed", "000bec180eb18c7604dcecc8fe0dba07,boston_bull",
          "001513dfcb2ffafc82cccf4d8bbaba97,dingo")  # fmt: skip
+    write(folder, "val/images/val_0.JPEG", "val/images/val_1.JPEG")
+    text(folder / "val/val_annotations.txt", "val_0.JPEG\tn02\t0\t32\t44\t62", "val_1.JPEG\tn03\t2\t0\t63\t63")
     write_voc(folder)
 
 
@@ -73,10 +76,14 @@ def write_voc(folder: Path) -> None:
     text(folder / "VOC2012/ImageSets/Segmentation/train.txt", *PHOTOS)
 
 
+KINDS = {"images": "jpg", "masks": "png"}
+
+
 def write_layouts(folder: Path) -> None:
     """Pairs, in folders named after the rows of the table in docs/pairs.md."""
     write(folder / "images", "images/train/01.jpg", "masks/train/01.png", "images/val/01.jpg", "masks/val/01.png")
     write(folder / "a", "a/01_img.jpg", "a/01_masks.png", "b/01_img.jpg", "b/01_masks.png")
+    write(folder / "train", *(f"{split}/{kind}/01.{end}" for split in ("train", "val") for kind, end in KINDS.items()))
     write(folder / "patient", *(f"{one}/{kind}/01.png" for one in ("p1", "p2") for kind in ("images", "masks")))
     write(folder / "Cityscapes", *(f"leftImg8bit/{city}_leftImg8bit.png" for city in CITIES), "license.txt")
     ends = ("color.png", "instanceIds.png", "labelIds.png", "polygons.json")
