@@ -34,8 +34,8 @@ DRY_RUN = click.Option(["--dry-run"], is_flag=True, help="Print what would be do
     "presize derive OUT OUT_VAL BOTH --prefix",
     "presize derive OUT SOME --only paths.txt",
     params=[
-        *stated(DeriveOptions, "size"), ONLY, *stated(DeriveOptions, "classes", "prefix"), *stated(RunOptions, "jobs", "timeout_s"),
-        OVERWRITE, DRY_RUN,
+        *stated(DeriveOptions, "size"), ONLY, *stated(DeriveOptions, "classes", "prefix"),
+        *stated(RunOptions, "jobs", "timeout_s"), OVERWRITE, DRY_RUN,
     ],
 )  # fmt: skip
 @click.argument("datasets", metavar="OUT...", type=PATH, nargs=-1)
