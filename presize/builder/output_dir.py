@@ -47,6 +47,11 @@ from presize.system.files import (
 )
 from presize.system.locks import NoLocksError, file_lock, is_alone
 
+
+class TooManyRejectsError(BuildError):
+    """More images cannot be stored than may be."""
+
+
 _LOCK = ".presize.lock"
 _LOCK_PATIENCE_S = 2.0
 """How long a part waits for the lock, which others hold for a moment while they end."""
@@ -71,7 +76,7 @@ class BuildJournal:
         publishing: True once a folder's staged files, or an update's manifests, are being given their names.
         update: whether it reuses images of the published dataset.
         versions: of the libraries that make the bytes, for information.
-        failed: whether an image that cannot be stored has ended it: the next source may lack it, on purpose.
+        failed: whether images that cannot be stored have ended it: the next source may lack them, on purpose.
     """
 
     identity: dict[str, Any]
@@ -353,12 +358,19 @@ class OutputDir:
         journal.write(self.path)  # last, over the old one: without any, a kill would leave an OUT that is not ours
         return journal
 
+    def go_on_with(self, journal: BuildJournal, identity: dict[str, Any]) -> BuildJournal:
+        """Return the journal of an unfinished build whose source has changed: what it has finished stays."""
+        (self.path / LISTING).unlink(missing_ok=True)
+        journal = replace(journal, identity=identity, failed=False)
+        journal.write(self.path)
+        return journal
+
     @contextmanager
     def noting_failure(self, journal: BuildJournal) -> Iterator[None]:
-        """Note in the journal that an image has ended the build, where one does."""
+        """Note in the journal that images have ended the build, where they do."""
         try:
             yield
-        except ImageError:
+        except (ImageError, TooManyRejectsError):
             replace(journal, failed=True).write(self.path)
             raise
 

@@ -47,8 +47,16 @@ class Plan:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the identity, in hexadecimal: a shard made under the same digest can be kept."""
+        """SHA-256 of the identity, in hexadecimal."""
         return digest_of(self.identity)
+
+    def shard_digest(self, number: int) -> str:
+        """SHA-256 of what decides the bytes of a shard, in hexadecimal: one made under the same digest can be kept,
+        whatever else there is in the source."""
+        rows = self.shards[number]
+        rest = {name: value for name, value in self.identity.items() if name not in ("source", "classes")}
+        samples = {"rows": rows.tolist(), "files": table_digest(self.source.table.take(pa.array(rows)))}
+        return digest_of({**rest, "samples": samples})
 
     def files(self, rows: npt.NDArray[np.int64]) -> list[tuple[SourceFile, ...]]:
         """Return the files of the samples in these rows of the source table: the image, then its companions."""

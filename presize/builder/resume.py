@@ -72,10 +72,10 @@ def open_build(plan: Plan, output: OutputDir, run: RunOptions) -> BuildJournal |
     journal = output.recover()
     has_work = journal is not None and (journal.publishing or output.has_finished_shards())
     published = output.manifests()
-    if has_work and journal is not None and _may_begin_anew(journal, plan) and not any(published):
-        has_work = False
+    if has_work and journal is not None and not run.overwrite and not any(published) and _may_go_on(journal, plan):
         then = "; ".join(differences_from(journal, plan))
-        warn(f"OUT {output.path} holds an unfinished build of other files ({then}); it begins anew")
+        warn(f"OUT {output.path} holds an unfinished build of other files ({then}); shards without a change are kept")
+        return output.go_on_with(journal, plan.identity)
     flag: Flag = "--update" if run.update else "--overwrite" if run.overwrite else ""
     decision = decide(_kind(journal, plan), has_work, _extent(published, plan), flag)
     if decision == "resume":
@@ -90,8 +90,8 @@ def open_build(plan: Plan, output: OutputDir, run: RunOptions) -> BuildJournal |
     return output.start(plan.identity, plan.versions, journal, update=decision == "update")
 
 
-def _may_begin_anew(journal: BuildJournal, plan: Plan) -> bool:
-    """Whether one of its images has ended a build, and nothing but its files has changed since: that is then meant."""
+def _may_go_on(journal: BuildJournal, plan: Plan) -> bool:
+    """Whether its rejects have ended a build, and nothing but its files has changed since: that is then meant."""
     is_another = journal.identity != plan.identity and not _unlike(journal, plan)
     return journal.failed and is_another and not journal.update and not journal.publishing
 

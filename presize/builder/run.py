@@ -21,7 +21,7 @@ import pyarrow as pa
 from presize.builder.annotations import check_annotations
 from presize.builder.executors.executor import Executor, executor_for
 from presize.builder.fingerprint import codec_fingerprint, suffixes_of
-from presize.builder.output_dir import OutputDir
+from presize.builder.output_dir import OutputDir, TooManyRejectsError
 from presize.builder.parts_listing import SharedListing, read_listing
 from presize.builder.plan import Plan, make_plan
 from presize.builder.publish import publish
@@ -369,7 +369,7 @@ def _check_rejects(rejected: int, plan: Plan, run: RunOptions) -> None:
     if rejected and run.on_error == "fail":
         raise ImageError(f"{_were_rejected(rejected)} before this run; --overwrite tries them again")
     if not run.max_errors.allows(rejected, of=len(plan.source.table) + len(plan.source.rejects)):
-        raise BuildError(
+        raise TooManyRejectsError(
             f"{_were_rejected(rejected)}, more than --max-errors {run.max_errors} allows; "
             "the same command with a larger budget goes on from here"
         )

@@ -30,7 +30,7 @@ from presize.remote.fetch import fetch_dataset
 from presize.remote.transfer import MANIFEST_BYTES, Connections, download_file
 from presize.remote.upload import claim_place, upload_dataset, upload_file, writable_bucket
 from presize.store.data_files import FETCHING, MANIFEST, DataFile
-from presize.store.manifest import Manifest, digest_of, parse_manifest
+from presize.store.manifest import Manifest, parse_manifest
 from presize.system.files import expanded, names_in, working_in, write_atomically
 from presize.system.locks import file_lock
 
@@ -264,11 +264,11 @@ def _sending(output: OutputDir, plan: Plan, buckets: Sequence[Bucket]) -> Iterat
 
 
 def _files_of(done: ShardDone, output: OutputDir, plan: Plan, buckets: Sequence[Bucket]) -> Iterator[_Shard]:
-    """The files of a shard that this build has finished; none for one that an update has found."""
+    """The files of a shard that a build has finished. Those of an update go when it has ended."""
     journal = output.journal()
-    if journal is None or done.number is None:
+    if journal is None or journal.update or done.number is None:
         return
-    table = ShardTable.read(output.sidecar(done.number), done.number, digest_of(journal.identity))
+    table = ShardTable.read(output.sidecar(done.number), done.number, plan.shard_digest(done.number))
     if table is None:
         return
     targets = dict(zip(plan.options.image.sizes, zip(buckets, output.roots, strict=True), strict=True))

@@ -243,7 +243,7 @@ def _tasks(plan: Plan, run: RunOptions, output: OutputDir, generation: int, numb
             targets = dict(zip(plan.options.streams, output.roots, strict=True))
         yield Task(
             number=number,
-            digest=plan.digest,
+            digest=plan.shard_digest(number),
             source=plan.source.root,
             sidecar=output.sidecar(number),
             targets=targets,

@@ -34,8 +34,8 @@ DRY_RUN = click.Option(["--dry-run"], is_flag=True, help="Print what would be do
     "presize derive OUT OUT_VAL BOTH --prefix",
     "presize derive OUT SOME --only paths.txt",
     params=[
-        *stated(DeriveOptions, "size"), ONLY, *stated(DeriveOptions, "classes", "prefix"), *stated(RunOptions, "jobs"),
-        OVERWRITE, DRY_RUN,
+        *stated(DeriveOptions, "size"), ONLY, *stated(DeriveOptions, "classes", "prefix"),
+        *stated(RunOptions, "jobs", "timeout_s"), OVERWRITE, DRY_RUN,
     ],
 )  # fmt: skip
 @click.argument("datasets", metavar="OUT...", type=PATH, nargs=-1)
@@ -43,8 +43,8 @@ DRY_RUN = click.Option(["--dry-run"], is_flag=True, help="Print what would be do
 @json_option
 @quiet_option
 def derive(
-    datasets: tuple[str, ...], new: str, only: tuple[str, ...], classes: str | None, jobs: int | None, overwrite: bool,
-    dry_run: bool, as_json: bool, quiet: bool, **typed: Any,
+    datasets: tuple[str, ...], new: str, only: tuple[str, ...], classes: str | None, jobs: int | None, timeout_s: float,
+    overwrite: bool, dry_run: bool, as_json: bool, quiet: bool, **typed: Any,
 ) -> None:  # fmt: skip
     """Make the dataset NEW from others, without their sources.
 
@@ -81,7 +81,7 @@ def derive(
         return
     with Progress(sys.stderr, "derive", quiet=quiet) as progress, interruptible("the same command resumes it"):
         result = derive_dataset(
-            datasets, new, options, RunOptions(jobs, overwrite=overwrite),
+            datasets, new, options, RunOptions(jobs, timeout_s=timeout_s, overwrite=overwrite),
             on_plan=lambda found: progress.begin(len(found.plan.source.table)),
             on_shard=lambda done: progress.add(done.stored + done.rejected),
         )  # fmt: skip

@@ -69,14 +69,15 @@ class Pillow:
 @dataclass(frozen=True)
 class OpenCV:
     """Version of OpenCV, whether its optimized code is on, the SIMD instructions that it uses, its threads in this
-    process (presize's workers have one), and the installed distributions that contain a cv2. The version is empty where
-    it cannot be imported."""
+    process (presize's workers have one), and the installed distributions that contain a cv2. Where it cannot be
+    imported, `broken` says why, and the version is empty."""
 
     version: str
     optimized: bool
     instructions: tuple[str, ...]
     threads: int
     distributions: tuple[str, ...] = ()
+    broken: str = ""
 
 
 @dataclass(frozen=True)
@@ -147,8 +148,8 @@ def _opencv() -> OpenCV:
         import cv2
 
         cv2.getNumThreads()
-    except (ImportError, AttributeError):  # removed with another distribution, which may leave an empty folder
-        return OpenCV("", False, (), 0, distributions)
+    except (ImportError, AttributeError) as error:  # removed with another distribution, which may leave an empty folder
+        return OpenCV("", False, (), 0, distributions, " ".join(str(error).split()) or type(error).__name__)
     # "SSE SSE2 SSE3 *SSE4.1 *AVX2 *AVX512-SKX?": a star marks code chosen at run time, a question mark an instruction
     # that this CPU lacks.
     used = {word.lstrip("*") for word in cv2.getCPUFeaturesLine().split() if not word.endswith("?")}

@@ -259,11 +259,14 @@ def _opencv(facts: CheckUp) -> Judged:
     opencv = facts.codecs.opencv
     best = opencv.instructions[-1] if opencv.instructions else "no SIMD"
     found = f"{opencv.version}, {best}, {plural(opencv.threads, 'thread')}"
-    only_one = (
-        f"pip uninstall -y {' '.join(opencv.distributions)} && pip install {OPENCVS[0]} (or the one that you need)"
-    )
+    only_one = f"pip install {OPENCVS[0]} (or the one that you need)"
+    if opencv.distributions:
+        only_one = f"pip uninstall -y {' '.join(opencv.distributions)} && {only_one}"
     if not opencv.version:
-        return "bad", "cannot be imported: another distribution that has a cv2, too, was removed", only_one
+        what = f"cannot be imported: {opencv.broken}"
+        if ".so" not in opencv.broken:  # which is no loss of files
+            what += "; another distribution that has a cv2, too, may have been removed"
+        return "bad", what, only_one
     if len(opencv.distributions) > 1:
         both = " and ".join(opencv.distributions)
         return "warn", f"{found}; {both} own the same folder: removing one breaks the other", only_one

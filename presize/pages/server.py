@@ -15,6 +15,7 @@ import sys
 import threading
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from ipaddress import ip_address
 from typing import Any
 
 from presize.errors import OptionError, PresizeError
@@ -26,8 +27,11 @@ from presize.pages.selection import Filters
 ADDRESS = "127.0.0.1"
 TIMEOUT_S = 30.0
 
-_THIS_MACHINE = re.compile(r"(localhost\.?|127(\.\d{1,3}){3}|\[::1\])(:\d*)?", re.ASCII | re.IGNORECASE)
-"""The Host headers that are answered. No name that others can register is among them."""
+_LOOPBACK = {
+    *("localhost", "localhost.localdomain", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback"),
+    *("localhost4.localdomain4", "localhost6.localdomain6"),
+}
+"""Names of this machine in /etc/hosts of common distributions."""
 
 HEADERS = {
     "Cache-Control": "no-store",
@@ -39,6 +43,21 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 """Of every answer."""
+
+
+def is_this_machine(host: str) -> bool:
+    """Return whether a Host header names this machine, by any port. Nobody can register a name that does."""
+    found = re.fullmatch(r"(?:\[([0-9a-f:.]+)\]|([\w-][\w.-]*?)\.?)(?::\d*)?", host.lower(), re.ASCII)
+    if found is None:
+        return False
+    literal, name = found.groups()
+    if name is not None and (name in _LOOPBACK or name.endswith(".localhost")):  # which is reserved: RFC 6761, 6.3
+        return True
+    try:
+        address = ip_address(literal or name)
+    except ValueError:
+        return False
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
 
 
 class GalleryServer(ThreadingHTTPServer):
@@ -87,7 +106,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         hosts = self.headers.get_all("Host", [])
-        if len(hosts) != 1 or not _THIS_MACHINE.fullmatch(hosts[0].strip()):
+        if len(hosts) != 1 or not is_this_machine(hosts[0].strip()):
             host, port = self.server.host, self.server.server_address[1]
             return self._say(
                 HTTPStatus.FORBIDDEN,

@@ -10,12 +10,13 @@ import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
-from functools import cached_property
+from functools import cached_property, partial
 from http.client import HTTPException
+from io import BufferedReader, BytesIO
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
-from urllib.parse import unquote_plus, urlencode
+from urllib.parse import quote, unquote_plus, urlencode
 from xml.etree import ElementTree
 
 from presize.errors import RemoteError
@@ -27,6 +28,8 @@ T = TypeVar("T")
 SCHEMES = ("s3", "http", "https", "gs", "az")
 PART_BYTES = 5 << 20
 """The parts in which objects are written, on which their ETags depend."""
+_PARTS_BYTES = tuple(mib << 20 for mib in (5, 8, 10, 15, 16, 25, 32, 50, 64, 100, 128))
+"""The parts in which common tools write: obstore and rclone 5 MiB or more, the AWS tools 8, s3fs 10, s3cmd 15."""
 CHUNK_BYTES = 1 << 20
 """How much of a download is written at once, or a little more."""
 _SHA256 = "sha256"
@@ -97,8 +100,8 @@ class Bucket:
             # With each part that is written, for the store to compare.
             checked: Any = {"checksum_algorithm": "SHA256"} if scheme == "s3" else {}
             self._store = obstore.store.from_url(self.url, client_options=options, retry_config=retries, **checked)
-        self._has_md5s = scheme == "s3"
-        """Whether ETags are the MD5s of objects, as far as they look like one. A web server's are if one was."""
+        self._known_parts: set[int | None] = {None} if scheme == "s3" else set()
+        """Sizes of parts with which an ETag was etag_of() an object; None for one that was written in one piece."""
 
     @contextmanager
     def _at_name(self, name: str) -> Iterator[None]:
@@ -192,18 +195,23 @@ class Bucket:
     @interruptible
     def get(self, name: str, nbytes: int) -> bytes | None:
         """Return an object of `nbytes`, asking again when a connection breaks off; None where there is none, or one of
-        another size. Over plain http, which protects no bytes, it is compared with its ETag, where that is an MD5.
+        another size. Over plain http, which protects no bytes, it is compared with its ETag, and read twice where that
+        looks like an MD5 and may be none.
 
         Raises:
             DamagedError: it is not what its ETag says, however often it is read.
         """
+        is_encrypted, before = False, b""
 
         def read() -> bytes | None:
+            nonlocal before
             found = self._get(self._store, name)
             if found.meta["size"] != nbytes:
                 return None
             content = bytes(found.bytes())
-            if not self._fits(content, found.meta["e_tag"]):
+            fits = self._fits(content, found.meta["e_tag"] or "")
+            if (fits is False and not is_encrypted) or (not fits and content != before):
+                before = content
                 raise DamagedError(f"{self._at(name)}: {DamagedError.reason}")
             return content
 
@@ -217,14 +225,34 @@ class Bucket:
                     raise
                 if not isinstance(error, DamagedError):
                     time.sleep(0.1 * 2**failed)
+                elif failed == 1:
+                    is_encrypted = self._is_encrypted(name)
 
-    def _fits(self, content: bytes, etag: str | None) -> bool:
-        md5 = re.fullmatch('"?([0-9a-f]{32})"?', etag or "")
-        if md5 is None or not self._endpoint.startswith("http:"):
+    def _fits(self, content: bytes, etag: str) -> bool | None:
+        """Return whether an object is what its ETag says; None where that may be no MD5. Where there is none to compare
+        with, or no need to, any object is."""
+        found = re.fullmatch(r'"?([0-9a-f]{32}(?:-([1-9]\d*))?)"?', etag)
+        if found is None or not self._endpoint.startswith("http:"):
             return True
-        fits = hashlib.md5(content, usedforsecurity=False).hexdigest() == md5[1]
-        self._has_md5s |= fits
-        return fits or not self._has_md5s
+        count = int(found[2] or 0)
+        sizes = [size for size in _PARTS_BYTES if -(-len(content) // size) == count] if count else [None]
+        for size in sizes:
+            if etag_of(BytesIO(content), size) == found[1]:
+                self._known_parts.add(size)
+                return True
+        return None if self._known_parts.isdisjoint(sizes) else False
+
+    def _is_encrypted(self, name: str) -> bool:
+        """Return whether S3 has encrypted an object by KMS: its ETag looks like an MD5 then, and is none."""
+        if self._scheme != "s3":
+            return False
+        url = f"{self._endpoint}/{quote(self._prefix + name)}"
+        with suppress(*self._failures, HTTPException):  # get() says what keeps the store from answering
+            if not _is_unsigned():
+                url = str(self._obstore.sign(self._store, "HEAD", name, timedelta(minutes=10)))
+            with urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=SILENCE_S) as answer:
+                return str(answer.headers.get("x-amz-server-side-encryption")).startswith("aws:kms")
+        return False
 
     @interruptible
     def get_range(self, name: str, nbytes: int) -> bytes:
@@ -260,8 +288,7 @@ class Bucket:
 
     def _list_any(self) -> Iterator[Listed]:
         """list(), by requests of our own: obstore ends at a name such as a//b."""
-        prefix = f"{self._store.prefix}/" if self._store.prefix else ""
-        query = {"list-type": "2", "encoding-type": "url", "prefix": prefix}
+        query = {"list-type": "2", "encoding-type": "url", "prefix": self._prefix}
         ask = interruptible(self._ask)
         token: str | None = ""
         while token is not None:
@@ -270,7 +297,9 @@ class Bucket:
                 page = ask(query)
                 decoded = unquote_plus if page.findtext("{*}EncodingType") == "url" else str
                 for found in page.iterfind("{*}Contents"):
-                    path = decoded(found.findtext("{*}Key", "")).removeprefix(prefix).removesuffix("/")  # like obstore
+                    path = (
+                        decoded(found.findtext("{*}Key", "")).removeprefix(self._prefix).removesuffix("/")
+                    )  # as obstore
                     changed = datetime.fromisoformat(found.findtext("{*}LastModified", ""))
                     size = int(found.findtext("{*}Size", ""))
                     listed.append(self._listed({"path": path, "size": size, "last_modified": changed}))
@@ -281,7 +310,7 @@ class Bucket:
     def _ask(self, query: dict[str, str]) -> ElementTree.Element:
         """Return what S3 answers to a query about the bucket, which obstore signs as the name of an object."""
         url = f"{self._endpoint}?{urlencode(query)}"
-        if os.environ.get("AWS_SKIP_SIGNATURE", "").lower() not in ("true", "1", "yes", "on", "y"):
+        if not _is_unsigned():
             name = "aws_endpoint_url_s3" if "AWS_ENDPOINT_URL_S3" in os.environ else "endpoint"
             url = self._signed(virtual_hosted_style_request=True, **{name: f"{url}&x-id="})
         try:
@@ -294,6 +323,11 @@ class Bucket:
         bucket = self.url.partition("://")[2].partition("/")[0]
         store = self._obstore.store.S3Store(bucket, client_options={"allow_http": True}, **config)
         return str(self._obstore.sign(store, "GET", "x", timedelta(minutes=10)))
+
+    @property
+    def _prefix(self) -> str:
+        """What the names of objects below the URL begin with in their bucket."""
+        return f"{self._store.prefix}/" if self._store.prefix else ""
 
     @cached_property
     def _endpoint(self) -> str:
@@ -369,6 +403,22 @@ def exactly(nbytes: int, chunks: Iterable[Any], skip: int, what: str) -> Iterato
         yield new
     if left:
         raise BrokenOffError(f"{what} ended {left} bytes too early")
+
+
+_md5 = partial(hashlib.md5, usedforsecurity=False)
+
+
+def etag_of(file: BytesIO | BufferedReader, part_bytes: int | None = None) -> str:
+    """Return the ETag that S3 gives to an object which is not encrypted by KMS: its MD5, or where it was written in
+    parts, the MD5 of theirs and their number."""
+    if part_bytes is None:
+        return hashlib.file_digest(file, _md5).hexdigest()
+    parts = [_md5(part).digest() for part in iter(lambda: file.read(part_bytes), b"")] or [_md5().digest()]
+    return f"{_md5(b''.join(parts)).hexdigest()}-{len(parts)}"
+
+
+def _is_unsigned() -> bool:
+    return os.environ.get("AWS_SKIP_SIGNATURE", "").lower() in ("true", "1", "yes", "on", "y")
 
 
 def _reason(error: Exception) -> str:

@@ -23,7 +23,7 @@ from presize.formatting import size_text
 from presize.remote.bucket import Bucket
 from presize.remote.transfer import Connections, download_file, part_of, read_manifest_of, size_of
 from presize.store.data_files import MANIFEST, DataFile
-from presize.system.files import file_digest, is_file_of, reason_and_fix, write_atomically
+from presize.system.files import file_digest, is_file_of, names_in, reason_and_fix, write_atomically
 from presize.system.locks import NoLocksError, file_lock
 
 PLACE = "presize-shards"
@@ -54,7 +54,8 @@ class CacheFolder:
 
     def is_there(self) -> bool:
         """Return whether nobody has removed it, or part of it."""
-        return (self.root / MANIFEST).exists() and (self.root / "shards").is_dir()
+        names = names_in(self.root)
+        return MANIFEST in names and "shards" in names and any(name.startswith("index") for name in names)
 
     def has(self, file: DataFile) -> bool:
         """Return whether a file is there. It was compared with its SHA-256 before it had its name."""

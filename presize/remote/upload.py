@@ -7,18 +7,20 @@ import hashlib
 import json
 import os
 import platform
+import shlex
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 from presize.errors import DatasetError, RemoteError
 from presize.formatting import printable
-from presize.remote.bucket import PART_BYTES, Bucket
+from presize.remote.bucket import PART_BYTES, Bucket, etag_of
 from presize.remote.transfer import MANIFEST_BYTES, Connections
 from presize.store.data_files import MANIFEST, DataFile, is_data_file
 from presize.store.manifest import Manifest, parse_manifest, read_manifest, replaced
@@ -96,7 +98,7 @@ def upload_dataset(
     connections = Connections(on_bytes)
     # The store's own answer for a small object, if only that of the claim; a build has sent its files itself.
     known = there if claim else bucket.get_with_etag(CLAIM, _CLAIM_BYTES) or there
-    compare_etags = known is not None and _is_md5(*known)
+    compare_etags = known is not None and etag_of(BytesIO(known[0])) == known[1].strip('"')  # not where it is encrypted
     try:
         sent = _copy_files(bucket, root, manifest, connections, on_plan, compare_etags)
     except (DatasetError, RemoteError):
@@ -155,11 +157,11 @@ def claim_place(bucket: Bucket, claim: bytes) -> None:
             return
         since = datetime.fromtimestamp(listed.mtime_ns // 10**9, UTC)
         whose = f" of {printable(str(by))[:200]}" if by else ""
-        remove = _REMOVE.get(bucket.url.partition("://")[0])
+        place, remove = f"{bucket.url}/{CLAIM}", _REMOVE.get(bucket.url.partition("://")[0])
         raise RemoteError(
             f"another dataset is being copied to {bucket.url}, or its copy ended early; choose another place, or "
-            f"remove {bucket.url}/{CLAIM},{whose} since {since:%Y-%m-%d %H:%M} UTC, if nobody copies there"
-            f"{f': {remove} {bucket.url}/{CLAIM}' if remove else ''}"
+            f"remove {place},{whose} since {since:%Y-%m-%d %H:%M} UTC, if nobody copies there"
+            f"{f': {remove} {shlex.quote(place)}' if remove else ''}"
         )
 
 
@@ -247,22 +249,9 @@ def _copy_files(
     return tuple(sorted(file.file for file in missing))
 
 
-def _is_md5(content: bytes, etag: str) -> bool:
-    """Whether the ETag of an object that was written in one piece is its MD5. That of an encrypted one may not be."""
-    return etag.strip('"') == _md5(content).hexdigest()
-
-
 def _is_etag_of(path: Path, etag: str) -> bool:
-    """Whether S3 would give a file this ETag: its MD5, or the MD5 of those of its parts and their number."""
-    etag = etag.strip('"')
     with path.open("rb") as file:
-        if "-" not in etag:
-            return etag == hashlib.file_digest(file, _md5).hexdigest()
-        parts = [_md5(part).digest() for part in iter(lambda: file.read(PART_BYTES), b"")] or [_md5().digest()]
-    return etag == f"{_md5(b''.join(parts)).hexdigest()}-{len(parts)}"
-
-
-_md5 = partial(hashlib.md5, usedforsecurity=False)
+        return etag_of(file, PART_BYTES if "-" in etag else None) == etag.strip('"')
 
 
 def upload_file(bucket: Bucket, root: Path, file: DataFile, on_bytes: Callable[[int], None]) -> None:

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from presize.errors import DatasetError
 from presize.options import COMPANION_NAME, CompanionFormat, Filter
 from presize.system.files import file_digest
+from presize.system.resources import limit_of
 
 MANIFEST = "manifest.json"
 REPORT = "report.html"
@@ -24,6 +26,16 @@ _FILE_NAMES = re.compile(
 )
 OUR_NAMES = r"^(manifest\.json|index(-\d+)?\.arrow|rejects(-\d+)?\.jsonl|report(-\d+)?\.html|\.presize[^/]*)(/|$)"
 """Names that neither an image of a folder dataset nor its folder may have, as a regular expression for Arrow."""
+
+
+class CannotOpenError(DatasetError):
+    """A file cannot be read now, for no fault of its own: too many files are open, for example."""
+
+
+def raise_limit(what: object, error: BaseException) -> None:
+    """Raise CannotOpenError if `error` tells of a limit of this process, and not of damage."""
+    if why := limit_of(error):
+        raise CannotOpenError(f"{what} cannot be read: {why}") from None
 
 
 @dataclass(frozen=True)

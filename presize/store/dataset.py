@@ -17,11 +17,11 @@ from presize.codecs.stored_value import DAMAGE, Pixels, decode_value
 from presize.errors import DatasetError, OptionError, PresizeError
 from presize.formatting import size_text
 from presize.options import MAX_PIXELS, check_range, check_type
-from presize.store.data_files import DataFile, ShardFetcher
+from presize.store.data_files import CannotOpenError, DataFile, ShardFetcher
 from presize.store.index import companion_index, open_settled, read_index, validate_column
 from presize.store.manifest import Manifest, replaced
 from presize.store.shard import ENGINE
-from presize.store.shard_reader import CannotOpenError, ShardReader
+from presize.store.shard_reader import ShardReader
 from presize.system.files import expanded
 from presize.system.pagecache import MappedFile, Preload, preload, readahead_pays
 from presize.system.resources import available_memory

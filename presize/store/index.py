@@ -13,10 +13,9 @@ import pyarrow as pa
 
 from presize.errors import DatasetError
 from presize.options import Layout
-from presize.store.data_files import DataFile
+from presize.store.data_files import DataFile, raise_limit
 from presize.store.manifest import Manifest, read_manifest, replaced
 from presize.system.files import check_file, new_files, writing
-from presize.system.resources import limit_of
 
 INDEX_COLUMNS = {
     "path": pa.large_string(),
@@ -137,8 +136,7 @@ def read_index(root: str | os.PathLike[str], manifest: Manifest, check: bool = T
     except UnicodeDecodeError:
         reason = "the name of a column is not UTF-8"
     except (OSError, ValueError, pa.ArrowException) as error:
-        if why := limit_of(error):
-            raise DatasetError(f"{path} cannot be read: {why}") from None
+        raise_limit(path, error)
         reason = (getattr(error, "strerror", None) or str(error)).partition("\n")[0]
     raise DatasetError(f"{path} is damaged: {reason}; copy or build the dataset again")
 

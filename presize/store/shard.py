@@ -17,6 +17,7 @@ import lmdb
 import lmdb.verify
 
 from presize.errors import BuildError
+from presize.store.data_files import raise_limit
 from presize.system.files import file_digest, temporary_name
 
 ENGINE = "0.9"
@@ -178,8 +179,10 @@ def reason_of(error: lmdb.Error | OSError) -> str:
 
 
 def check_structure(path: Path) -> list[str]:
-    """What is wrong with the structure of a shard. Parses the file without LMDB, so that a hostile file is harmless."""
+    """What is wrong with the structure of a shard. Parses the file without LMDB, so that a hostile file is
+    harmless. Raises CannotOpenError."""
     try:
         return [str(finding) for finding in lmdb.verify.verify(str(path), subdir=False)]  # type: ignore[no-untyped-call]
-    except (OSError, lmdb.verify.VerifyError) as error:
+    except (OSError, MemoryError, lmdb.verify.VerifyError) as error:
+        raise_limit(path, error)
         return [str(error)]

@@ -16,14 +16,11 @@ from typing import Any
 import lmdb
 
 from presize.errors import DatasetError
+from presize.store.data_files import CannotOpenError
 from presize.store.shard import ENGINE_MAJOR, key, reason_of
 from presize.store.shard_pages import check_pages
 from presize.system.files import check_file, is_file_of, is_same_file
 from presize.system.resources import max_open_shards
-
-
-class CannotOpenError(DatasetError):
-    """A shard cannot be opened now, for no fault of its own: too many files are open, for example."""
 
 
 class ShardReader:

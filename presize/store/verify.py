@@ -21,7 +21,7 @@ from presize.codecs.stored_value import DAMAGE, decode_value
 from presize.errors import DatasetError
 from presize.formatting import plural
 from presize.options import MAX_SIDE
-from presize.store.data_files import DataFile
+from presize.store.data_files import CannotOpenError, DataFile, raise_limit
 from presize.store.filenames import is_safe
 from presize.store.index import companion_index, read_index
 from presize.store.manifest import Manifest, read_manifest, replaced
@@ -74,7 +74,8 @@ def verify_dataset(
         on_images: called with the number of images, companions among them, that were checked since the last call.
 
     Raises:
-        DatasetError: there is no dataset, or another one by now: it was updated or replaced meanwhile.
+        DatasetError: there is no dataset, or another one by now: it was updated or replaced meanwhile; or a limit, of
+            memory for example, keeps this process from reading it.
     """
     root = Path(expanded(root))
     manifest = read_manifest(root)
@@ -95,6 +96,8 @@ def _problems(root: Path, manifest: Manifest, jobs: int | None, on_images: Calla
     try:
         index = read_index(root, manifest, check=False)  # its SHA-256 was compared above
         index.validate(full=True)
+    except CannotOpenError:
+        raise
     except (DatasetError, pa.ArrowInvalid) as error:
         yield Problem(manifest.index.file, str(error))
         return
@@ -118,6 +121,7 @@ def check_data_file(root: Path, expected: DataFile) -> Iterator[str]:
             return
         nbytes, sha256 = file_digest(root / expected.file)
     except OSError as error:
+        raise_limit(root / expected.file, error)
         yield f"cannot be read: {error.strerror}"
         return
     if nbytes != expected.bytes:
@@ -136,13 +140,17 @@ def damaged_records(root: Path, file: DataFile, records: pa.RecordBatch) -> tupl
     """
     what = next(check_data_file(root, file), "")
     damaged = np.ones(len(records), np.bool_)
-    with suppress(DatasetError):
+    try:
         if not check_structure(root / file.file):
             with ShardReader(root / file.file, file.bytes) as get:
                 for i, (row, nbytes, crc32) in enumerate(zip(*(c.to_pylist() for c in records.columns), strict=True)):
                     with suppress(DatasetError):
                         value = get(row)
                         damaged[i] = len(value) != nbytes or zlib.crc32(value) != crc32
+    except CannotOpenError:
+        raise
+    except DatasetError:
+        pass
     return what or ("has other records than the index says" if damaged.any() else ""), damaged
 
 
@@ -194,11 +202,15 @@ def _check_shard(root: Path, manifest: Manifest, file: DataFile, rows: pa.Record
         with reader as get:
             for row in rows.select(["row", "path", *_CHECKED]).to_pylist():
                 try:
-                    what = _check_value(get(row["row"]), manifest, row)
+                    value = get(row["row"])
                 except DatasetError:
                     what = "is missing"
+                else:
+                    what = _check_value(value, manifest, row)
                 if what:
                     yield Problem(file.file, f"row {row['row']} ({row['path']}) {what}")
+    except CannotOpenError:
+        raise
     except DatasetError as error:
         yield Problem(file.file, str(error))
 
@@ -232,5 +244,6 @@ def _check_value(value: memoryview, manifest: Manifest, row: dict[str, Any]) -> 
     try:
         decode_value(value, manifest.format, manifest.color, shape, MAX_SIDE**2, manifest.depth)
     except DAMAGE as error:
-        return f"cannot be decoded: {str(error) or 'not enough memory'}"
+        raise_limit(f"an image of {shape[0]} x {shape[1]} pixels", error)
+        return f"cannot be decoded: {error}"
     return ""

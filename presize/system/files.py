@@ -173,11 +173,18 @@ def rename(temporary: Path, path: Path) -> None:
     sync_folder(path.parent)
 
 
+NOT_OFFERED = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL}
+"""How a call fails on a file system that does not have it, as flock and fsync of a folder on some of FUSE and NFS."""
+
+
 def sync_folder(folder: Path) -> None:
-    """Make renames in `folder` durable."""
+    """Make renames in `folder` durable, where its file system can."""
     fd = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(fd)
+    except OSError as error:
+        if error.errno not in NOT_OFFERED:
+            raise
     finally:
         os.close(fd)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import math
 import mmap
@@ -13,11 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from presize.errors import BuildError, warn
-from presize.system.files import is_same_file
+from presize.system.files import NOT_OFFERED, is_same_file
 
 _POLL_S = 0.02
-_NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL}
-"""How flock fails on a file system that has none: Lustre without -o flock, some of FUSE and NFS."""
 
 
 class NoLocksError(BuildError):
@@ -54,7 +51,7 @@ def file_lock(path: Path, shared: bool = False, patience_s: float = 0.0, optiona
                 time.sleep(_POLL_S)
                 continue
             except OSError as error:
-                if error.errno not in _NO_LOCKS:
+                if error.errno not in NOT_OFFERED:
                     raise
                 path.unlink(missing_ok=True)
                 what = f"{path.parent}: its file system has no locks (flock: {error.strerror})"

@@ -298,7 +298,7 @@ def test_a_shard_whose_images_are_decoded_one_by_one_stops_as_well(tmp_path: Pat
     samples = plan.shards[0]
     rows = plan.source.files(samples)
     task = Task(
-        number=0, digest=plan.digest, source=plan.source.root, sidecar=swap.out / "sidecar",
+        number=0, digest=plan.shard_digest(0), source=plan.source.root, sidecar=swap.out / "sidecar",
         targets=dict.fromkeys(OPTIONS.streams, swap.out / "0.lmdb"), options=OPTIONS, on_error="record",
         samples=samples, nbytes=np.array([row.nbytes for row in rows]), paths="\0".join(row.path for row in rows),
         files="", places=plan.source.places(samples),
@@ -347,7 +347,7 @@ def test_finished_shards_count_as_long_as_their_containers_are_the_same(
 ) -> None:
     """From another host, or from before a restart of this one, size and modification time tell."""
     swap = Swap(tmp_path, "tar", SHADE)
-    digest, sidecar = swap.plan().digest, swap.out / ".presize-00000.npz"
+    digest, sidecar = swap.plan().shard_digest(0), swap.out / ".presize-00000.npz"
     with pytest.raises(Stopped):
         swap(on_shard=stop)
     table = ShardTable.read(sidecar, 0, digest)

@@ -529,19 +529,24 @@ def mend(path: Path) -> None:
 
 @pytest.mark.parametrize("run", [SERIAL, UPDATE], ids=["plain", "--update"])
 @pytest.mark.parametrize("repair", [mend, Path.unlink], ids=["mended", "removed"])
-def test_a_build_that_an_image_has_ended_begins_anew_once_that_is_mended_or_removed(
-    repair: Callable[[Path], None], run: RunOptions, build: Builder, tmp_path: Path
+@pytest.mark.parametrize("strict", [{"on_error": "fail"}, {"max_errors": ErrorBudget(0)}], ids=["fail", "--max-errors"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_build_that_an_image_has_ended_goes_on_once_that_is_mended_or_removed(
+    layout: str, strict: dict[str, Any], repair: Callable[[Path], None], run: RunOptions, build: Builder, tmp_path: Path
 ) -> None:
-    plan = plan_build(build.source, SMALL)
+    if layout == "folder" and run.update:
+        pytest.skip("a folder has no --update")
+    build.options = replace(LAYOUTS[layout], shard_samples=4)
+    plan = plan_build(build.source, build.options)
     bad = build.source / plan.source.table.column("path")[int(plan.shards[-1][0])].as_py()
     bad.write_bytes(BROKEN_PNG)
-    with pytest.raises(ImageError, match="PNG"):
-        build(run=replace(SERIAL, on_error="fail"))
-    assert list(build.out.rglob("*.lmdb"))
+    with pytest.raises((ImageError, BuildError), match=r"PNG|1 image was rejected"):
+        build(run=replace(SERIAL, **strict))
     repair(bad)
-    with pytest.warns(PresizeWarning, match=r"unfinished build of other files \(the source has changed .*begins anew"):
-        build(run=replace(run, on_error="fail"))
-    build_dataset(build.source, tmp_path / "fresh", SMALL, SERIAL)
+    with pytest.warns(PresizeWarning, match=r"unfinished build of other files \(the source has changed .* are kept$"):
+        result = build(run=replace(run, **strict))
+    assert (result.resumed > 0) == (repair is mend), "what is left goes to other shards"
+    build_dataset(build.source, tmp_path / "fresh", build.options, SERIAL)
     assert files(build.out) == files(tmp_path / "fresh")
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+import stat
 from dataclasses import replace
 from pathlib import Path
 
@@ -64,6 +66,15 @@ def test_one_process_builds_without_locks_and_says_so(
     with pytest.warns(PresizeWarning, match="no locks"):
         assert build().resumed > 0
     assert build.files() == build.files("locked")
+
+
+def test_a_build_goes_on_where_a_folder_cannot_be_synced(build: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fsync(file: int) -> None:
+        if stat.S_ISDIR(os.fstat(file).st_mode):  # as on some of CIFS and FUSE
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    assert build().stored == 12
 
 
 def test_parts_need_locks_and_leave_nothing_where_there_are_none(

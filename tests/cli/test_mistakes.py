@@ -71,6 +71,7 @@ MISTAKES = [
     ("export DATASET LOOP", 1, "LOOP is not an empty folder; choose a new one"),
     ("export DATASET LOOP/out --to tar", 1, "LOOP/out: Too many levels of symbolic links"),
     ("derive DATASET LOOP --size 32", 1, "LOOP is a link that leads to no folder; choose a folder"),
+    ("derive DATASET OUT --timeout-s 0", 2, "--timeout-s: expected seconds above 0"),
     ("derive LOOP OUT --size 32", 1, "LOOP/manifest.json: Too many levels"),
     ("repair LOOP DATASET", 1, "the source LOOP is not a folder"),
     ("repair RAW LOOP", 1, "LOOP: Too many levels"),

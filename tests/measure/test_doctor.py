@@ -135,6 +135,15 @@ JUDGED = [
         codec("opencv", version="", distributions=("opencv-python",)), "OpenCV", "bad",
         "pip uninstall -y opencv-python && pip install opencv-python-headless", "the rest of an OpenCV",
     ),
+    (
+        codec("opencv", version="", broken="No module named 'cv2'"), "OpenCV", "bad",
+        "No module named 'cv2'; another distribution that has a cv2, too, may have been removed -> pip install opencv",
+        "no OpenCV",
+    ),
+    (
+        codec("opencv", version="", distributions=("opencv-python",), broken="libGL.so.1: cannot open shared object"),
+        "OpenCV", "bad", "libGL.so.1: cannot open shared object -> pip uninstall", "an OpenCV for screens on a server",
+    ),
     (replace(WELL, torch="not installed"), "torch", "warn", 'pip install "presize[torch]"', "no torch"),
     (changed("cpu", quota=2.0), "torch", "warn", "OMP_NUM_THREADS=2", "more threads than cores"),
     (WELL, "GPU", "ok", "2 x NVIDIA H100 80GB HBM3 (85 GB), CUDA 13.0, driver 570.86.15", "two GPUs"),

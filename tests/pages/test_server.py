@@ -66,7 +66,9 @@ def test_any_other_path_is_not_found(server: GalleryServer, path: str) -> None:
 
 
 LOOPBACK = (
-    "127.0.0.1|127.0.0.1:9|localhost|localhost:{port}|LocalHost:80|localhost.:8123|127.1.2.3:{port}|[::1]:{port}|[::1]"
+    "127.0.0.1|127.0.0.1:9|localhost|localhost:{port}|LocalHost:80|localhost.:8123|127.1.2.3:{port}|[::1]:{port}|[::1]|"
+    "localhost.localdomain:{port}|ip6-localhost|localhost6:80|presize.localhost:{port}|[0:0:0:0:0:0:0:1]|"
+    "[::ffff:127.0.0.1]:{port}"
 )
 
 
@@ -76,8 +78,9 @@ def test_every_name_of_this_machine_and_any_port_is_answered(server: GalleryServ
 
 
 OTHERS = (
-    "evil.example|localhost.evil.example|127.0.0.1.evil.example:{port}|127.0.0.1:{port}.evil.example|evil.localhost|"
-    "127.evil.example|1127.0.0.1|[::2]:{port}|192.168.0.1:{port}|evil@localhost|localhost/evil|127.0.0.1,evil.example|"
+    "evil.example|localhost.evil.example|127.0.0.1.evil.example:{port}|127.0.0.1:{port}.evil.example|"
+    "localhost.evil|evil-localhost|.localhost|127.evil.example|1127.0.0.1|127.0.0.256|[::2]:{port}|[::ffff:192.168.0.1]|"
+    "192.168.0.1:{port}|evil@localhost|localhost/evil|127.0.0.1,evil.example|[localhost]|"
 )
 
 

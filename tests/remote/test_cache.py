@@ -422,7 +422,7 @@ def remove(place: Path, what: str) -> None:
 def test_what_is_removed_from_a_cache_is_made_again(shards: Path, tmp_path: Path) -> None:
     first, every = LMDBDataset(URL, decode="bytes", cache_dir=tmp_path / "cache"), range(56)
     expected = LMDBDataset(shards, decode="bytes").__getitems__(every)
-    for what in ("cache", "cache/*/*/shards", "cache/*/*/manifest.json"):
+    for what in ("cache", "cache/*/*/shards", "cache/*/*/manifest.json", "cache/*/*/index.arrow"):
         opened = pickle.loads(pickle.dumps(first))
         remove(tmp_path, what)
         assert opened.__getitems__(every) == expected, what

@@ -6,12 +6,15 @@ import re
 import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from io import BytesIO
 from pathlib import Path
 
 import boto3
 import numpy as np
 import pytest
+from boto3.s3.transfer import TransferConfig
 
 from builds import SERIAL, SMALL, files
 from commands import Ran
@@ -20,7 +23,7 @@ from presize import build_dataset
 from presize.builder.parts import build_part
 from presize.builder.parts_listing import SharedListing, read_listing, write_listing
 from presize.builder.repair import repair_dataset
-from presize.errors import BuildError, PresizeError, PresizeWarning, SourceError
+from presize.errors import BuildError, PresizeError, PresizeWarning, RemoteError, SourceError
 from presize.options import BuildOptions, BuildPart, RunOptions, SourceOptions
 from presize.remote.bucket import Bucket
 from presize.sources.contents import Source
@@ -324,6 +327,44 @@ def test_photographs_that_always_come_damaged_are_not_stored_and_are_tried_again
     proxy.damage = bytes
     build_dataset(url, tmp_path / "out", SHARDS, SERIAL)
     assert_same_shards(tmp_path / "out", local)
+
+
+def of_kms(answer: bytes) -> bytes:
+    """An answer of S3, with such an ETag as an object has that is encrypted by KMS."""
+    return re.sub(rb'(etag: "[0-9a-f]{30})[0-9a-f]{2}"', rb'\g<1>0f"', answer, flags=re.IGNORECASE)
+
+
+def test_photographs_that_are_encrypted_by_kms_are_read_twice_since_their_etags_are_no_md5s(
+    server: int,  # noqa: ARG001
+    photos: Path,
+    proxy: Proxy,
+    tmp_path: Path,
+) -> None:
+    content, damage = next(photos.glob("[0-9]*/00*.jpg")).read_bytes(), flipping(1)
+    url = f"s3://{BUCKET}/{tmp_path.name}"
+    for name, encryption in (("kms", "aws:kms"), ("plain", "AES256")):
+        boto3.client("s3").put_object(
+            Bucket=BUCKET, Key=f"{tmp_path.name}/{name}", Body=content, ServerSideEncryption=encryption
+        )
+    proxy.damage = lambda answer: damage(of_kms(answer))
+    assert Bucket(url).get("kms", len(content)) == content
+    with pytest.raises(RemoteError, match=f"{url}/plain: its MD5 is not its ETag"):
+        Bucket(url).get("plain", len(content))
+
+
+@pytest.mark.parametrize(("part_mib", "times", "is_read"), [(5, 0, True), (5, 1, True), (5, 99, False), (6, 1, True)])
+def test_objects_that_were_written_in_parts_are_compared_with_their_etag_or_read_twice(
+    part_mib: int, times: int, is_read: bool, server: int, proxy: Proxy, tmp_path: Path
+) -> None:
+    content, part = bytes(13 << 19) + b"\xff\xd9", part_mib << 20
+    config = TransferConfig(multipart_threshold=part, multipart_chunksize=part, use_threads=False)
+    client = boto3.client("s3", endpoint_url=f"http://127.0.0.1:{server}")
+    client.upload_fileobj(BytesIO(content), BUCKET, f"{tmp_path.name}/parts", Config=config)
+    bucket = Bucket(f"s3://{BUCKET}/{tmp_path.name}")
+    assert bucket.get("parts", len(content)) == content
+    proxy.damage = flipping(times)
+    with nullcontext() if is_read else pytest.raises(RemoteError, match="it is damaged there or on its way"):
+        assert bucket.get("parts", len(content)) == content
 
 
 def test_a_place_that_is_empty_or_not_there_is_one_line(url: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import threading
@@ -14,6 +15,7 @@ from PIL import Image
 
 from builds import SERIAL
 from pictures import smooth_image
+from presize.builder.repair import repair_dataset
 from presize.builder.run import build_dataset
 from presize.errors import DatasetError
 from presize.options import BuildOptions, ImageOptions, Layout, Size
@@ -97,6 +99,23 @@ def test_what_never_ends_in_place_of_an_image_is_a_problem(device: str, small: P
         os.mkfifo(path)
     found = problems(tmp_path / "out")
     assert found == ["class-0/2.jpg: is not what was stored: its length or CRC-32 differs from the index"]
+
+
+@pytest.mark.parametrize("call", ["lmdb.open", "lmdb.verify.verify", "presize.store.verify.decode_value"])
+def test_a_limit_that_keeps_a_record_from_being_read_is_no_damage(
+    call: str, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = shutil.copytree(small / "lmdb", tmp_path / "out")
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)) if "lmdb" in call else MemoryError
+
+    monkeypatch.setattr(call, fail)
+    with pytest.raises(DatasetError, match=r"(Cannot allocate|no more) memory$"):
+        verify_dataset(out)
+    if "lmdb" in call:
+        with pytest.raises(DatasetError, match=r"(Cannot allocate|no more) memory$"):
+            repair_dataset(small / "raw", out)
 
 
 @pytest.mark.parametrize("layout", ["lmdb", "folder"])

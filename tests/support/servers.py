@@ -223,7 +223,8 @@ def flipping(times: float) -> Callable[[bytes], bytes]:
         if not answer.endswith(b"\xff\xd9") or left[0] == 0:
             return answer
         left[0] -= 1
-        return answer[:-9] + bytes([answer[-9] ^ 1]) + answer[-8:]
+        at = max(0, len(answer) - 9)
+        return answer[:at] + bytes([answer[at] ^ 1]) + answer[at + 1 :]
 
     return damage
 

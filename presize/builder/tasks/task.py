@@ -81,7 +81,7 @@ class Task:
 
     Attributes:
         number: the shard's.
-        digest: the plan's; of an update, with what the shard copies.
+        digest: of what decides the bytes of the shard; of an update, with what it copies.
         source: the raw folder.
         sidecar: where the side-car goes.
         targets: for each stream the shard to write, or the folder to write files into.
