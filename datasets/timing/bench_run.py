@@ -29,7 +29,6 @@ from presize.errors import BenchError, DiagnosisError, PresizeError
 from presize.formatting import plural
 from presize.measure.bench_options import Run
 from presize.system.resources import usable_cores
-from presize.system.usage import GpuWatch
 
 EVALUATED = 8
 """Samples whose evaluation crops are compared between variants."""
@@ -73,8 +72,7 @@ def measure(run: Run) -> dict[str, Any]:
 
     Returns:
         JSON values: "epochs", as presize.datasets.timing.epochs.Epoch; "resident_s" and "copied_s", seconds a step,
-        None without a model and equal on the CPU, where nothing is copied; "model_of", whose model it is; "gpu", as
-        presize.system.usage.GpuUse, or None.
+        None without a model and equal on the CPU, where nothing is copied; "model_of", whose model it is.
 
     Raises:
         BenchError: there is not enough memory, or no CUDA.
@@ -96,8 +94,7 @@ def measure(run: Run) -> dict[str, Any]:
             pin_memory=run.pin_memory, device=device, drop_last=len(order) >= run.batch,
         )  # fmt: skip
         warmup_steps = max(1, min(run.workers, len(loader) // 2))
-        with GpuWatch(_uuid(device)) as watch:
-            epochs = [time_epoch(loader, step, warmup_steps=warmup_steps) for _ in range(run.epochs)]
+        epochs = [time_epoch(loader, step, warmup_steps=warmup_steps) for _ in range(run.epochs)]
         resident = copied = None
         if run.model != "none":
             # Of this variant: another memory layout can make the step faster.
@@ -111,7 +108,6 @@ def measure(run: Run) -> dict[str, Any]:
         "resident_s": resident,
         "copied_s": copied,
         "model_of": whose,
-        "gpu": None if watch.use is None else asdict(watch.use),
     }
 
 
@@ -156,13 +152,6 @@ def memory_errors(what: str, batch: int, crop: int, device: str) -> Iterator[Non
             f"{what} with batches of {batch} images of {crop} px does not fit into the memory of "
             f"{'the GPU' if device == 'cuda' else 'this machine'}; choose a smaller --batch or --crop"
         ) from None
-
-
-def _uuid(device: torch.device) -> str | None:
-    if device.type != "cuda":
-        return None
-    uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
-    return None if uuid is None else f"GPU-{uuid}"
 
 
 def prove(run: Run) -> dict[str, Any]:
