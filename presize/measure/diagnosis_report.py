@@ -26,9 +26,17 @@ def result(found: Diagnosis) -> str:
     return f"{hardly or 'If loading cost nothing, training'} would be {factor_text(found.stages.bound)} times as fast"
 
 
+def explanation(found: Diagnosis) -> str:
+    """Return what the result rests on: the bottleneck, what stalls training, and the best advice."""
+    faster = ""
+    if found.advice and found.advice[0].gain.low > found.stages.bound:
+        faster = " That is more than loading costs, since a step on its batches is faster, too."
+    return f"{found.headline}. {found.explanation}{faster}"
+
+
 def diagnosis_text(found: Diagnosis, width: int = 100) -> str:
     """The result, why, what to do and its gain, and the evidence, in lines of at most `width` characters."""
-    lines = [f"{result(found)}.", "", *textwrap.wrap(f"{found.headline}. {found.explanation}", width), ""]
+    lines = [f"{result(found)}.", "", *textwrap.wrap(explanation(found), width), ""]
     if found.advice:
         lines.append("What to do (gains do not add up):")
         for advice in found.advice:
@@ -93,6 +101,7 @@ def diagnosis_page(found: Diagnosis, of: str) -> str:
     return template("diagnosis.html").render(
         found=found,
         result=result(found),
+        explanation=explanation(found),
         of=of,
         policy=picture_policy(),
         picture=picture(pictured(found)),
