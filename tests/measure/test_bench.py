@@ -23,7 +23,7 @@ from presize.builder.run import build_dataset
 from presize.datasets.timing import bench_run
 from presize.datasets.timing.diagnose_path import diagnose_path
 from presize.datasets.timing.loops import Budget
-from presize.errors import BenchError, OptionError, PresizeError
+from presize.errors import BenchError, OptionError
 from presize.measure import bench as bench_module
 from presize.measure.bench import answer, bench, run_apart
 from presize.measure.bench_options import VARIANTS, BenchOptions, DiagnoseOptions, Run
@@ -375,12 +375,3 @@ def test_cuda_is_looked_for_before_anything_is_built(
     assert ran.code == 1
     assert "presize: error: --device cuda: no CUDA here: torch " in ran.err
     assert not (tmp_path / "work").exists()
-
-
-@pytest.mark.usefixtures("here")
-def test_images_that_differ_between_variants_are_no_benchmark(
-    raw: Path, dataset: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("presize.measure.bench.TOLERANCE", 0.01)
-    with pytest.raises(PresizeError, match="raw and lmdb deliver different images: an evaluation crop differs by"):
-        bench({"raw": str(raw), "lmdb": str(dataset)}, replace(QUICK, variants=("raw", "lmdb")))
