@@ -7,6 +7,7 @@ import csv
 import io
 import json
 import math
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from statistics import median
@@ -351,13 +352,17 @@ def bench_text(results: Results) -> str:
         for row in cells:
             texts = [text.rjust(width) for text, width in zip(row[1:], widths[1:], strict=True)]
             lines.append("  ".join([f"  {row[0].ljust(widths[0])}", *texts]).rstrip())
-        said = [f"  {sentence}" for sentence in verdicts(kind, variants)]
+        said = [line for sentence in verdicts(kind, variants) for line in _wrapped(sentence, "  ")]
         lines += ["", *said, *[""] * bool(said)]
     lines += _progress(results)
-    lines += [*results.notes, _measured(results), ""]
+    lines += [*(line for note in (*results.notes, _measured(results)) for line in _wrapped(note)), ""]
     width = max(map(len, results.conditions), default=0)
     lines += [f"{name.ljust(width)}  {what}" for name, what in results.conditions.items()]
     return "\n".join(lines)
+
+
+def _wrapped(text: str, indent: str = "") -> list[str]:
+    return textwrap.wrap(text, 100, initial_indent=indent, subsequent_indent=indent)
 
 
 def _progress(results: Results) -> list[str]:
