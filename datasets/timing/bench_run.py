@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from presize.datasets.crops import RandomResizedCrop, Resize
+from presize.datasets.crops import RandomResizedCrop
 from presize.datasets.dataset import LMDBDataset
 from presize.datasets.reading.transfer import map_tensors
 from presize.datasets.timing.epochs import NoModel, Step, copied_s, resident_s, time_epoch
@@ -29,10 +29,6 @@ from presize.errors import BenchError, DiagnosisError, PresizeError
 from presize.formatting import plural
 from presize.measure.bench_options import Run
 from presize.system.resources import usable_cores
-from presize.system.usage import GpuWatch
-
-EVALUATED = 8
-"""Samples whose evaluation crops are compared between variants."""
 
 _CPU_IS_FULL = "can't allocate memory"
 """What the RuntimeError of torch's CPU allocator says, which has no class of its own."""
@@ -73,8 +69,7 @@ def measure(run: Run) -> dict[str, Any]:
 
     Returns:
         JSON values: "epochs", as presize.datasets.timing.epochs.Epoch; "resident_s" and "copied_s", seconds a step,
-        None without a model and equal on the CPU, where nothing is copied; "model_of", whose model it is; "gpu", as
-        presize.system.usage.GpuUse, or None.
+        None without a model and equal on the CPU, where nothing is copied; "model_of", whose model it is.
 
     Raises:
         BenchError: there is not enough memory, or no CUDA.
@@ -96,8 +91,7 @@ def measure(run: Run) -> dict[str, Any]:
             pin_memory=run.pin_memory, device=device, drop_last=len(order) >= run.batch,
         )  # fmt: skip
         warmup_steps = max(1, min(run.workers, len(loader) // 2))
-        with GpuWatch(_uuid(device)) as watch:
-            epochs = [time_epoch(loader, step, warmup_steps=warmup_steps) for _ in range(run.epochs)]
+        epochs = [time_epoch(loader, step, warmup_steps=warmup_steps) for _ in range(run.epochs)]
         resident = copied = None
         if run.model != "none":
             # Of this variant: another memory layout can make the step faster.
@@ -111,7 +105,6 @@ def measure(run: Run) -> dict[str, Any]:
         "resident_s": resident,
         "copied_s": copied,
         "model_of": whose,
-        "gpu": None if watch.use is None else asdict(watch.use),
     }
 
 
@@ -158,18 +151,8 @@ def memory_errors(what: str, batch: int, crop: int, device: str) -> Iterator[Non
         ) from None
 
 
-def _uuid(device: torch.device) -> str | None:
-    if device.type != "cuda":
-        return None
-    uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
-    return None if uuid is None else f"GPU-{uuid}"
-
-
 def prove(run: Run) -> dict[str, Any]:
     """Read every sample of the run as it is read when measured, and check that each comes exactly once.
-
-    Saves EVALUATED evaluation crops, evenly chosen, whole images resized to the crop, as `run.crops`: uint8
-    (n, crop, crop, 3) in NumPy's format.
 
     Returns:
         JSON values: "samples", how many; "labels", the SHA-256 of the names of their classes in the order of
@@ -179,15 +162,15 @@ def prove(run: Run) -> dict[str, Any]:
         BenchError: a sample did not come exactly once.
     """
     device = torch.device("cpu")
-    settings: dict[str, Any] = {
-        "workers": run.workers, "prefetch": run.prefetch, "pin_memory": False, "device": device, "drop_last": False,
-    }  # fmt: skip
     dataset = open_variant(run.variant, run.root, RandomResizedCrop(run.crop), FLIP, tell_path=True)
     order = _order(run, dataset)
     place = {path: at for at, path in enumerate(_paths(dataset, order.numbers))}
     came = np.zeros(len(order.numbers), np.int64)
     labels = np.zeros(len(order.numbers), np.int64)
-    loader = load_variant(run.variant, dataset, order, batch=run.batch, **settings)
+    loader = load_variant(
+        run.variant, dataset, order, batch=run.batch, workers=run.workers, prefetch=run.prefetch, pin_memory=False,
+        device=device, drop_last=False,
+    )  # fmt: skip
     for _, targets in loader:
         paths, numbers = targets if dataset.classes is not None else (targets, [0] * len(targets))
         for path, label in zip(paths, map(int, numbers), strict=True):
@@ -202,8 +185,6 @@ def prove(run: Run) -> dict[str, Any]:
     digest = None
     if dataset.classes is not None:
         digest = hashlib.sha256("\0".join(dataset.classes[label] for label in labels.tolist()).encode()).hexdigest()
-    if run.crops is not None:
-        np.save(run.crops, _evaluation_crops(run, order.numbers, settings), allow_pickle=False)
     described = transforms().described if run.variant == "pil" else None
     return {"samples": int(came.sum()), "labels": digest, "transforms": described}
 
@@ -212,18 +193,6 @@ def _paths(dataset: CroppedFolder | LMDBDataset, numbers: npt.NDArray[np.int64])
     if isinstance(dataset, LMDBDataset):
         return [dataset.data.path(number) for number in numbers.tolist()]
     return [dataset.path(number) for number in numbers.tolist()]
-
-
-def _evaluation_crops(run: Run, numbers: npt.NDArray[np.int64], settings: dict[str, Any]) -> npt.NDArray[np.uint8]:
-    chosen = numbers[np.linspace(0, len(numbers) - 1, min(EVALUATED, len(numbers))).astype(np.int64)]
-    dataset = open_variant(run.variant, run.root, Resize(run.crop), 0.0)
-    order = Chosen(chosen, len(dataset), run.seed)
-    (batch,) = load_variant(run.variant, dataset, order, batch=len(chosen), **settings | {"workers": 0})
-    images = batch if isinstance(batch, torch.Tensor) else batch[0]
-    pixels = np.empty((len(chosen), run.crop, run.crop, 3), np.uint8)
-    # Grey images broadcast to three equal channels; keys() undoes the shuffle.
-    pixels[order.keys(0, np.arange(len(chosen)))] = images.permute(0, 2, 3, 1).numpy()
-    return pixels
 
 
 if __name__ == "__main__":

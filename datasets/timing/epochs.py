@@ -4,6 +4,7 @@ only at the edges of what is timed."""
 from __future__ import annotations
 
 import multiprocessing
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -11,11 +12,10 @@ from typing import Any, Protocol
 import torch
 
 from presize.datasets.reading.transfer import to_device
-from presize.datasets.timing.loops import Budget, Clock, clock_of, repeat, run_steps
+from presize.datasets.timing.loops import Budget, Clock, clock_of, repeat
 from presize.errors import OptionError
-from presize.measure.stages import Quantiles
 from presize.options import check_range
-from presize.system.usage import pss_bytes, usage
+from presize.system.usage import cpu_seconds
 
 STEP_BUDGET = Budget(100, 1.0)
 """How often, and for how many seconds, a step without a loader is repeated."""
@@ -59,10 +59,7 @@ class Epoch:
             workers.
         batches, images: how many came.
         window_s, window_images: of the steps that count, those after the warm-up steps.
-        steps: seconds from the end of each of these to the end of the next.
         cpu_s: CPU time of this process and its workers.
-        read_bytes: from storage; None where that cannot be measured.
-        worker_pss_bytes: proportional set size of the largest worker at the end; None without workers.
     """
 
     seconds: float
@@ -71,10 +68,7 @@ class Epoch:
     images: int
     window_s: float
     window_images: int
-    steps: Quantiles
     cpu_s: float
-    read_bytes: int | None
-    worker_pss_bytes: int | None
 
     @property
     def images_per_s(self) -> float:
@@ -96,32 +90,36 @@ def time_epoch(loader: Iterable[Any], step: Step, *, warmup_steps: int = 1) -> E
         OptionError: there is no batch.
     """
     check_range("warmup_steps", warmup_steps, 1, 2**31)
-    children = [child.pid for child in multiprocessing.active_children()]
-    before = usage(pid for pid in children if pid is not None)
-    images: list[int] = []
-
-    def train(batch: Any) -> None:
+    cpu_s, images = _cpu_seconds(), list[int]()
+    begin_s = first_s = edge_s = time.perf_counter()
+    for batch in loader:
+        if not images:
+            first_s = time.perf_counter()
         images.append(count_images(batch))
         step(step.place(batch))
-
-    steps = run_steps(loader, train, step.clock, warmup_steps)
+        del batch  # its memory may be wanted for the next one
+        if len(images) == warmup_steps:
+            step.clock.wait()
+            edge_s = time.perf_counter()
+    step.clock.wait()
+    end_s = time.perf_counter()
     if not images:
         raise OptionError("loader: expected at least one batch, got none")
-    workers = [child.pid for child in multiprocessing.active_children() if child.pid is not None]
-    used = usage(workers) - before
-    sizes = [size for size in map(pss_bytes, workers) if size is not None]
+    if len(images) <= warmup_steps:
+        warmup_steps, edge_s = 0, begin_s
     return Epoch(
-        seconds=steps.end_s - steps.begin_s,
-        first_batch_s=steps.first_s - steps.begin_s,
-        batches=steps.count,
+        seconds=end_s - begin_s,
+        first_batch_s=first_s - begin_s,
+        batches=len(images),
         images=sum(images),
-        window_s=steps.end_s - steps.edge_s,
-        window_images=sum(images[steps.warmup_steps :]),
-        steps=Quantiles.of(step.clock.between(steps.marks[::2][steps.warmup_steps :])),
-        cpu_s=used.cpu_s,
-        read_bytes=used.read_bytes,
-        worker_pss_bytes=max(sizes, default=None),
+        window_s=end_s - edge_s,
+        window_images=sum(images[warmup_steps:]),
+        cpu_s=_cpu_seconds() - cpu_s,
     )
+
+
+def _cpu_seconds() -> float:
+    return cpu_seconds(child.pid for child in multiprocessing.active_children() if child.pid is not None)
 
 
 def count_images(batch: Any) -> int:

@@ -5,7 +5,7 @@ Clocks time the work of a device without waiting for it, which would keep it fro
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import torch
 
 from presize.errors import DiagnosisError, PresizeError
+from presize.formatting import plural
 from presize.measure.simulation import Times
 
 
@@ -131,49 +132,6 @@ def closed(batches: Iterator[Any]) -> Generator[None, None, None]:
             batches.close()
 
 
-@dataclass(frozen=True)
-class TimedSteps:
-    """Steps on the batches of a loader.
-
-    Attributes:
-        count: how many there were.
-        warmup_steps: steps at the start that do not count; 0 where there were no more.
-        begin_s, first_s, edge_s, end_s: time.perf_counter() before the first batch, when it came, when the device had
-            done the warm-up steps, and when it had done all.
-        marks: of the clock, at the start, and before and after each step.
-    """
-
-    count: int
-    warmup_steps: int
-    begin_s: float
-    first_s: float
-    edge_s: float
-    end_s: float
-    marks: list[Any]
-
-
-def run_steps(batches: Iterable[Any], step: Callable[[Any], Any], clock: Clock, warmup_steps: int) -> TimedSteps:
-    """Do `step` with each batch. The device is waited for only at the edges of what is timed."""
-    count, marks = 0, [clock.mark()]
-    begin_s = first_s = edge_s = time.perf_counter()
-    for batch in batches:
-        if count == 0:
-            first_s = time.perf_counter()
-        marks.append(clock.mark())
-        step(batch)
-        marks.append(clock.mark())
-        del batch  # its memory may be wanted for the next one
-        count += 1
-        if count == warmup_steps:
-            clock.wait()
-            edge_s = time.perf_counter()
-    clock.wait()
-    end_s = time.perf_counter()
-    if count <= warmup_steps:
-        warmup_steps, edge_s = 0, begin_s
-    return TimedSteps(count, warmup_steps, begin_s, first_s, edge_s, end_s, marks)
-
-
 def failed(what: str, count: int, of: str, error: Exception) -> DiagnosisError:
     """Return a one-line error for a failure of the user's own loader or step."""
     lines = str(error).strip().splitlines() or [""]
@@ -181,7 +139,8 @@ def failed(what: str, count: int, of: str, error: Exception) -> DiagnosisError:
         said = next((line for line in lines[2:] if not line.startswith(" ")), lines[0])
     else:
         said = lines[0] if isinstance(error, PresizeError) else f"{type(error).__name__}: {lines[0]}"
-    return DiagnosisError(f"{what}: failed after {count} {of}: {said}")
+    done = plural(count, of.replace("batches", "batch").replace("steps", "step"), of)
+    return DiagnosisError(f"{what}: failed after {done}: {said}")
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from presize.formatting import plural
 from presize.measure.watched import Watched
 from presize.system.files import write_atomically
 from presize.system.resources import read_cpu
-from presize.system.usage import usage
+from presize.system.usage import cpu_seconds
 
 _LOOK_EVERY_S = 1.0
 """How often the CPU time of workers is read."""
@@ -133,7 +133,7 @@ class _Epoch:
         return batch
 
     def _look(self, pids: Sequence[int], now: float) -> None:
-        cpu_s = (usage(pids).cpu_s - time.process_time()) / len(pids)
+        cpu_s = (cpu_seconds(pids) - time.process_time()) / len(pids)
         if self.cpu_s:
             self.seen.worker_cpu_s += cpu_s - self.cpu_s
             self.seen.worker_wall_s += now - self.looked_s

@@ -235,7 +235,7 @@ def _companion_files(companion: Companion, merged: _Merged, size: Size) -> Compa
 
 def _write_report(plan: Plan, merged: _Merged, manifest: Manifest, root: Path, index: pa.Table) -> Manifest:
     """Write the page about a dataset that lacks just its manifest. Returns that, with the page in it."""
-    from presize.pages.build_report import BuildReport, build_page, leaner_quality
+    from presize.pages.build_report import BuildReport, build_page, leaner_quality, report_columns
     from presize.pages.comparison import compare  # OpenCV and jinja2, which nothing else of a build needs
 
     reader = SourceReader(plan.source.root)
@@ -255,7 +255,7 @@ def _write_report(plan: Plan, merged: _Merged, manifest: Manifest, root: Path, i
     numbered = numbered.append_column("sample", pa.array(merged.samples))
     with ExitStack() as stack:
         shards = [stack.enter_context(closing(ShardReader(root / f.file, f.bytes))) for f in manifest.shards]
-        leaner = leaner_quality(index.column("source_facts").to_numpy(), manifest.identity["options"]["image"])
+        leaner = leaner_quality(report_columns(index), manifest.identity["options"]["image"])
         size = Size.parse(manifest.size)
         comparisons, failures = compare(plan.options.image, size, numbered, source_of, value_of, leaner)
     name = generation_name(REPORT, manifest.generation)

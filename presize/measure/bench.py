@@ -17,12 +17,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields, replace
 from importlib.metadata import PackageNotFoundError, version
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from presize.errors import BenchError, OptionError
 from presize.formatting import size_text
@@ -40,14 +38,6 @@ from presize.system.temporary import temporary_folder
 
 COLD_AT_MOST = 0.05
 """Share of a cold run's files that may still be in the page cache; with more, a note says that it was not cold."""
-
-TOLERANCE = 8.0
-"""Grey levels by which evaluation crops of one image may differ in the mean between variants, as coarse() has them. 334
-ImageNet photographs at quality 90 differed from their sources by up to 0.7 at 256 px and 3.4 at 64 px, and 60 of them
-from each other by 21 or more (2026-11-21)."""
-
-_WHOLE = ("shorter", "longer", "stretch")
-"""The ways to fit that keep all of an image."""
 
 
 def bench(
@@ -297,17 +287,13 @@ class _Bench:
         return row_of(run, repeat, share, run_apart(run)), note
 
     def prove(self, on_step: Callable[[str], None]) -> list[str]:
-        """Read every sample of every variant once and compare them, which also brings them into the page cache.
-        Returns notes for the reader."""
+        """Read every sample of every variant once, which also brings them into the page cache, and compare their count
+        and labels. Returns notes for the reader."""
         run = replace(self.options.runs(self.variants)[0], task="prove", device="cpu", pin_memory=False)
         proofs: dict[Variant, dict[str, Any]] = {}
-        crops: dict[Variant, npt.NDArray[np.uint8]] = {}
-        with temporary_folder("presize-bench-") as folder:
-            for variant in self.variants:
-                on_step(f"checking that {variant} delivers every sample once")
-                file = os.path.join(folder, f"crops-{variant}.npy")
-                proofs[variant] = run_apart(self._located(replace(run, variant=variant, crops=file)))
-                crops[variant] = np.load(file, allow_pickle=False)
+        for variant in self.variants:
+            on_step(f"checking that {variant} delivers every sample once")
+            proofs[variant] = run_apart(self._located(replace(run, variant=variant)))
         labels = {variant: proof["labels"] for variant, proof in proofs.items() if proof["labels"] is not None}
         if len(set(labels.values())) > 1:
             raise BenchError(f"the variants {' and '.join(labels)} deliver different labels for the same samples")
@@ -322,32 +308,8 @@ class _Bench:
                 f"raw folder, PIL: decoded by {proofs['pil']['transforms']}. As in ImageFolder, its images are not "
                 "turned upright and keep their colour profiles."
             )
-        return [*notes, self._compared(crops)]
-
-    def _compared(self, crops: dict[Variant, npt.NDArray[np.uint8]]) -> str:
-        """A note that evaluation crops agree where they should. Raises BenchError if they do not."""
-        count = len(next(iter(self.numbers.values())))
-        said = f"All variants delivered the same {count:,} samples with the same labels, each once per epoch"
-        differing = {}
-        for a, b in combinations(self.variants, 2):
-            # Pillow as scripts call it leaves some photographs lying on their side.
-            if a == "pil" or not _comparable(self.reads[READS[a]], self.reads[READS[b]]):
-                continue
-            mean = np.abs(coarse(crops[a]) - coarse(crops[b])).mean(axis=(1, 2, 3))
-            if mean.max() > TOLERANCE:
-                at = int(mean.argmax())
-                raise BenchError(
-                    f"{a} and {b} deliver different images: an evaluation crop differs by {mean[at]:.1f} grey levels "
-                    f"on average, and {TOLERANCE:g} are allowed; were they built from the same files?"
-                )
-            differing[a, b] = float(mean.max())
-        if not differing:
-            return f"{said}."
-        (a, b), most = max(differing.items(), key=lambda pair: pair[1])
-        return (
-            f"{said}. Evaluation crops of {len(crops[a])} of them agree: over a 16×16 grid they differ by at most "
-            f"{most:.1f} grey levels on average ({a} and {b}); {TOLERANCE:g} are allowed."
-        )
+        said = f"All variants delivered the same {counts[0]:,} samples"
+        return [*notes, f"{said}{' with the same labels' if labels else ''}, each once per epoch."]
 
 
 def _warm(files: Sequence[Path], variant: Variant) -> str | None:
@@ -357,23 +319,6 @@ def _warm(files: Sequence[Path], variant: Variant) -> str | None:
     except OptionError:
         return f"The files of {variant} do not fit into memory: no run of it was wholly warm."
     return None
-
-
-def _comparable(one: Listing, other: Listing) -> bool:
-    """Whether a whole image, brought to one size, has to look the same in both."""
-    manifests = [listing.manifest for listing in (one, other) if listing.manifest is not None]
-    images = [manifest.identity["options"]["image"] for manifest in manifests]
-    has_other_fits = any(text.startswith("fit ") for manifest in manifests for text in manifest.derived)
-    return not has_other_fits and all(image["fit"] in _WHOLE and image["color"] == "rgb" for image in images)
-
-
-def coarse(crops: npt.NDArray[np.uint8]) -> npt.NDArray[np.float64]:
-    """Means of crops (n, side, side, 3) over a grid of at most 16 by 16: their content at any resolution."""
-    side = crops.shape[1]
-    cells = min(16, side)
-    edge = side // cells
-    inner = crops[:, : cells * edge, : cells * edge].astype(np.float64)
-    return np.asarray(inner.reshape(-1, cells, edge, cells, edge, 3).mean(axis=(2, 4)))
 
 
 def run_apart(run: Run) -> dict[str, Any]:

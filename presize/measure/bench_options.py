@@ -124,7 +124,6 @@ class Run:
         task: "measure" times epochs, "prove" reads every sample once, "probe" looks for the device.
         root: Folder or dataset that the variant reads.
         numbers: NumPy file (.npy, int64) with the numbers of the samples to read; None for all.
-        crops: NumPy file (.npy) to save evaluation crops in, for the task "prove"; None saves none.
 
     The others are as in BenchOptions.
     """
@@ -144,7 +143,6 @@ class Run:
     task: Task = "measure"
     root: str = ""
     numbers: str | None = None
-    crops: str | None = None
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

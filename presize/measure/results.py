@@ -7,6 +7,7 @@ import csv
 import io
 import json
 import math
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from statistics import median
@@ -50,8 +51,8 @@ class Results:
 def row_of(run: Run, repeat: int, resident_share: float, measured: Mapping[str, Any]) -> Row:
     """The row of a run.
 
-    The columns first_* are of the whole first epoch, the start of the workers included. All others are of the later
-    epochs, or of the first if it is the only one.
+    first_epoch_images_per_s is of the whole first epoch, the start of the workers included. All other rates and times
+    are of the later epochs, or of the first if it is the only one.
 
     Args:
         run: Its options.
@@ -61,12 +62,8 @@ def row_of(run: Run, repeat: int, resident_share: float, measured: Mapping[str, 
     """
     epochs = measured["epochs"]
     first, later = epochs[0], epochs[1:] or epochs
-    images = sum(epoch["images"] for epoch in later)
     window_images = sum(epoch["window_images"] for epoch in later)
     window_s = sum(epoch["window_s"] for epoch in later)
-    pss = [epoch["worker_pss_bytes"] for epoch in epochs if epoch["worker_pss_bytes"] is not None]
-    read = [epoch["read_bytes"] for epoch in later]
-    gpu = measured["gpu"] or {}
     return {
         "repeat": repeat,
         **{name: getattr(run, name) for name in _RUN_COLUMNS},
@@ -78,14 +75,8 @@ def row_of(run: Run, repeat: int, resident_share: float, measured: Mapping[str, 
         "resident_s": measured["resident_s"],
         "copied_s": measured["copied_s"],
         "first_epoch_images_per_s": first["images"] / first["seconds"],
-        "first_epoch_first_batch_s": first["first_batch_s"],
         "first_batch_s": median(epoch["first_batch_s"] for epoch in later),
-        **{name: median(epoch["steps"][name] for epoch in later) for name in ("p50_s", "p95_s", "p99_s")},
-        "cpu_s_per_image": sum(epoch["cpu_s"] for epoch in later) / images,
-        "worker_pss_bytes": max(pss, default=None),
-        "read_bytes_per_epoch": None if None in read else sum(read) / len(later),
-        "gpu_busy": gpu.get("busy"),
-        "gpu_memory_bytes": gpu.get("memory_bytes"),
+        "cpu_s_per_image": sum(epoch["cpu_s"] for epoch in later) / sum(epoch["images"] for epoch in later),
         "model_of": measured["model_of"],
     }
 
@@ -120,12 +111,6 @@ class Kind:
         return ", ".join(words)
 
 
-MEDIANS = (
-    "first_epoch_images_per_s", "first_epoch_first_batch_s", "first_batch_s", "p50_s", "p95_s", "p99_s",
-    "cpu_s_per_image", "worker_pss_bytes", "read_bytes_per_epoch", "gpu_busy", "gpu_memory_bytes",
-)  # fmt: skip
-
-
 @dataclass(frozen=True)
 class Summary:
     """The runs of one variant and kind.
@@ -137,7 +122,7 @@ class Summary:
         stages: Times of its stages in seconds; None without a model, and for cold runs without warm ones.
         break_even: Epochs after which its build breaks even, against the raw folder; None if not known, and if
             the raw folder leaves no speed-up possible.
-        medians: Of the columns MEDIANS of its rows; None where not known.
+        first_batch_s, cpu_s_per_image: Medians of these columns.
     """
 
     variant: Variant
@@ -145,7 +130,8 @@ class Summary:
     speedup: float
     stages: Stages | None
     break_even: float | None
-    medians: Mapping[str, float | None]
+    first_batch_s: float
+    cpu_s_per_image: float
 
 
 def summarise(results: Results) -> dict[Kind, list[Summary]]:
@@ -186,8 +172,8 @@ def _summaries(results: Results, kind: Kind, groups: dict[Kind, dict[Variant, li
             epoch_s = (results.images / rates[one].median for one in ("raw", variant))
             break_even = break_even_epochs(build_s, *epoch_s)
         speedup = rates[variant].median / first.median
-        medians = {name: _median(found, name) for name in MEDIANS}
-        summaries.append(Summary(variant, rates[variant], speedup, stages[variant], break_even, medians))
+        first_batch_s, cpu_s = (_median(found, name) for name in ("first_batch_s", "cpu_s_per_image"))
+        summaries.append(Summary(variant, rates[variant], speedup, stages[variant], break_even, first_batch_s, cpu_s))
     return summaries
 
 
@@ -227,7 +213,6 @@ def to_json(results: Results) -> str:
 
 def _plain(one: Summary) -> dict[str, Any]:
     values = asdict(one)
-    values |= values.pop("medians")
     if one.stages is not None:
         told = {name: getattr(one.stages, name) for name in ("bottleneck", "bound", "disagreement")}
         values["stages"] |= asdict(one.stages.stalls) | told
@@ -242,19 +227,8 @@ NAMES = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Column:
-    """A column of the table.
-
-    Attributes:
-        heading: Its heading.
-        text: The cell of a variant; None if not known.
-        meaning: The heading, explained.
-    """
-
-    heading: str
-    text: Callable[[Summary], str | None]
-    meaning: str
+Cell = Callable[[Summary], str | None]
+"""The text of a cell; None if not known."""
 
 
 def _spread(spread: Spread) -> str:
@@ -263,15 +237,17 @@ def _spread(spread: Spread) -> str:
     return f"{rate_text(spread.median)} ({rate_text(spread.min)}–{rate_text(spread.max)})"
 
 
-def _share(part: str) -> Callable[[Summary], str | None]:
+def _share(part: str) -> Cell:
+    """The cell of a stall; empty for one that cannot be: copies on the CPU, the disk in a warm run."""
+
     def text(one: Summary) -> str | None:
-        return None if one.stages is None else f"{getattr(one.stages.stalls, part):.2f}"
+        if one.stages is None or (part == "copy" and one.stages.copied_s == one.stages.resident_s):
+            return None
+        if part == "fetch" and one.stages.cold_s is None:
+            return None
+        return f"{getattr(one.stages.stalls, part):.0%}"
 
     return text
-
-
-def _fetch(one: Summary) -> str | None:
-    return None if one.stages is None or one.stages.cold_s is None else f"{one.stages.stalls.fetch:.2f}"
 
 
 def _break_even(one: Summary) -> str | None:
@@ -280,52 +256,37 @@ def _break_even(one: Summary) -> str | None:
     return "never" if math.isinf(one.break_even) else f"{one.break_even:.1f}"
 
 
-def _scaled(name: str, factor: float, digits: int) -> Callable[[Summary], str | None]:
-    def text(one: Summary) -> str | None:
-        value = one.medians[name]
-        return None if value is None else f"{value * factor:,.{digits}f}"
-
-    return text
-
-
-COLUMNS = (
-    Column(
-        "images/s",
+COLUMNS: dict[str, tuple[Cell, str]] = {
+    "images/s": (
         lambda one: _spread(one.images_per_s),
         "median of the runs (min–max), from the epochs after the first",
     ),
-    Column(
-        "1st epoch",
-        lambda one: rate_text(one.medians["first_epoch_images_per_s"] or 0.0),
-        "images/s of the first epoch, the start of the workers included",
-    ),
-    Column("speed-up", lambda one: factor_text(one.speedup), "times as fast as the first row"),
-    Column(
-        "U",
+    "speed-up": (lambda one: f"{factor_text(one.speedup)} ×", "times as fast as the first row"),
+    "step": (
         _share("utilisation"),
-        "utilisation: share of the time that the training step itself takes; 1 if loading costs nothing",
+        "share of the time that the training step itself takes: 100% if loading cost nothing",
     ),
-    Column("copy", _share("copy"), "share of the time that copying to the device adds"),
-    Column("prep.", _share("preparation"), "share that reading, decoding, cropping and collating add"),
-    Column("fetch", _fetch, "share that the disk adds"),
-    Column("start s", _scaled("first_epoch_first_batch_s", 1, 2), "seconds to the first batch of the first epoch"),
-    Column("first s", _scaled("first_batch_s", 1, 3), "seconds to the first batch of later epochs"),
-    Column("p50 ms", _scaled("p50_s", 1e3, 1), "median time of a step"),
-    Column("p95 ms", _scaled("p95_s", 1e3, 1), "95th percentile of the time of a step"),
-    Column("p99 ms", _scaled("p99_s", 1e3, 1), "99th percentile of the time of a step"),
-    Column("CPU ms", _scaled("cpu_s_per_image", 1e3, 2), "CPU time per image, of all processes, training included"),
-    Column("PSS MB", _scaled("worker_pss_bytes", 1e-6, 0), "memory of the largest worker; shared pages count in part"),
-    Column("read MB", _scaled("read_bytes_per_epoch", 1e-6, 1), "read from storage in an epoch"),
-    Column("GPU", _scaled("gpu_busy", 1, 2), "share of the time with any kernel running (NVML); no proof of full use"),
-    Column("GPU MB", _scaled("gpu_memory_bytes", 1e-6, 0), "peak memory in use on the GPU"),
-    Column("break-even", _break_even, "epochs after which the build breaks even, against the raw folder"),
-)
+    "copy": (_share("copy"), "share of the time that copying to the device adds"),
+    "loading": (_share("preparation"), "share that reading, decoding, cropping and collating add"),
+    "disk": (_share("fetch"), "share that the disk adds"),
+    "CPU ms": (
+        lambda one: f"{one.cpu_s_per_image * 1e3:,.2f}",
+        "CPU time per image of all processes, with training",
+    ),
+    "start s": (lambda one: f"{one.first_batch_s:,.2f}", "seconds to the first batch of an epoch"),
+    "break-even": (_break_even, "epochs after which the build breaks even, against the raw folder"),
+}
+"""For each column its cells, and the heading, explained."""
 
 
-def table_of(variants: Sequence[Summary]) -> tuple[list[Column], list[list[str]]]:
-    """The columns of which anything is known, and a row for each variant, its name first."""
-    columns = [column for column in COLUMNS if any(column.text(one) is not None for one in variants)]
-    return columns, [[NAMES[one.variant], *(column.text(one) or "" for column in columns)] for one in variants]
+def table_of(variants: Sequence[Summary]) -> tuple[list[str], list[list[str]]]:
+    """The headings of columns of which anything is known, and a row for each variant, its name first."""
+    cells = {heading: [text(one) for one in variants] for heading, (text, _) in COLUMNS.items()}
+    known = {heading: texts for heading, texts in cells.items() if any(text is not None for text in texts)}
+    names = [NAMES[one.variant] for one in variants]
+    return list(known), [
+        [name, *(text or "" for text in row)] for name, *row in zip(names, *known.values(), strict=True)
+    ]
 
 
 def headline(results: Results) -> str:
@@ -377,19 +338,23 @@ def bench_text(results: Results) -> str:
     lines = [f"{headline(results)}.", ""]
     for kind, variants in summarise(results).items():
         columns, rows = table_of(variants)
-        cells = [["", *(column.heading for column in columns)], *rows]
+        cells = [["", *columns], *rows]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         lines += [f"{kind}:", ""]
         for row in cells:
             texts = [text.rjust(width) for text, width in zip(row[1:], widths[1:], strict=True)]
             lines.append("  ".join([f"  {row[0].ljust(widths[0])}", *texts]).rstrip())
-        said = [f"  {sentence}" for sentence in verdicts(kind, variants)]
+        said = [line for sentence in verdicts(kind, variants) for line in _wrapped(sentence, "  ")]
         lines += ["", *said, *[""] * bool(said)]
     lines += _progress(results)
-    lines += [*results.notes, _measured(results), ""]
+    lines += [*(line for note in (*results.notes, _measured(results)) for line in _wrapped(note)), ""]
     width = max(map(len, results.conditions), default=0)
     lines += [f"{name.ljust(width)}  {what}" for name, what in results.conditions.items()]
     return "\n".join(lines)
+
+
+def _wrapped(text: str, indent: str = "") -> list[str]:
+    return textwrap.wrap(text, 100, initial_indent=indent, subsequent_indent=indent)
 
 
 def _progress(results: Results) -> list[str]:
@@ -416,8 +381,12 @@ def bench_page(results: Results) -> str:
         spent = {NAMES[one.variant]: one.stages.stalls for one in variants if one.stages is not None}
         found = [charts.bars("Images/s", {name: (s.median, s.min, s.max) for name, s in rates.items()})]
         if spent:
-            shares = {name: (s.utilisation, s.copy, s.preparation, s.fetch) for name, s in spent.items()}
-            found.append(charts.stacks("Where the time goes", ("training step", "copy", "preparation", "disk"), shares))
+            stalls = {
+                name: {"training step": s.utilisation, "copying": s.copy, "loading": s.preparation, "disk": s.fetch}
+                for name, s in spent.items()
+            }
+            busy = {name: f"step {s.utilisation:.0%}" for name, s in spent.items()}
+            found.append(charts.shares("Where the time goes", stalls, busy))
         parts.append((kind, columns, rows, verdicts(kind, variants), found))
     return template("bench.html").render(
         results=results,
@@ -426,7 +395,9 @@ def bench_page(results: Results) -> str:
         progress=_progress(results),
         measured=_measured(results),
         explained=[
-            (column.heading, column.meaning) for column in COLUMNS if any(column in columns for _, columns, *_ in parts)
+            (heading, meaning)
+            for heading, (_, meaning) in COLUMNS.items()
+            if any(heading in columns for _, columns, *_ in parts)
         ],
         conditions=[
             *results.conditions.items(),

@@ -31,13 +31,28 @@ _WIDTH = 100
 
 @dataclass(frozen=True)
 class PictureVariant:
-    """A timeline to show, by a title that may be hostile, of batches of so many images, if that is known, and with a
-    sentence in place of its verdict."""
+    """A timeline to show.
+
+    Attributes:
+        title: Its title, which may be hostile.
+        timeline: What was simulated.
+        batch: Images in a batch; None if not known.
+        sentence: A sentence in place of its verdict.
+        utilisation: What was measured, to show in place of what was simulated.
+    """
 
     title: str
     timeline: Timeline
     batch: int | None = None
     sentence: str | None = None
+    utilisation: float | None = None
+
+    @property
+    def shares(self) -> tuple[float, float]:
+        """The shares of the time that training works, and that it waits."""
+        if self.utilisation is None:
+            return self.timeline.utilisation, self.timeline.stall
+        return self.utilisation, 1 - self.utilisation
 
 
 @dataclass(frozen=True)
@@ -170,7 +185,8 @@ def comparison(variants: Sequence[PictureVariant]) -> str | None:
     if len(variants) < 2 or not variants[0].timeline.batches:
         return None
     before, after = variants[0].timeline.batches_per_s(), variants[-1].timeline.batches_per_s()
-    return f"{factor_text(after / before)} times as fast: {rate_text(after)} instead of {rate_text(before)} batches/s"
+    gain = f"Training would be {factor_text(after / before)} times as fast"
+    return f"{gain}: {rate_text(after)} instead of {rate_text(before)} batches/s"
 
 
 def simulation_text(variants: Sequence[PictureVariant], sweep: Mapping[int, Timeline] | None = None) -> str:
@@ -213,6 +229,7 @@ def picture(variants: Sequence[PictureVariant], *, whole_page: bool = False) -> 
                 "workers": variant.timeline.pipeline.workers,
                 "in_order": variant.timeline.pipeline.in_order,
                 "batch": variant.batch,
+                "shares": variant.shares,
                 "cut": _cut(variant, one["seconds"], len(one["steps"])) if one["cut"] else None,
             }
             for variant, one in zip(variants, shown_variants, strict=True)
@@ -232,10 +249,8 @@ def picture_policy() -> str:
 
 def simulation_html(variants: Sequence[PictureVariant], sweep: Mapping[int, Timeline] | None = None) -> str:
     """A page with the animation and all that simulation_text says. Equal timelines give equal pages."""
-    first = variants[0].timeline
-    headline = comparison(variants) or f"{_words(first)}: training works {first.utilisation:.0%} of the time"
     return template("simulation.html").render(
-        headline=headline,
+        headline=comparison(variants) or _bound(variants[0].timeline),
         policy=picture_policy(),
         picture=picture(variants, whole_page=True),
         titles=[variant.title for variant in variants],
@@ -246,6 +261,13 @@ def simulation_html(variants: Sequence[PictureVariant], sweep: Mapping[int, Time
     )
 
 
+def _bound(timeline: Timeline) -> str:
+    if not timeline.utilisation:
+        return "Training gets no batch in this time"
+    what = "loading and copying" if timeline.pipeline.copy.mean_s else "loading"
+    return f"If {what} cost nothing, training would be {factor_text(1 / timeline.utilisation)} times as fast"
+
+
 def _rows(variants: Sequence[PictureVariant]) -> list[list[str]]:
     """A row for each fact: its name, and a column for each variant."""
     found = [dict(facts(variant)) for variant in variants]
@@ -254,8 +276,7 @@ def _rows(variants: Sequence[PictureVariant]) -> list[list[str]]:
 
 
 def _embedded(variant: PictureVariant, variants: int) -> dict[str, Any]:
-    """The data of one variant, times in seconds to the microsecond; of a long timeline only the beginning. Each step
-    carries the seconds of training done by its end."""
+    """The data of one variant, times in seconds to the microsecond; of a long timeline only the beginning."""
     timeline = variant.timeline
     loads, steps = timeline.loads, timeline.steps
     most_steps, most_loads = SHOWN_STEPS // variants, max(SHOWN_LOADS // variants, timeline.pipeline.workers + 1)
@@ -267,16 +288,6 @@ def _embedded(variant: PictureVariant, variants: int) -> dict[str, Any]:
     def by_then(at: float | None) -> float | None:
         return None if at is None or at > end else round(at, 6)
 
-    worked, step_lines = 0.0, []
-    for step in (step for step in steps if step.taken_s < end or end == timeline.seconds):
-        if step.begin_s is not None and step.begin_s <= end:
-            worked += step.work_s if step.end_s is not None else 0.0
-            if step.end_s is None:
-                worked = timeline.step_work_s
-            elif step.end_s > end:
-                worked -= step.work_s * (step.end_s - end) / (step.end_s - step.begin_s)
-        line = [step.batch, step.taken_s, by_then(step.begin_s), by_then(step.end_s), worked]
-        step_lines.append([value if value is None else round(value, 6) for value in line])
     return {
         "batch": variant.batch,
         "seconds": round(end, 6),
@@ -290,7 +301,11 @@ def _embedded(variant: PictureVariant, variants: int) -> dict[str, Any]:
             if load.begin_s < end
         ],
         "ready": [[round(at, 6), batch] for at, batch in timeline.ready if at <= end],
-        "steps": step_lines,
+        "steps": [
+            [step.batch, round(step.taken_s, 6), by_then(step.begin_s), by_then(step.end_s)]
+            for step in steps
+            if step.taken_s < end or end == timeline.seconds
+        ],
     }
 
 

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from presize.codecs.source_facts import COLORS, KINDS, PROCESSES, companion_losses, loss_sentences, losses, unpack_facts
-from presize.formatting import plural
+from presize.formatting import factor_text, plural, size_text
 from presize.options import KEEP, size_words
 from presize.pages import charts
 from presize.pages.charts import Numbers, median
@@ -28,6 +29,9 @@ LOW_SSIM = 0.9
 
 _WORTH_SAVING = 0.85
 """A lower quality is named if it would store less than this share of the bytes."""
+
+_WORTH_BUILDING = 0.95
+"""A dataset with more than this share of its sources' bytes saves no space."""
 
 
 def headline(manifest: Manifest, warnings: Sequence[str]) -> str:
@@ -67,31 +71,65 @@ def warnings(
     return said + loss_sentences(lost, {name: companion_losses(packed) for name, packed in companions.items()})
 
 
-def leaner_quality(facts: Numbers, image: Mapping[str, Any]) -> int | None:
-    """The JPEG quality that would do for sources like these: 5 above the median of theirs, to the nearest 5. None where
-    that is not below the quality that is stored, or few of the sources are JPEGs."""
-    quality = unpack_facts(facts, "quality")
+def report_columns(index: pa.Table) -> dict[str, Numbers]:
+    """Return the columns of the index that the page is made from."""
+    names = ("width", "height", "source_width", "source_height", "nbytes", "source_nbytes", "source_facts")
+    return {name: index.column(name).to_numpy() for name in names}
+
+
+def is_unchanged(columns: Mapping[str, Numbers]) -> npt.NDArray[np.bool_]:
+    """Return for each image whether it is stored without having been encoded again."""
+    same_size = (columns["width"] == columns["source_width"]) & (columns["height"] == columns["source_height"])
+    return np.asarray((unpack_facts(columns["source_facts"], "kept") == 1) & same_size)
+
+
+def leaner_quality(columns: Mapping[str, Numbers], image: Mapping[str, Any]) -> int | None:
+    """Return the JPEG quality that would do for the sources that are encoded again: 5 above the median of theirs, to
+    the nearest 5. None where that is not below the quality that is stored, or few of the sources are JPEGs."""
+    quality = unpack_facts(columns["source_facts"], "quality")[~is_unchanged(columns)]
     found = quality[quality > 0]
-    if image["format"] != "jpeg" or 2 * len(found) < len(quality):
+    if image["format"] != "jpeg" or not len(found) or 2 * len(found) < len(quality):
         return None
     enough = 5 * round(median(found) / 5) + 5
     return enough if enough < image["quality"] else None
 
 
-def hints(facts: Numbers, image: Mapping[str, Any], comparisons: Sequence[Comparison]) -> list[str]:
-    """What would store fewer bytes at little loss, estimated from the images that were compared."""
-    quality = leaner_quality(facts, image)
+def hints(
+    columns: Mapping[str, Numbers], size: str, image: Mapping[str, Any], comparisons: Sequence[Comparison]
+) -> list[str]:
+    """Return what would store fewer bytes at little loss, estimated from the images that were compared. Files that are
+    stored unchanged stay as large as they are."""
+    stored, sources = int(columns["nbytes"].sum()), int(columns["source_nbytes"].sum())
+    said = []
+    if stored > _WORTH_BUILDING * sources:
+        smaller = "" if size == str(KEEP) else "; a smaller --size would store less"
+        said.append(f"storing saves no space: {size_text(sources)} became {size_text(stored)}{smaller}")
+    quality = leaner_quality(columns, image)
     tried = [(one.nbytes, one.leaner_nbytes) for one in comparisons if one.leaner_nbytes is not None]
     if quality is None or not tried:
-        return []
-    stored, leaner = np.sum(tried, axis=0)
-    if leaner > _WORTH_SAVING * stored:
-        return []
-    of = unpack_facts(facts, "quality")
-    return [
-        f"the sources are JPEGs of quality {median(of[of > 0]):.0f}, stored at {image['quality']}: --quality {quality} "
-        f"would store {leaner / stored:.0%} of the bytes, going by {plural(len(tried), 'image')}"
-    ]
+        return said
+    encoded, leaner = np.sum(tried, axis=0)
+    again = int(columns["nbytes"][~is_unchanged(columns)].sum())
+    share = 1 - again / stored * (1 - leaner / encoded)
+    if share <= _WORTH_SAVING:
+        of = unpack_facts(columns["source_facts"], "quality")[~is_unchanged(columns)]
+        said.append(
+            f"the sources are JPEGs of quality {median(of[of > 0]):.0f}, stored at {image['quality']}: --quality "
+            f"{quality} would store {share:.0%} of the bytes, going by {plural(len(tried), 'image')}"
+        )
+    return said
+
+
+def saving(source_bytes: int, stored_bytes: int) -> tuple[str, str]:
+    """Return how much smaller a dataset is than its sources, as a title and a factor.
+
+    >>> [saving(*sizes) for sizes in ((89, 10), (100, 97), (100, 130))]
+    [('Smaller by', '8.9 ×'), ('As large as before', '97%'), ('Larger by', '1.3 ×')]
+    """
+    ratio = source_bytes / max(stored_bytes, 1)
+    if 1 / 1.05 < ratio < 1.05:
+        return "As large as before", f"{1 / ratio:.0%}"
+    return ("Smaller by", f"{factor_text(ratio)} ×") if ratio > 1 else ("Larger by", f"{factor_text(1 / ratio)} ×")
 
 
 PAIRS, WORST = 16, 3
@@ -151,10 +189,7 @@ def build_page(report: BuildReport) -> str:
     """The page as HTML. Equal reports give equal pages: there is no date and no path of this machine in it. Names and
     reasons may be hostile: they are escaped."""
     manifest, image = report.manifest, report.manifest.identity["options"]["image"]
-    columns = {
-        name: report.index.column(name).to_numpy()
-        for name in ("width", "height", "source_width", "source_height", "nbytes", "source_nbytes", "source_facts")
-    }
+    columns = report_columns(report.index)
     companions = {c.name: report.index.column(f"{c.name}_source_facts").to_numpy() for c in manifest.companions}
     found = warnings(manifest, columns["source_facts"], report.comparisons, report.failures, companions)
     quality = unpack_facts(columns["source_facts"], "quality")
@@ -163,7 +198,6 @@ def build_page(report: BuildReport) -> str:
     disk_bytes = manifest.index.bytes + (sum(shard.bytes for shard in shards) or manifest.bytes)
     worst = sorted(report.comparisons, key=lambda one: (one.ssim, one.psnr, one.path))[:WORST]
     order = report.rejects.order()
-    size_charts, size_quantiles = _sizes(columns)
     is_skipped = report.rejects.is_skipped.to_numpy(zero_copy_only=False)[order]
     return template("build.html").render(
         manifest=manifest,
@@ -171,14 +205,13 @@ def build_page(report: BuildReport) -> str:
         target=size_words(manifest.size) + ("" if manifest.size == str(KEEP) else f", {image['fit']}"),
         headline=headline(manifest, found),
         warnings=found,
-        hints=hints(columns["source_facts"], image, report.comparisons),
+        hints=hints(columns, manifest.size, image, report.comparisons),
         left_out=left_out_text(manifest.left_out),
         classes=_classes(report),
         source_bytes=source_bytes,
         disk_bytes=disk_bytes,
-        ratio=source_bytes / max(manifest.bytes, 1),
-        sizes=size_charts,
-        quantiles=size_quantiles,
+        saving=saving(source_bytes, manifest.bytes),
+        sizes=_sizes(columns),
         qualities=quality[quality > 0],
         quality_chart=charts.linear("Estimated quality", "", {"sources": quality[quality > 0]}, 1)
         if quality.any()
@@ -218,8 +251,8 @@ def _classes(report: BuildReport) -> str:
     return f"{plural(len(classes), 'class', 'classes')} of {of} images"
 
 
-def _sizes(columns: Mapping[str, Numbers]) -> tuple[list[charts.Histogram], list[tuple[str, list[str]]]]:
-    """Return a chart each of both sides and the bytes of images, and rows of their quantiles."""
+def _sizes(columns: Mapping[str, Numbers]) -> list[charts.Histogram]:
+    """Return a chart each of both sides and the bytes of images."""
     sources, stored = (
         [np.minimum(width, height), np.maximum(width, height), nbytes]
         for width, height, nbytes in (
@@ -227,23 +260,10 @@ def _sizes(columns: Mapping[str, Numbers]) -> tuple[list[charts.Histogram], list
         )
     )
     titles = (("Shorter side", " px"), ("Longer side", " px"), ("Bytes an image", ""))
-    histograms = [
+    return [
         charts.logarithmic(title, unit, {"sources": before, "stored": after})
         for (title, unit), before, after in zip(titles, sources, stored, strict=True)
     ]
-    names = (
-        "Shorter side of sources, px", "Shorter side stored, px", "Longer side of sources, px",
-        "Longer side stored, px", "Bytes of sources", "Bytes stored",
-    )  # fmt: skip
-    values = [one for pair in zip(sources, stored, strict=True) for one in pair]
-    return histograms, [(name, quantiles(one, "{:,.0f}")) for name, one in zip(names, values, strict=True)]
-
-
-def quantiles(values: Numbers, form: str) -> list[str]:
-    """Return the minimum, 5th percentile, median, 95th percentile and maximum, each a value that occurs, as `form`
-    formats it; "identical" for infinity."""
-    found = np.percentile(values, [0, 5, 50, 95, 100], method="inverted_cdf")
-    return ["identical" if np.isinf(value) else form.format(value) for value in found.tolist()]
 
 
 def _conversions(report: BuildReport, columns: Mapping[str, Numbers]) -> list[tuple[str, list[Row]]]:
@@ -262,7 +282,7 @@ def _conversions(report: BuildReport, columns: Mapping[str, Numbers]) -> list[tu
     stored = _kind_name(image["format"]) + (
         f", quality {image['quality']}" if image["format"] in ("jpeg", "webp") else ""
     )
-    unchanged = (field("kept") == 1) & same_size
+    unchanged = is_unchanged(columns)
     jpeg = (kinds == KINDS.index("jpeg")) & ~unchanged
     formats = [
         row(f"JPEG, {name}", jpeg & (process == number), f"stored as {stored}") for number, name in enumerate(PROCESSES)
@@ -346,15 +366,14 @@ def reject_groups(rejects: Rejects, rows: Numbers) -> dict[str, Any]:
 
 
 def _parity(comparisons: Sequence[Comparison]) -> dict[str, Any] | None:
-    """Quantiles and charts of the comparisons; None if there are none."""
+    """Median and minimum of the SSIM, and charts of the comparisons; None if there are none."""
     if not comparisons:
         return None
     psnr = np.array([one.psnr for one in comparisons])
     ssim = np.array([one.ssim for one in comparisons])
     finite = psnr[np.isfinite(psnr)]
     return {
-        "quantiles": [("PSNR, dB", quantiles(psnr, "{:.1f}")), ("SSIM", quantiles(ssim, "{:.3f}"))],
-        "ssim": quantiles(ssim, "{:.3f}"),
+        "ssim": (median(ssim), float(ssim.min())),
         "identical": len(psnr) - len(finite),
         "charts": [
             *([charts.linear("PSNR of those that differ", " dB", {"images": finite}, 0.5)] if len(finite) else []),

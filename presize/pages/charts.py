@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -210,32 +211,24 @@ def bars(title: str, values: Mapping[str, tuple[float, float, float]]) -> Lines:
     return Lines(title, tuple(line(name, *numbers) for name, numbers in values.items()))
 
 
-def stacks(title: str, series: tuple[str, ...], values: Mapping[str, tuple[float, ...]]) -> Lines:
-    """For each name shares that add up to 1, one for each of `series`, side by side; the first is the bar's value."""
+def shares(title: str, amounts: Mapping[str, Mapping[str, float]], values: Mapping[str, str]) -> Lines:
+    """For each name the shares of its parts, side by side: all bars are equally long. Parts that are 0 everywhere are
+    left out.
 
-    def line(name: str, shares: tuple[float, ...]) -> Line:
-        said = ", ".join(f"{what} {share:.0%}" for what, share in zip(series, shares, strict=True))
-        return Line(name, _side_by_side(shares), None, f"{shares[0]:.0%}", f"{name}: {said}")
+    Args:
+        title: The title of the chart.
+        amounts: For each name its parts, the same ones in the same order, from 0 up.
+        values: For each name the text at the end of its bar.
+    """
+    parts = next(iter(amounts.values()))
+    series = tuple(part for part in parts if any(each[part] > 0 for each in amounts.values()))
 
-    return Lines(title, tuple(line(name, shares) for name, shares in values.items()), series)
+    def line(name: str, parts: Mapping[str, float]) -> Line:
+        total = sum(parts.values()) or 1.0
+        shares = [parts[part] / total for part in series]
+        said = ", ".join(f"{part} {share:.0%}" for part, share in zip(series, shares, strict=True))
+        ends = [round(end * WIDTH, 1) for end in accumulate(shares, initial=0.0)]
+        pieces = [Part(at, round(end - at, 1), number) for number, (at, end) in enumerate(pairwise(ends)) if end > at]
+        return Line(name, tuple(pieces), None, values[name], f"{name}, {values[name]}: {said}")
 
-
-def sums(title: str, unit: str, series: tuple[str, ...], values: Mapping[str, tuple[float, ...]]) -> Lines:
-    """For each name amounts from 0 up, one for each of `series`, side by side; their sum is the bar's value."""
-    most = max(sum(amounts) for amounts in values.values()) or 1.0
-
-    def line(name: str, amounts: tuple[float, ...]) -> Line:
-        said = ", ".join(f"{what} {_number(amount)}" for what, amount in zip(series, amounts, strict=True))
-        total = _number(sum(amounts))
-        return Line(name, _side_by_side([amount / most for amount in amounts]), None, total, f"{name}: {said} {unit}")
-
-    return Lines(title, tuple(line(name, amounts) for name, amounts in values.items()), series)
-
-
-def _side_by_side(shares: Sequence[float]) -> tuple[Part, ...]:
-    ends = [round(sum(shares[:number]) * WIDTH, 1) for number in range(len(shares) + 1)]
-    return tuple(
-        Part(ends[number], round(ends[number + 1] - ends[number], 1), number)
-        for number in range(len(shares))
-        if ends[number + 1] > ends[number]
-    )
+    return Lines(title, tuple(line(name, each) for name, each in amounts.items()), series)

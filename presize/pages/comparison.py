@@ -22,6 +22,7 @@ from PIL import Image
 
 from presize.codecs import decode, encode, pillow_decoder, resize
 from presize.codecs.resize import Target
+from presize.codecs.source_facts import unpack_facts
 from presize.codecs.stored_value import DAMAGE, decode_value
 from presize.errors import ImageError
 from presize.options import Filter, ImageOptions, Size
@@ -118,7 +119,8 @@ class Comparison:
         before: The source as a JPEG of at most THUMBNAIL pixels a side; `after` is the stored image, likewise.
         detail: Where they differ most, as JPEGs of at most DETAIL pixels a side: the reference, what is stored, and
             DIFFERENCE_GAIN times their difference on grey.
-        leaner_nbytes: Bytes at the lower quality that was tried; None if none was.
+        leaner_nbytes: Bytes at the lower quality that was tried; None if none was, and of a file that is stored
+            unchanged, whatever the quality.
     """
 
     path: str
@@ -225,7 +227,8 @@ def _compare(
     if exact.shape != stored.shape:
         raise ImageError("what is stored has another shape than its source makes")
     leaner_nbytes = None
-    if leaner is not None:
+    is_unchanged = source_size == stored_size and bool(unpack_facts(np.array(row["source_facts"]), "kept"))
+    if leaner is not None and not is_unchanged:
         tried = encode.encode(np.ascontiguousarray(exact.round(), np.uint8), replace(image, quality=leaner))
         leaner_nbytes = min(row["nbytes"], len(tried))
     return Comparison(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from browsers import Watched
+from browsers import Watched, colors, contrast
 from presize.measure.simulation import Pipeline, Timeline, Times, simulate
 from presize.measure.simulation_report import PictureVariant, picture, simulation_html
 
@@ -217,7 +217,7 @@ def test_a_script_that_is_not_the_pictures_does_not_run(watch: Watch, tmp_path: 
     html = simulation_html([PictureVariant("a pipeline", simulate(SEVEN, seconds=3))])
     page.write_text(html.replace("<h1>", "<script>document.title = 'harm'</script><h1>"), "utf-8")
     watched = watch(page)
-    assert watched.page.title() == "presize: simulation"
+    assert watched.page.title().startswith("presize: ")
     assert ["Content Security Policy" in complaint for complaint in watched.complaints] == [True]
     watched.complaints.clear()
 
@@ -237,28 +237,7 @@ def test_it_can_be_read_in_light_and_dark(show: Show, scheme: str) -> None:
     seen = show(simulate(SEVEN, seconds=30), color_scheme=scheme)
     seen.page.get_by_role("slider").fill("2.05")
     for selector in (".variant h3", ".lane .said", ".lane .share", ".slot.ready", ".training .said", ".play", ".note"):
-        colors = seen.page.locator(selector).first.evaluate(
-            """(element) => {
-              const ground = (at) => {
-                const color = getComputedStyle(at).backgroundColor;
-                return /, 0\\)|transparent/.test(color) ? ground(at.parentElement) : color;
-              };
-              return [getComputedStyle(element).color, ground(element)];
-            }"""
-        )
-        assert contrast(*colors) >= 4.5, selector
-
-
-def contrast(one: str, other: str) -> float:
-    """Of two CSS colours, as WCAG defines it."""
-
-    def luminance(color: str) -> float:
-        levels = [int(level) / 255 for level in color.removeprefix("rgb(").removesuffix(")").split(",")]
-        linear = [level / 12.92 if level <= 0.04045 else ((level + 0.055) / 1.055) ** 2.4 for level in levels]
-        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-    low, high = sorted((luminance(one), luminance(other)))
-    return (high + 0.05) / (low + 0.05)
+        assert contrast(*colors(seen.page, selector)) >= 4.5, selector
 
 
 def test_it_prints_a_moment_that_tells_something(show: Show) -> None:

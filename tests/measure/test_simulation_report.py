@@ -119,6 +119,26 @@ def test_images_are_told_where_the_batch_is_known() -> None:
 # The page as text
 
 
+@pytest.mark.parametrize(
+    ("pipelines", "title"),
+    [
+        ([Pipeline(Times(2.0), Times(0.1), 7)], "If loading cost nothing, training would be 3.1 times as fast"),
+        (
+            [Pipeline(Times(0.1), Times(0.1), 8, copy=Times(0.05))],
+            "If loading and copying cost nothing, training would be 1.51 times as fast",
+        ),
+        (
+            [Pipeline(Times(2.0), Times(0.1), 7), Pipeline(Times(0.35), Times(0.1), 7)],
+            "Training would be 3.0 times as fast: 9.87 instead of 3.27 batches/s",
+        ),
+        ([Pipeline(Times(60.0), Times(0.1), 7)], "Training gets no batch in this time"),
+    ],
+)
+def test_its_title_is_the_result_in_plain_words(pipelines: list[Pipeline], title: str) -> None:
+    page = simulation_html([PictureVariant("a", simulate(pipeline, seconds=30)) for pipeline in pipelines])
+    assert f"<h1>{title}</h1>" in page and f"<title>presize: {title}</title>" in page
+
+
 def test_the_page_refers_to_nothing_outside_names_its_script_and_is_the_same_for_the_same_timelines() -> None:
     pages = [
         simulation_html([PictureVariant("a", simulate(Pipeline(Times(0.3), Times(0.1), 4), batches=5))])

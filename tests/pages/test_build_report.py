@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import os
 import re
@@ -20,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from browsers import Watched
+from browsers import Watched, colors, contrast
 from builds import REPORTED, SMALL, files
 from mangled import mangled_files, write_mangled
 from pages import HOSTILE, parsed
@@ -173,6 +174,46 @@ def test_a_quality_that_stores_fewer_bytes_is_named_with_what_it_was_measured_to
     at_80, at_90 = (read_manifest(tmp_path / out).bytes for out in ("leaner", "out"))
     assert int(found[1]) == pytest.approx(100 * at_80 / at_90, abs=1)
     assert "--quality" not in report_of(saved_jpegs(tmp_path / "high", 95), tmp_path / "of high")
+
+
+def test_files_that_stay_as_they_are_are_not_counted_as_smaller_at_another_quality(tmp_path: Path) -> None:
+    raw = saved_jpegs(tmp_path / "raw", 75)
+    for number in range(2):
+        save_image(raw / f"small {number}.jpg", 40, 40, seed=number, quality=60)
+    found = re.search(
+        r"quality 75, .* would store (\d+)% of the bytes, going by 4 images", report_of(raw, tmp_path / "out")
+    )
+    assert found
+    build_dataset(raw, tmp_path / "leaner", BuildOptions(replace(SMALL.image, quality=80)), REPORTED)
+    at_80, at_90 = (read_manifest(tmp_path / out).bytes for out in ("leaner", "out"))
+    assert int(found[1]) == pytest.approx(100 * at_80 / at_90, abs=1)
+
+
+def test_a_build_that_saves_nothing_says_so(tmp_path: Path) -> None:
+    for number in range(3):
+        save_image(tmp_path / "raw" / f"{number}.jpg", 40, 40, seed=number, quality=60)
+    page = report_of(tmp_path / "raw", tmp_path / "out")
+    assert "<dt>As large as before</dt><dd>" in page
+    assert "Hint: storing saves no space: " in page and "a smaller --size would store less" in page
+    assert "saves no space" not in report_of(saved_jpegs(tmp_path / "large", 95), tmp_path / "of large")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_its_charts_and_their_keys_can_be_told_apart(scheme: str, watch: Callable[..., Watched], mangled: Path) -> None:
+    page = watch(mangled / "report.html", color_scheme=scheme).page
+    marks = {number: colors(page, f".chart rect.s{number}", "fill") for number in (0, 1)}
+    assert all(contrast(*mark) >= 3 for mark in marks.values())
+    assert contrast(marks[0][0], marks[1][0]) >= 3
+    assert contrast(*colors(page, ".chart .key span")) >= 4.5
+    named = page.evaluate(
+        """() => ["--s0", "--s1", "--s2", "--s3", "--s4"].map((name) => {
+          const mark = document.body.appendChild(document.createElement("i"));
+          mark.style.color = `var(${name})`;
+          return getComputedStyle(mark).color;
+        })"""
+    )
+    assert all(contrast(mark, marks[0][1]) >= 3 for mark in named)
+    assert all(contrast(one, other) >= 1.35 for one, other in itertools.combinations(named, 2))
 
 
 def test_a_pair_of_images_opens_and_closes_by_mouse_and_keyboard(

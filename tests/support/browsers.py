@@ -58,3 +58,30 @@ class Watched:
         page.goto(watched.url)
         page.clock.pause_at(_NOON + timedelta(hours=1))
         return watched
+
+
+def colors(page: Page, selector: str, of: str = "color") -> tuple[str, str]:
+    """A colour of the first element that `selector` finds, such as "color" or "fill", and what is behind it."""
+    found: tuple[str, str] = page.locator(selector).first.evaluate(
+        """(element, of) => {
+          const ground = (at) => {
+            const color = getComputedStyle(at).backgroundColor;
+            return /, 0\\)|transparent/.test(color) ? ground(at.parentElement) : color;
+          };
+          return [getComputedStyle(element)[of], ground(of === "color" ? element : element.parentElement)];
+        }""",
+        of,
+    )
+    return found
+
+
+def contrast(one: str, other: str) -> float:
+    """The contrast of two CSS colours, as WCAG defines it."""
+
+    def luminance(color: str) -> float:
+        levels = [int(level) / 255 for level in color.removeprefix("rgb(").removesuffix(")").split(",")]
+        linear = [level / 12.92 if level <= 0.04045 else ((level + 0.055) / 1.055) ** 2.4 for level in levels]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)

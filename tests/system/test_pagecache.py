@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import presize.system.pagecache
 from presize.datasets import LMDBDataset, Loader, Resize
 from presize.errors import DatasetError, OptionError
-from presize.system.pagecache import MappedFile, drop, preload, readahead_pays
+from presize.system.pagecache import MappedFile, drop, preload, readahead_pays, resident_share
 from presize.system.resources import Memory
 from presize.system.storage import window_bytes
 from processes import run_python
@@ -217,3 +217,18 @@ def test_more_memory_larger_records_and_a_smaller_window_never_speak_against_rea
         assert readahead_pays(record + more, dataset, memory, window)
         assert readahead_pays(record, dataset, memory + more, window)
         assert readahead_pays(record, dataset, memory, max(0, window - more))
+
+
+def test_files_leave_the_page_cache_when_they_are_dropped(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(os.urandom(1 << 20))
+    (tmp_path / "empty").touch()
+    files = [tmp_path / "a", tmp_path / "empty"]
+    assert resident_share(files) == 1
+    drop(files)
+    if resident_share(files) == 1:
+        pytest.skip("this file system is memory")
+    assert resident_share(files) < 0.1
+
+
+def test_no_pages_are_not_resident() -> None:
+    assert resident_share([]) == 0

@@ -27,7 +27,6 @@
   };
 
   const many = (count, one, more) => `${count.toLocaleString("en")} ${count === 1 ? one : more || one + "es"}`;
-  const percent = (share) => `${(share * 100).toFixed(share > 0.9995 ? 0 : 1)}%`;
   const clock = (seconds, of) => seconds.toFixed(of < 2 ? 3 : of < 20 ? 2 : 1);
 
   // One timeline, and its state at any moment.
@@ -44,17 +43,9 @@
       }
       this.begins = this.of.map((loads) => loads.map((load) => load.begin));
       this.readyTimes = this.ready.map(([at]) => at);
-      this.course = this.steps.map(([batch, taken, begin, end, worked], i) => ({
-        batch, taken, begin: begin ?? Infinity, end: end ?? Infinity, before: i ? this.steps[i - 1][4] : 0, worked,
-      }));
+      this.course = this.steps.map(([batch, taken, begin, end]) => ({batch, taken, begin: begin ?? Infinity, end: end ?? Infinity}));
       this.taken = this.course.map((step) => step.taken);
       this.ends = this.course.map((step) => step.end);
-      this.waitedBefore = [];
-      this.course.reduce((waited, step, i) => {
-        waited += step.taken - (i ? this.course[i - 1].end : 0);
-        this.waitedBefore.push(waited);
-        return waited;
-      }, 0);
       const last = this.course.at(-1);
       const all = last && Math.abs(last.end - this.seconds) < 1e-6 && this.loads.length === this.steps.length;
       this.total = all ? this.loads.length : Infinity;
@@ -67,20 +58,12 @@
       const done = countUpTo(this.ends, at);
       const step = this.course[taken - 1];
       const training = step && at < step.end - CLOSE;
-      let worked = step ? step.before : 0;
-      if (step && at >= step.begin) {
-        const end = Math.min(step.end, this.seconds);
-        worked += (step.worked - step.before) * Math.min(1, (at - step.begin) / (end - step.begin || 1));
-      }
-      const free = taken && !training ? step.end : 0;
       const over = taken === this.total && !training;
-      const waited = (taken ? this.waitedBefore[taken - 1] : 0) + (training || over ? 0 : at - free);
       const ready = this.ready.slice(0, countUpTo(this.readyTimes, at)).map(([, batch]) => batch);
       const gone = new Set(this.course.slice(0, taken).map((one) => one.batch));
       return {
-        at, taken, done, step, training, over, worked, waited,
+        at, taken, done, step, training, over,
         copying: training && at < step.begin - CLOSE,
-        utilisation: at > 0 ? worked / at : 0,
         queue: ready.filter((batch) => !gone.has(batch)),
       };
     }
@@ -173,13 +156,6 @@
         }
         draw(svg, "area", copies);
         draw(svg, "solid", works);
-      } else if (kind === "share") {
-        let line = "";
-        for (let i = 1; i <= 400; i++) {
-          const at = course.seconds * i / 400;
-          line += `${i > 1 ? "L" : "M"}${x(at)} ${(98 - 96 * this.course.at(at).utilisation).toFixed(2)}`;
-        }
-        draw(svg, "line", line);
       } else {
         const y = (length) => (98 - 94 * length / course.slots).toFixed(2);
         const changes = [...course.ready.map(([at]) => [at, 1]), ...course.taken.map((at) => [at, -1])];
@@ -206,8 +182,6 @@
         shown.dataset.value = value;
       };
       set(".batches", now.done.toLocaleString("en"), now.done);
-      set(".utilisation", now.at > 0 ? percent(now.utilisation) : "–", now.utilisation);
-      set(".waited", now.at > 0 ? percent(now.waited / now.at) : "–", now.at > 0 ? now.waited / now.at : 0);
       if (course.batch) set(".images", many(now.done * course.batch, "image", "images"), now.done * course.batch);
       for (const veil of this.veils) veil.style.left = `calc(${seconds / this.seconds * 100}% - 1px)`;
     }

@@ -110,18 +110,15 @@ def test_an_epoch_counts_batches_and_images_and_leaves_the_first_steps_out() -> 
 def test_an_epoch_of_no_more_steps_than_are_left_out_is_counted_whole() -> None:
     epoch = time_epoch([range(8)] * 2, NoModel(CPU), warmup_steps=2)
     assert (epoch.window_images, epoch.window_s) == (16, epoch.seconds)
-    assert epoch.steps.p50_s <= epoch.steps.p99_s <= epoch.window_s
     with pytest.raises(OptionError, match="loader: expected at least one batch, got none"):
         time_epoch([], NoModel(CPU))
 
 
-def test_an_epoch_tells_what_its_workers_used() -> None:
+def test_an_epoch_counts_the_work_of_its_workers() -> None:
     loader = torch.utils.data.DataLoader(range(64), batch_size=8, num_workers=1, persistent_workers=True)  # type: ignore[arg-type]
     epoch = time_epoch(loader, NoModel(CPU))
     assert epoch.images == 64
     assert epoch.cpu_s > 0
-    assert epoch.worker_pss_bytes is not None and epoch.worker_pss_bytes > 1e6
-    assert time_epoch([range(8)], NoModel(CPU)).worker_pss_bytes is not None  # it is still there
     del loader
 
 
