@@ -34,19 +34,22 @@ _OF_COLORS = frozenset(
 _TO_TENSOR = frozenset(((_TRANSFORMS, "ToTensor"), ("timm.data.transforms", "MaybeToTensor")))
 
 
-def apply(transform: Transform, image: Any) -> Any:
+def apply(transform: Any, image: Any) -> Any:
     """Return ``transform(image)``. Reads the transform's attributes at each call, as the transform itself does."""
     if type(image) is not StoredImage:
         return transform(image)
     kind = _kind(transform)
-    if kind == (_TRANSFORMS, "Compose") or kind in _TO_TENSOR:
-        return _apply_all(transform.transforms if kind[1] == "Compose" else [transform], image)  # type: ignore[attr-defined]
+    if kind == (_TRANSFORMS, "Compose"):
+        return _apply_all(transform.transforms, image)
+    if kind in _TO_TENSOR:
+        return _apply_all([transform], image)
     if kind in _OF_STEPS and isinstance(vars(transform).get("transforms"), (list, tuple)):
-        return _like(transform, transforms=[functools.partial(apply, step) for step in transform.transforms])(image)  # type: ignore[attr-defined]
+        return _like(transform, transforms=[functools.partial(apply, step) for step in transform.transforms])(image)
     if kind == ("timm.data.auto_augment", "RandAugment"):
-        return _like(transform, ops=[_with_timms_colors(op) for op in transform.ops])(image)  # type: ignore[attr-defined]
-    if kind in _OF_COLORS and isinstance(forward := type(transform).forward, FunctionType):  # type: ignore[attr-defined]
-        return _of_class(_with_colors(type(transform), forward), vars(transform))(image)
+        return _like(transform, ops=[_with_timms_colors(op) for op in transform.ops])(image)
+    if kind in _OF_COLORS and isinstance(forward := type(transform).forward, FunctionType):
+        own: Any = type(transform)
+        return _of_class(_with_colors(own, forward), vars(transform))(image)
     found = None if kind[0].startswith(("torch", "timm.")) else traced(transform)
     if found is None:
         return transform(image)
@@ -65,7 +68,7 @@ def _like(transform: Any, **changed: Any) -> Any:
 
 
 def _of_class(kind: type, attributes: dict[str, Any]) -> Any:
-    other = object.__new__(kind)
+    other: Any = object.__new__(kind)
     object.__setattr__(other, "__dict__", attributes)
     return other
 
@@ -86,7 +89,7 @@ def _apply_all(steps: Sequence[Transform], image: Any) -> Any:
     return image
 
 
-def _tensor(image: StoredImage, to_tensor: Transform, then: Any = None) -> tuple[torch.Tensor, int] | None:
+def _tensor(image: StoredImage, to_tensor: Any, then: Any = None) -> tuple[torch.Tensor, int] | None:
     """Return what ToTensor makes of an image, or it and a Normalize after it, and which of these; None if only they
     can."""
     pixels = image.pixels()
@@ -99,7 +102,8 @@ def _tensor(image: StoredImage, to_tensor: Transform, then: Any = None) -> tuple
         numbers = _numbers(normalize.mean), _numbers(normalize.std)
         if {len(each) for each in numbers} - {1, channels} or 0 in numbers[1]:
             return None
-    tables = _tables(image.mode, type(to_tensor), None if normalize is None else type(normalize), *numbers)
+    kinds: Any = type(to_tensor), None if normalize is None else type(normalize)
+    tables = _tables(image.mode, *kinds, *numbers)
     out = torch.empty((channels, *pixels.shape[:2]))
     if channels == 1:
         out = out.view(*pixels.shape, 1).permute(2, 0, 1)  # the strides of torchvision's
@@ -198,9 +202,18 @@ def _blended_with(image: StoredImage, value: int, factor: float) -> StoredImage 
     pixels = image.pixels()
     if pixels is None:
         return None
-    ramp = Image.frombytes("L", (256, 1), bytes(range(256)))
-    table = np.asarray(Image.blend(Image.new("L", ramp.size, value), ramp, factor))
-    return StoredImage(np.asarray(cv2.LUT(pixels, table), np.uint8))
+    table = Image.blend(_one_colour(value), _every_value(), factor).tobytes()
+    return StoredImage(np.asarray(cv2.LUT(pixels, np.frombuffer(table, np.uint8)), np.uint8))
+
+
+@functools.lru_cache(maxsize=256)
+def _one_colour(value: int) -> Image.Image:
+    return Image.new("L", (256, 1), value)
+
+
+@functools.cache
+def _every_value() -> Image.Image:
+    return Image.frombytes("L", (256, 1), bytes(range(256)))
 
 
 def _brightness(img: StoredImage, brightness_factor: float) -> StoredImage | None:

@@ -304,8 +304,7 @@ class StoredImage(Image.Image):
         pixels = None if mode is not None or isinstance(lut, Image.ImagePointHandler) else self.pixels()
         if pixels is None:
             return super().point(lut, mode)
-        ramp = plain_image(np.arange(256, dtype=np.uint8).repeat(len(self.mode)).reshape(1, 256, *pixels.shape[2:]))
-        return self._derived(_array(cv2.LUT(pixels, np.asarray(ramp.point(lut)))))
+        return self._derived(_array(cv2.LUT(pixels, _table(lut, self.mode))))
 
     def filter(self, filter: Any) -> Image.Image:
         """Return a filtered copy."""
@@ -322,7 +321,7 @@ class StoredImage(Image.Image):
     ) -> Image.Image:
         """Return a transformed copy."""
         made = None
-        if method is Image.Transform.AFFINE and resample == Image.Resampling.NEAREST:
+        if isinstance(method, int) and method == Image.Transform.AFFINE and resample == Image.Resampling.NEAREST:
             matrix = tuple(data[:6]) if isinstance(data, (list, tuple)) else ()
             is_matrix = len(matrix) == 6 and all(isinstance(each, (int, float)) for each in matrix)
             sides = tuple(size) if isinstance(size, (list, tuple)) else ()
@@ -376,6 +375,17 @@ class StoredImage(Image.Image):
     __hash__ = None  # type: ignore[assignment]  # as Pillow's
 
 
+def _table(lut: Any, mode: str) -> Pixels:
+    """What point() makes of the 256 values of each channel: (1, 256, 3) or (1, 256)."""
+    try:
+        if isinstance(lut, list) and len(lut) == 256 * len(mode):
+            return np.frombuffer(bytes(lut), np.uint8).reshape(len(mode), 256).T.reshape(1, 256, *_SHAPES[mode])
+    except (TypeError, ValueError):
+        pass  # other numbers than bytes
+    ramp = np.arange(256, dtype=np.uint8).repeat(len(mode)).reshape(1, 256, *_SHAPES[mode])
+    return np.asarray(plain_image(ramp).point(lut))
+
+
 def plain_image(pixels: npt.NDArray[Any]) -> Image.Image:
     """An ordinary PIL image with a copy of `pixels`, which Image.fromarray would copy twice."""
     if pixels.dtype == np.uint16:
@@ -385,6 +395,7 @@ def plain_image(pixels: npt.NDArray[Any]) -> Image.Image:
 
 
 _MODES = {(): "L", (3,): "RGB", (4,): "RGBA"}
+_SHAPES = {mode: shape for shape, mode in _MODES.items()}
 
 _OF_FILES = frozenset(("app", "applist", "bits", "get_format_mimetype", "icclist", "layer", "layers", "quantization"))
 """Attributes of Pillow's JPEG files that other images lack."""
