@@ -65,10 +65,11 @@ mutants: $(VENV)/.presize
 	$(BIN)/python tools/mutants.py $(if $(SAMPLE),--sample $(SAMPLE)) $(MODULES)
 
 fuzz: $(VENV)/.presize
-	$(BIN)/python tools/fuzz_coverage.py --seconds $$(($(TIME) / 4)) --seed $$(date +%s)
-	$(BIN)/python tools/fuzz_jpeg_decoder.py --seconds $$(($(TIME) / 4)) --seed $$(date +%s)
-	$(BIN)/python tools/fuzz_pillow_resize.py --seconds $$(($(TIME) / 4)) --seed $$(date +%s)
-	$(BIN)/python tools/fuzz_datasets.py --seconds $$(($(TIME) / 4)) --seed $$(date +%s)
+	$(BIN)/python tools/fuzz_coverage.py --seconds $$(($(TIME) / 5)) --seed $$(date +%s)
+	$(BIN)/python tools/fuzz_jpeg_decoder.py --seconds $$(($(TIME) / 5)) --seed $$(date +%s)
+	$(BIN)/python tools/fuzz_pillow_resize.py --seconds $$(($(TIME) / 5)) --seed $$(date +%s)
+	$(BIN)/python tools/fuzz_pillow_color.py --seconds $$(($(TIME) / 5)) --seed $$(date +%s)
+	$(BIN)/python tools/fuzz_datasets.py --seconds $$(($(TIME) / 5)) --seed $$(date +%s)
 
 check: test
 	$(BIN)/ruff check .

@@ -1,10 +1,10 @@
-"""The compiled JPEG decoder and Pillow's resize. All else about the package is in pyproject.toml.
+"""The compiled JPEG decoder, Pillow's resize and its colours. All else about the package is in pyproject.toml.
 
 One wheel serves Python 3.11 and later: they use the limited API alone. Free-threaded Python has no such API,
 and setuptools refuses it there, so each free-threaded version has a wheel of its own.
 
 Where they cannot be compiled, presize is installed without (presize/codecs/jpeg/decoder.py,
-presize/codecs/pillow_resize.py), unless PRESIZE_BUILD=strict.
+presize/codecs/pillow_resize.py, presize/codecs/pillow_color.py), unless PRESIZE_BUILD=strict.
 """
 
 import os
@@ -44,7 +44,8 @@ pillow_resize = extension(
     + [f"presize/codecs/resampling/{name}.c" for name in ("tables", "passes", "any", "avx2", "avx512")],
     [f"presize/codecs/resampling/{name}.h" for name in ("resampling", "kernels")],
 )
+pillow_color = extension("presize.codecs._pillow_color", ["presize/codecs/_pillow_color.c"], [])
 setup(
-    ext_modules=[decoder, pillow_resize],
+    ext_modules=[decoder, pillow_resize, pillow_color],
     options={"bdist_wheel": {"py_limited_api": "cp311"}} if has_limited_api else {},
 )

@@ -15,6 +15,7 @@ import torch
 import torch.utils.data
 
 from presize.codecs.jpeg import decoder as jpeg_decoder
+from presize.datasets.applied import EachView, apply
 from presize.datasets.collate import AsList, SampleList, Views, collate_targets
 from presize.datasets.columns import FlipPairs, Records, Shown
 from presize.datasets.crops import Crop, CropGeometry, Crops
@@ -34,7 +35,6 @@ from presize.datasets.reading.transfer import Normalize
 from presize.datasets.sample_images import SampleImages, TransformedImages
 from presize.datasets.sampler import visits
 from presize.datasets.targets import Target, Targets, Vocabulary, chosen_target, find_split, find_splits
-from presize.datasets.traced import EachView
 from presize.errors import DatasetError, OptionError, PresizeWarning
 from presize.options import MAX_PIXELS, check_choice, check_type
 from presize.remote.cache import open_dataset
@@ -336,8 +336,10 @@ class LMDBDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
     def _transformed(self, rest: Callable[[Any], Any], image: Any) -> Any:
         """Each view transformed, or the image beside its companions."""
         if not isinstance(image, Views) or isinstance(rest, EachView):
-            return rest(image)
-        return Views((rest(image[0]), *image[1:])) if self.companions else Views(map(rest, image))
+            return apply(rest, image)
+        if self.companions:
+            return Views((apply(rest, image[0]), *image[1:]))
+        return Views(apply(rest, view) for view in image)
 
     def _as_list(self) -> AsList:
         """For collate_targets."""

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from presize.codecs.pillow_resize import Filter
+from presize.datasets.applied import EachView
 from presize.datasets.crops import (
     RANDOM_FILTERS,
     CenterCrop,
@@ -28,7 +29,7 @@ from presize.datasets.crops import (
 )
 from presize.datasets.reading.outputs import Decode
 from presize.datasets.reading.transfer import Normalize
-from presize.datasets.traced import EachView, Traced, traced
+from presize.datasets.traced import Traced, traced
 from presize.errors import OptionError
 from presize.formatting import plural
 from presize.options import Size

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import torch
 
 from presize.datasets.accelerate import gatherable, seen_by_accelerate
+from presize.datasets.applied import EachView
 from presize.datasets.collate import collate
 from presize.datasets.crops import Crop, Crops
 from presize.datasets.dataset import LMDBDataset
@@ -49,7 +50,6 @@ from presize.datasets.reading.workers import (
 )
 from presize.datasets.sampler import EpochSampler, warn_of_no_batch
 from presize.datasets.subsets import as_lmdb_dataset, is_changed, samples_crc32, transforms_of
-from presize.datasets.traced import EachView
 from presize.errors import LoaderError, OptionError
 from presize.options import check_above_0, check_choice, check_range
 

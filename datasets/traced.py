@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dis
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import CodeType, FunctionType, SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -104,20 +104,3 @@ def _steps(code: CodeType) -> Iterator[dis.Instruction]:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):  # a comprehension
             yield from _steps(constant)
-
-
-class EachView:
-    """Calls a transform with each view of an image.
-
-    Args:
-        transforms: one for each view; None leaves it as it is.
-        kind: list or tuple, of which the result is one.
-    """
-
-    def __init__(self, transforms: tuple[Callable[[Any], Any] | None, ...], kind: type) -> None:
-        self.transforms = transforms
-        self.kind = kind
-
-    def __call__(self, views: Any) -> Any:
-        each = zip(self.transforms, views, strict=True)
-        return self.kind(view if transform is None else transform(view) for transform, view in each)

@@ -43,6 +43,7 @@ def test_one_wheel_serves_all_versions_of_python(wheel: Path, names: list[str]) 
     assert "-cp311-abi3-linux_" in wheel.name
     assert "presize/codecs/_jpeg_decoder.abi3.so" in names
     assert "presize/codecs/_pillow_resize.abi3.so" in names
+    assert "presize/codecs/_pillow_color.abi3.so" in names
 
 
 RUN_SETUP = """

@@ -62,6 +62,7 @@ TESTS = {
     "store/*.py": STORE,
     "builder/fingerprint.py": ("tests/builder/test_fingerprint.py",),
     "codecs/pillow_resize.py": ("tests/codecs/test_pillow_resize.py", "tests/datasets/reading/test_resample.py"),
+    "codecs/pillow_color.py": ("tests/codecs/test_pillow_color.py", "tests/datasets/reading/test_stored_image.py"),
     "codecs/jpeg/segments.py": (*JPEG, "tests/store/test_hostile_sizes.py", "tests/codecs/test_transcode.py"),
     "codecs/jpeg/metadata.py": (*JPEG, "tests/codecs/test_transcode.py"),
     "codecs/jpeg/tiles.py": (

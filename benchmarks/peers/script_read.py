@@ -79,6 +79,17 @@ def randaugment() -> Transform:
     return transforms.Compose([crop, transforms.RandomHorizontalFlip(), transforms.RandAugment(), *_TO_TENSOR])
 
 
+def evaluation() -> Transform:
+    return transforms.Compose([transforms.Resize(256), transforms.CenterCrop(CROP_SIZE), *_TO_TENSOR])
+
+
+def simclr() -> Transform:
+    jitter = transforms.RandomApply([transforms.ColorJitter(0.8, 0.8, 0.8, 0.2)], p=0.8)
+    crop = [transforms.RandomResizedCrop(CROP_SIZE), transforms.RandomHorizontalFlip()]
+    view = transforms.Compose([*crop, jitter, transforms.RandomGrayscale(p=0.2), Blur(0.5), transforms.ToTensor()])
+    return Views(view, view)
+
+
 def moco() -> Transform:
     view = transforms.Compose(
         [
@@ -108,7 +119,8 @@ def dino() -> Transform:
     return Views(*large, *[view(96, (0.05, 0.4), Blur(0.5))] * 8)
 
 
-TRANSFORMS = {function.__name__: function for function in (classic, timm, mae, randaugment, moco, dino)}
+_FUNCTIONS = (classic, evaluation, timm, mae, randaugment, simclr, moco, dino)
+TRANSFORMS = {function.__name__: function for function in _FUNCTIONS}
 
 
 def cpu_seconds() -> float:

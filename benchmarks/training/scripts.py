@@ -3,10 +3,10 @@
     git worktree add BEFORE COMMIT && make -C BEFORE .venv/.presize
     python benchmarks/training/scripts.py PHOTOS --before BEFORE
 
-Presizes hard links to the JPEGs below PHOTOS to 256 px, and reads them through the transforms of six well-known scripts
-(benchmarks/peers/script_read.py), in batches of 128 from two workers of a plain DataLoader, with the page cache warm:
-the presized files through ImageFolder, and LMDB through LMDBDataset without fuse, of this version and of another one,
-and with fuse=True.
+Presizes hard links to the JPEGs below PHOTOS to 256 px, and reads them through the transforms of eight well-known
+scripts (benchmarks/peers/script_read.py), in batches of 128 from two workers of a plain DataLoader, with the page cache
+warm: the presized files through ImageFolder, and LMDB through LMDBDataset without fuse, of this version and of another
+one, and with fuse=True.
 Each variant runs once a round, in random order, in a process of its own. Needs torchvision beside presize, and timm for
 its transform. Prints a table; asserts nothing.
 """
@@ -28,9 +28,11 @@ from shared.conditions import find_photos
 
 SCRIPTS = {
     "classic": "torchvision: crop, flip, ToTensor, Normalize",
+    "evaluation": "torchvision: Resize(256), CenterCrop(224), ToTensor, Normalize",
     "timm": "timm: create_transform(is_training=True)",
     "mae": "MAE: the same as torchvision's, bicubic",
     "randaugment": "torchvision: crop, flip, RandAugment",
+    "simclr": "SimCLR: two views with jitter and blur",
     "moco": "MoCo v2: two views with jitter and blur",
     "dino": "DINO: two large views and eight small ones",
 }
@@ -96,7 +98,7 @@ def measure_all(options: argparse.Namespace) -> None:
         pythons["before"] = str(options.before.absolute() / ".venv/bin/python")
     variants = {}
     for script in options.scripts:
-        epochs = options.epochs * (1 if script in ("moco", "dino") else 2)
+        epochs = options.epochs * (1 if script in ("simclr", "moco", "dino") else 2)
         for reads, python in pythons.items():
             command = [python, str(builds.PEERS / "script_read.py"), str(files if reads == "folder" else lmdb)]
             command += ["--transform", script, "--reads", "lmdb" if reads == "before" else reads]

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import cv2
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, JpegImagePlugin
+from PIL import Image, ImageFilter, JpegImagePlugin
 
-from presize.codecs import pillow_resize
+from presize.codecs import pillow_color, pillow_resize
 from presize.codecs.jpeg.segments import coded_size
 from presize.codecs.stored_value import DAMAGE, check_pixels, check_shape
 from presize.datasets.reading.regions import Box, jpeg_box, uncut_region
@@ -114,9 +114,10 @@ class JpegPart(NamedTuple):
 class StoredImage(Image.Image):
     """A PIL image that decodes only what is used of it. Pixels, attributes and errors are those of a plain PIL image.
 
-    crop() and copy() decode nothing. resize(), transpose(), tobytes() and NumPy decode only the pixels of this image,
-    and results stay arrays, which images share and never change. Any other method makes pixels of Pillow's that belong
-    to this image alone. An image outlives its dataset and may be used from several threads; pickling decodes it. Every
+    crop() and copy() decode nothing. resize(), transpose(), convert() to L, point(), filter() by a GaussianBlur,
+    transform() and rotate() by NEAREST, histogram(), tobytes() and NumPy decode only the pixels of this image, and
+    results stay arrays, which images share and never change. Any other method makes pixels of Pillow's that belong to
+    this image alone. An image outlives its dataset and may be used from several threads; pickling decodes it. Every
     method that decodes raises DatasetError if the stored image is damaged.
 
     Args:
@@ -276,13 +277,65 @@ class StoredImage(Image.Image):
     def convert(self, mode: str | None = None, *args: Any, **options: Any) -> Image.Image:
         """Return a converted copy. Decodes nothing if the mode is that of this image."""
         late = self._late
-        if late is None or args or options or mode not in (None, "", self.mode, "RGB"):
+        if late is None or args or options or mode not in (None, "", self.mode, "RGB", "L"):
             return super().convert(mode, *args, **options)
         if not mode or mode == self.mode:
             return self.copy()
-        if self.mode != "L" or "transparency" in (self._info or ()):
+        if "transparency" in (self._info or ()):
             return super().convert(mode)
-        return self._derived(_array(cv2.cvtColor(_pixels(late, lasting=False), cv2.COLOR_GRAY2RGB)))
+        if (self.mode, mode) == ("L", "RGB"):
+            return self._derived(_array(cv2.cvtColor(_pixels(late, lasting=False), cv2.COLOR_GRAY2RGB)))
+        return self.made("gray") or super().convert(mode)
+
+    def made(self, operation: pillow_color.Name, *arguments: Any) -> StoredImage | None:
+        """Return what an operation on colours makes of this image, with a copy of `info`; None if only Pillow can."""
+        pixels = self.pixels()
+        made = None if pixels is None else pillow_color.run(operation, pixels, *arguments)
+        return None if made is None else self._derived(made)
+
+    def pixels(self) -> Pixels | None:
+        """Return uint8 (height, width, 3) RGB or (height, width) grey, which must not be written to. None once there
+        are pixels of Pillow's, and for RGBA."""
+        late = self._late
+        return None if late is None or self.mode == "RGBA" else self._kept(late)
+
+    def point(self, lut: Any, mode: str | None = None) -> Image.Image:
+        """Return a copy with each value looked up in a table, or changed by a function."""
+        pixels = None if mode is not None or isinstance(lut, Image.ImagePointHandler) else self.pixels()
+        if pixels is None:
+            return super().point(lut, mode)
+        return self._derived(_array(cv2.LUT(pixels, _table(lut, self.mode))))
+
+    def filter(self, filter: Any) -> Image.Image:
+        """Return a filtered copy."""
+        made = None
+        if type(filter) is ImageFilter.GaussianBlur:
+            radius: Any = filter.radius
+            radii = (radius, radius) if isinstance(radius, (int, float)) else radius
+            if type(radii) is tuple and len(radii) == 2 and all(isinstance(each, (int, float)) for each in radii):
+                made = self.made("blur", radii)
+        return made or super().filter(filter)
+
+    def transform(
+        self, size: Any, method: Any, data: Any = None, resample: Any = 0, fill: int = 1, fillcolor: Any = None
+    ) -> Image.Image:
+        """Return a transformed copy."""
+        made = None
+        if isinstance(method, int) and method == Image.Transform.AFFINE and resample == Image.Resampling.NEAREST:
+            matrix = tuple(data[:6]) if isinstance(data, (list, tuple)) else ()
+            is_matrix = len(matrix) == 6 and all(isinstance(each, (int, float)) for each in matrix)
+            sides = tuple(size) if isinstance(size, (list, tuple)) else ()
+            if is_matrix and len(sides) == 2 and all(type(side) is int for side in sides):
+                made = self.made("affine", sides, matrix, fillcolor)
+        return made or super().transform(size, method, data, resample, fill, fillcolor)
+
+    def histogram(self, mask: Image.Image | None = None, extrema: tuple[float, float] | None = None) -> list[int]:
+        """Return the number of pixels of each value, 256 for each channel."""
+        pixels = self.pixels() if mask is None and self.width * self.height < 1 << 24 else None  # exact in float32
+        if pixels is None:
+            return super().histogram(mask, extrema)
+        counts = [cv2.calcHist([pixels], [channel], None, [256], [0, 256]) for channel in range(len(self.mode))]
+        return np.concatenate(counts).astype(np.int64).ravel().tolist()
 
     def tobytes(self, encoder_name: str = "raw", *args: Any) -> bytes:
         """Return the pixels, or what a codec of Pillow's makes of them."""
@@ -322,6 +375,17 @@ class StoredImage(Image.Image):
     __hash__ = None  # type: ignore[assignment]  # as Pillow's
 
 
+def _table(lut: Any, mode: str) -> Pixels:
+    """What point() makes of the 256 values of each channel: (1, 256, 3) or (1, 256)."""
+    try:
+        if isinstance(lut, list) and len(lut) == 256 * len(mode):
+            return np.frombuffer(bytes(lut), np.uint8).reshape(len(mode), 256).T.reshape(1, 256, *_SHAPES[mode])
+    except (TypeError, ValueError):
+        pass  # other numbers than bytes
+    ramp = np.arange(256, dtype=np.uint8).repeat(len(mode)).reshape(1, 256, *_SHAPES[mode])
+    return np.asarray(plain_image(ramp).point(lut))
+
+
 def plain_image(pixels: npt.NDArray[Any]) -> Image.Image:
     """An ordinary PIL image with a copy of `pixels`, which Image.fromarray would copy twice."""
     if pixels.dtype == np.uint16:
@@ -331,6 +395,7 @@ def plain_image(pixels: npt.NDArray[Any]) -> Image.Image:
 
 
 _MODES = {(): "L", (3,): "RGB", (4,): "RGBA"}
+_SHAPES = {mode: shape for shape, mode in _MODES.items()}
 
 _OF_FILES = frozenset(("app", "applist", "bits", "get_format_mimetype", "icclist", "layer", "layers", "quantization"))
 """Attributes of Pillow's JPEG files that other images lack."""

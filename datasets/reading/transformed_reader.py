@@ -13,11 +13,11 @@ import torch
 from PIL import Image
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
+from presize.datasets.applied import EachView, apply
 from presize.datasets.reading.batch import Batch, TensorFormat
 from presize.datasets.reading.batch_reader import BatchReader, Ints, Pixels, Skipped
 from presize.datasets.reading.draws import uniform
 from presize.datasets.reading.outputs import Decode, images_of
-from presize.datasets.traced import EachView
 from presize.errors import DatasetError, OptionError
 
 _STREAM = -1
@@ -130,10 +130,10 @@ class TransformedReader:
     def _transformed(self, images: Sequence[Any]) -> Any:
         views = self._reader.views
         if not self._reader.gives_tuples:
-            return self._transform(images[0])
+            return apply(self._transform, images[0])
         if isinstance(self._transform, EachView):
             return self._transform(images)
-        return (*map(self._transform, images[:views]), *images[views:])
+        return (*(apply(self._transform, image) for image in images[:views]), *images[views:])
 
     def _name(self, sample: int) -> str:
         data = self._reader.data

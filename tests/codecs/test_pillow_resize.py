@@ -258,7 +258,7 @@ def test_it_compiles_without_a_warning(compiler: str, tmp_path: Path) -> None:
     if not shutil.which(compiler):
         pytest.skip(f"needs {compiler}")
     codecs = ROOT / "presize" / "codecs"
-    sources = [codecs / "_pillow_resize.c", *sorted((codecs / "resampling").glob("*.c"))]
+    sources = [codecs / "_pillow_color.c", codecs / "_pillow_resize.c", *sorted((codecs / "resampling").glob("*.c"))]
     flags = ["-O1", "-fPIC", "-Wall", "-Wextra", "-Werror", f"-I{sysconfig.get_paths()['include']}", "-c"]
     ran = subprocess.run([compiler, *flags, *sources], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
@@ -266,11 +266,12 @@ def test_it_compiles_without_a_warning(compiler: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("gcc"), reason="needs gcc")
-def test_no_random_image_makes_the_sanitizers_complain() -> None:
+@pytest.mark.parametrize("tool", ["fuzz_pillow_resize.py", "fuzz_pillow_color.py"])
+def test_no_random_image_makes_the_sanitizers_complain(tool: str) -> None:
     seed = random.randrange(2**32)
     script = [
         sys.executable,
-        ROOT / "tools" / "fuzz_pillow_resize.py",
+        ROOT / "tools" / tool,
         "--seconds",
         str(5 * EFFORT),
         "--seed",

@@ -120,6 +120,89 @@ def test_timm(out: Path) -> None:
         check(data.create_transform((3, 64, 64), **options), out)
 
 
+class TwoViews:
+    """Views of an image, as scripts have them in a class of their own."""
+
+    def __init__(self, *views: Any) -> None:
+        self.views = views
+
+    def __call__(self, image: Any) -> list[Any]:
+        return [view(image) for view in self.views]
+
+
+class Blur:
+    def __call__(self, image: Image.Image) -> Image.Image:
+        return image.filter(ImageFilter.GaussianBlur(random.uniform(0.1, 2)))
+
+
+def colour_transforms() -> dict[str, Any]:
+    """Transforms whose operations on colours presize makes."""
+    v1, _ = torchvision_or_skip()
+    to_tensor = [v1.ToTensor(), v1.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))]
+    jitter = v1.ColorJitter(0.4, (0.1, 1.9), 0.7, 0.5)
+    view = v1.Compose([v1.RandomApply([jitter], p=0.8), v1.RandomGrayscale(0.5), Blur(), *to_tensor])
+    sharpness = v1.RandomAdjustSharpness(1.7, p=1)
+    return {
+        **torchvision_transforms(),
+        "only jitter": jitter,
+        "views": TwoViews(view, v1.Compose([sharpness, v1.Grayscale(3), *to_tensor])),
+        "of a class of its own": v1.Compose([Blur(), view]),
+        "a choice": v1.RandomChoice([jitter, sharpness]),
+        "in any order": v1.RandomOrder([jitter, sharpness, v1.RandomPosterize(3)]),
+        "applied by a ModuleList": v1.RandomApply(torch.nn.ModuleList([jitter]), p=1),
+        "shears": v1.Compose([v1.RandAugment(5, 20, fill=[7, 8, 9]), v1.ToTensor()]),
+        "tensor": v1.ToTensor(),
+        "normalized by one number": v1.Compose([v1.ToTensor(), v1.Normalize([0.5], torch.tensor([0.25]))]),
+        "normalized later": v1.Compose([v1.ToTensor(), v1.RandomHorizontalFlip(), to_tensor[1]]),
+        "grey tensor": v1.Compose([v1.Grayscale(), v1.ToTensor(), v1.Normalize([0.3], [0.2], inplace=True)]),
+    }
+
+
+def seeded(read: Callable[[], Any]) -> Any:
+    for seed in (torch.manual_seed, random.seed, np.random.seed):
+        seed(0)
+    return [read() for _ in range(4)]
+
+
+def test_operations_on_colours_are_torchvisions_to_the_bit(out: Path) -> None:
+    images = files(out)
+    for name, transform in colour_transforms().items():
+        data = LMDBDataset(out, transform=transform, target=None)
+        for number, image in enumerate(images):
+            ours, theirs = seeded(lambda: data[number]), seeded(lambda: transform(image))  # noqa: B023
+            assert equal(ours, theirs), (name, number)
+
+
+def test_a_normalize_that_cannot_be_fails_as_it_does(out: Path) -> None:
+    v1, _ = torchvision_or_skip()
+    for mean, std in (([0.5, 0.5], [1, 1]), ([0.5], [0.0])):
+        transform = v1.Compose([v1.ToTensor(), v1.Normalize(mean, std)])
+        raised = []
+        for read in (lambda: LMDBDataset(out, transform=transform)[0], lambda: transform(files(out)[0])):  # noqa: B023
+            with pytest.raises((RuntimeError, ValueError)) as caught:
+                read()
+            raised.append(str(caught.value))
+        assert raised[0] == raised[1]
+
+
+def test_a_transform_that_is_changed_is_called_as_it_then_is(out: Path) -> None:
+    v1, _ = torchvision_or_skip()
+    image, steps = files(out)[0], [v1.ColorJitter((0.5, 0.5)), v1.ToTensor()]
+    transform = v1.Compose(steps)
+    data = LMDBDataset(out, transform=transform, target=None)
+    before = data[0]
+    steps[0].brightness = (0.1, 0.1)
+    assert equal(data[0], transform(image)) and not equal(data[0], before)
+    steps.append(v1.Normalize([0.5], [0.5]))
+    assert equal(data[0], transform(image))
+    steps[2].mean = [0.1]
+    assert equal(data[0], transform(image))
+    steps[2].register_forward_hook(lambda _module, _inputs, output: output + 1)
+    assert equal(data[0], transform(image))
+    steps[0].register_forward_hook(lambda _module, _inputs, output: output.rotate(90))
+    assert equal(data[0], transform(image))
+
+
 def test_albumentations(out: Path) -> None:
     library = pytest.importorskip("albumentations")
     pipeline = library.Compose([library.RandomCrop(64, 64), library.HorizontalFlip(), library.Normalize()], seed=0)

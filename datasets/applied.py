@@ -1,0 +1,282 @@
+"""apply: calls a transform with a stored image, and makes torchvision's operations on colours faster.
+
+ToTensor and Normalize become one pass, and the colour operations of ColorJitter, RandAugment and the like are made by
+presize.codecs.pillow_color. Results are theirs to the bit, from the same random numbers. Transforms are recognised by
+class; torchvision is not imported or required. What is not recognised is called as it is.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from types import FunctionType
+from typing import Any
+
+import cv2
+import numpy as np
+import torch
+from PIL import Image, ImageEnhance
+
+from presize.codecs import pillow_color
+from presize.datasets.reading.stored_image import StoredImage
+from presize.datasets.traced import traced
+
+Transform = Callable[[Any], Any]
+
+_TRANSFORMS = "torchvision.transforms.transforms"
+_AUTOAUGMENT = "torchvision.transforms.autoaugment"
+_OF_STEPS = frozenset((_TRANSFORMS, name) for name in ("RandomApply", "RandomChoice", "RandomOrder"))
+_OF_COLORS = frozenset(
+    [(_TRANSFORMS, name) for name in ("ColorJitter", "Grayscale", "RandomAdjustSharpness", "RandomGrayscale")]
+    + [(_AUTOAUGMENT, name) for name in ("AutoAugment", "RandAugment", "TrivialAugmentWide")]
+)
+_TO_TENSOR = frozenset(((_TRANSFORMS, "ToTensor"), ("timm.data.transforms", "MaybeToTensor")))
+
+
+def apply(transform: Any, image: Any) -> Any:
+    """Return ``transform(image)``. Reads the transform's attributes at each call, as the transform itself does."""
+    if type(image) is not StoredImage:
+        return transform(image)
+    kind = _kind(transform)
+    if kind == (_TRANSFORMS, "Compose"):
+        return _apply_all(transform.transforms, image)
+    if kind in _TO_TENSOR:
+        return _apply_all([transform], image)
+    if kind in _OF_STEPS and isinstance(vars(transform).get("transforms"), (list, tuple)):
+        return _like(transform, transforms=[functools.partial(apply, step) for step in transform.transforms])(image)
+    if kind == ("timm.data.auto_augment", "RandAugment"):
+        return _like(transform, ops=[_with_timms_colors(op) for op in transform.ops])(image)
+    if kind in _OF_COLORS and isinstance(forward := type(transform).forward, FunctionType):
+        own: Any = type(transform)
+        return _of_class(_with_colors(own, forward), vars(transform))(image)
+    found = None if kind[0].startswith(("torch", "timm.")) else traced(transform)
+    if found is None:
+        return transform(image)
+    if found.kind is None:
+        return apply(found.parts[0], image)
+    return found.kind(apply(part, image) for part in found.parts)
+
+
+def _kind(transform: Any) -> tuple[str, str]:
+    return type(transform).__module__, type(transform).__name__
+
+
+def _like(transform: Any, **changed: Any) -> Any:
+    """A copy of an object with other values of some attributes."""
+    return _of_class(type(transform), {**vars(transform), **changed})
+
+
+def _of_class(kind: type, attributes: dict[str, Any]) -> Any:
+    other: Any = object.__new__(kind)
+    object.__setattr__(other, "__dict__", attributes)
+    return other
+
+
+def _apply_all(steps: Sequence[Transform], image: Any) -> Any:
+    """Call transforms one after the other."""
+    steps, at = list(steps), 0
+    while at < len(steps):
+        pair = steps[at : at + 2]
+        tensor = _tensor(image, *pair) if _kind(pair[0]) in _TO_TENSOR and type(image) is StoredImage else None
+        if tensor is not None:
+            image, done = tensor
+            at += done
+        else:
+            # A ToTensor comes back here by itself, and is called if it is not recognised.
+            image = pair[0](image) if _kind(pair[0]) in _TO_TENSOR else apply(pair[0], image)
+            at += 1
+    return image
+
+
+def _tensor(image: StoredImage, to_tensor: Any, then: Any = None) -> tuple[torch.Tensor, int] | None:
+    """Return what ToTensor makes of an image, or it and a Normalize after it, and which of these; None if only they
+    can."""
+    pixels = image.pixels()
+    if pixels is None or torch.get_default_dtype() != torch.float32:
+        return None
+    channels = len(image.mode)
+    normalize = then if _kind(then) == (_TRANSFORMS, "Normalize") and not _has_hooks(then) else None
+    numbers: tuple[tuple[float, ...], ...] = ()
+    if normalize is not None:
+        numbers = _numbers(normalize.mean), _numbers(normalize.std)
+        if {len(each) for each in numbers} - {1, channels} or 0 in numbers[1]:
+            return None
+    kinds: Any = type(to_tensor), None if normalize is None else type(normalize)
+    tables = _tables(image.mode, *kinds, *numbers)
+    out = torch.empty((channels, *pixels.shape[:2]))
+    if channels == 1:
+        out = out.view(*pixels.shape, 1).permute(2, 0, 1)  # the strides of torchvision's
+    return (out, 1 + (normalize is not None)) if pillow_color.planes(pixels, tables, out.numpy()) else None
+
+
+def _has_hooks(module: Any) -> bool:
+    return any(hooks for name, hooks in vars(module).items() if name.endswith("_hooks"))
+
+
+def _numbers(values: Any) -> tuple[float, ...]:
+    """Of a list, tuple, array or tensor; empty for others."""
+    values = values.tolist() if hasattr(values, "tolist") else values
+    return tuple(map(float, values)) if isinstance(values, (list, tuple)) else ()
+
+
+@functools.lru_cache(maxsize=64)
+def _tables(mode: str, to_tensor: type, normalize: type | None, *numbers: tuple[float, ...]) -> Any:
+    """The 256 values of each channel, as the transforms themselves make them: float32 (channels, 256)."""
+    ramp = Image.frombytes(mode, (256, 1), np.arange(256, dtype=np.uint8).repeat(len(mode)).tobytes())
+    tensor = to_tensor()(ramp)
+    if normalize is not None:
+        tensor = normalize(*numbers)(tensor)
+    return tensor.reshape(len(mode), 256).numpy()
+
+
+# ---- torchvision's functions on colours ----
+
+
+@functools.lru_cache(maxsize=32)
+def _with_colors(kind: type, forward: FunctionType) -> type:
+    """A class of transforms whose operations on colours are ours."""
+    return type(kind.__name__, (kind,), {"forward": _with_ours(forward), "__module__": kind.__module__})
+
+
+def _with_timms_colors(op: Any) -> Any:
+    is_known = _kind(op) == ("timm.data.auto_augment", "AugmentOp") and isinstance(op.aug_fn, FunctionType)
+    return _like(op, aug_fn=_with_ours(op.aug_fn)) if is_known else op
+
+
+@functools.lru_cache(maxsize=256)
+def _with_ours(function: FunctionType) -> FunctionType:
+    """The same function with _Functional for torchvision.transforms.functional, and _Enhance for PIL.ImageEnhance."""
+    names = dict(function.__globals__)
+    if names.get("ImageEnhance") is ImageEnhance:
+        names["ImageEnhance"] = _Enhance()
+    if "F" in names:
+        names["F"] = _Functional(names["F"])
+    if isinstance(used := names.get("_apply_op"), FunctionType) and used is not function:
+        names["_apply_op"] = _with_ours(used)
+    other = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
+    other.__kwdefaults__ = function.__kwdefaults__
+    return other
+
+
+class _Functional:
+    """torchvision.transforms.functional, with functions of ours for stored images in the place of some."""
+
+    def __init__(self, theirs: Any) -> None:
+        self._theirs = theirs
+
+    def __getattr__(self, name: str) -> Any:
+        function = getattr(self._theirs, name)
+        if name in _OURS:
+            function = functools.partial(_ours_or_theirs, _OURS[name], function)
+        setattr(self, name, function)
+        return function
+
+
+class _Enhance:
+    """PIL.ImageEnhance, with ours for stored images."""
+
+    def __getattr__(self, name: str) -> Any:
+        return functools.partial(_Enhancer, getattr(ImageEnhance, name), _ENHANCERS[name])
+
+
+class _Enhancer:
+    """An enhancer of PIL.ImageEnhance, which makes its result by one of ours."""
+
+    def __init__(self, theirs: Callable[[Any], Any], ours: Callable[..., Any], image: Any) -> None:
+        self._theirs, self._ours, self._image = theirs, ours, image
+
+    def enhance(self, factor: float) -> Any:
+        return _ours_or_theirs(self._ours, lambda image, value: self._theirs(image).enhance(value), self._image, factor)
+
+
+def _ours_or_theirs(ours: Callable[..., Any], theirs: Callable[..., Any], img: Any, *args: Any, **options: Any) -> Any:
+    made = None
+    if type(img) is StoredImage and img.mode in ("RGB", "L"):
+        made = ours(img, *args, **options)
+    return theirs(img, *args, **options) if made is None else made
+
+
+def _blended_with(image: StoredImage, value: int, factor: float) -> StoredImage | None:
+    """Image.blend of one colour and an image, for whose 256 values Pillow is asked."""
+    pixels = image.pixels()
+    if pixels is None:
+        return None
+    table = Image.blend(_one_colour(value), _every_value(), factor).tobytes()
+    return StoredImage(np.asarray(cv2.LUT(pixels, np.frombuffer(table, np.uint8)), np.uint8))
+
+
+@functools.lru_cache(maxsize=256)
+def _one_colour(value: int) -> Image.Image:
+    return Image.new("L", (256, 1), value)
+
+
+@functools.cache
+def _every_value() -> Image.Image:
+    return Image.frombytes("L", (256, 1), bytes(range(256)))
+
+
+def _brightness(img: StoredImage, brightness_factor: float) -> StoredImage | None:
+    return _blended_with(img, 0, brightness_factor)
+
+
+def _contrast(img: StoredImage, contrast_factor: float) -> StoredImage | None:
+    gray = img if img.mode == "L" else img.made("gray")
+    pixels = None if gray is None else gray.pixels()
+    if pixels is None:
+        return None
+    mean = int(cv2.sumElems(pixels)[0] / pixels.size + 0.5)
+    return _blended_with(img, mean, contrast_factor)
+
+
+def _saturation(img: StoredImage, saturation_factor: float) -> StoredImage | None:
+    return img.made("saturate", saturation_factor)
+
+
+def _sharpness(img: StoredImage, sharpness_factor: float) -> StoredImage | None:
+    return img.made("sharpen", sharpness_factor)
+
+
+def _hue(img: StoredImage, hue_factor: float) -> StoredImage | None:
+    if img.mode == "L" or not -0.5 <= hue_factor <= 0.5:
+        return None
+    made = img.made("hue", math.trunc(hue_factor * 255) % 256)
+    return None if made is None else _without_info(made)
+
+
+def _grayscale(img: StoredImage, num_output_channels: int = 1) -> StoredImage | None:
+    gray = img.made("gray") if num_output_channels == 3 else None
+    return None if gray is None else _without_info(gray.convert("RGB"))
+
+
+def _without_info(image: Any) -> StoredImage:
+    """What torchvision makes of arrays and merged bands has none."""
+    return StoredImage(image.pixels())
+
+
+_OURS: dict[str, Callable[..., StoredImage | None]] = {
+    "adjust_brightness": _brightness,
+    "adjust_contrast": _contrast,
+    "adjust_saturation": _saturation,
+    "adjust_sharpness": _sharpness,
+    "adjust_hue": _hue,
+    "rgb_to_grayscale": _grayscale,
+}
+_ENHANCERS = {"Brightness": _brightness, "Color": _saturation, "Contrast": _contrast, "Sharpness": _sharpness}
+
+
+class EachView:
+    """Calls a transform with each view of an image.
+
+    Args:
+        transforms: one for each view; None leaves it as it is.
+        kind: list or tuple, of which the result is one.
+    """
+
+    def __init__(self, transforms: tuple[Transform | None, ...], kind: type) -> None:
+        self.transforms = transforms
+        self.kind = kind
+
+    def __call__(self, views: Any) -> Any:
+        each = zip(self.transforms, views, strict=True)
+        return self.kind(view if transform is None else apply(transform, view) for transform, view in each)

@@ -1,0 +1,235 @@
+"""Pillow's operations on colours of 8-bit images, to the byte, in a fraction of the time, where _pillow_color.c is
+compiled.
+
+At the first use of an operation in a process, it is compared with the installed Pillow's. Where Pillow makes other
+bytes, callers use Pillow. PRESIZE_DECODER=libjpeg in the environment switches the compiled code off. A forked child
+inherits the outcome.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, Literal, NamedTuple
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageEnhance, ImageFilter
+
+from presize.codecs.compiled import VARIABLE, Compiled, SwitchedOff
+from presize.codecs.pillow_resize import noise
+
+try:
+    from presize.codecs import _pillow_color
+except ImportError:
+    _pillow_color = None  # type: ignore[assignment]
+
+Pixels = npt.NDArray[np.uint8]
+Name = Literal["gray", "saturate", "sharpen", "hue", "blur", "affine"]
+
+_MAX_SIDE = 4096
+_MAX_FACTOR = 1e4
+
+
+class Operation(NamedTuple):
+    """An operation on the pixels of an RGB or L image.
+
+    Attributes:
+        ours: gets _pillow_color.c, uint8 (height, width, 3) or (height, width), C-contiguous, and arguments; None if
+            only Pillow can.
+        pillows: the definition: gets an image and the same arguments.
+        tried: arguments for which the two are compared.
+    """
+
+    ours: Callable[..., Pixels | None]
+    pillows: Callable[..., Image.Image]
+    tried: tuple[tuple[Any, ...], ...]
+
+
+def run(name: Name, pixels: Pixels, *arguments: Any) -> Pixels | None:
+    """Return what Pillow makes of an image, uint8 (height, width, 3) or (height, width). Thread-safe; releases the GIL.
+
+    Returns:
+        A new array. None where only Pillow can: for pixels or numbers that the compiled code does not take, or without
+        it.
+    """
+    module = compiled.trusted()
+    if module is None or pixels.dtype != np.uint8 or pixels.shape[2:] not in ((), (3,)) or not pixels.size:
+        return None
+    if max(pixels.shape) > _MAX_SIDE or not _is_pillows(name):
+        return None
+    return OPERATIONS[name].ours(module, np.ascontiguousarray(pixels), *arguments)
+
+
+def planes(pixels: Pixels, tables: npt.NDArray[np.float32], out: npt.NDArray[np.float32]) -> bool:
+    """Fill `out`, float32 (channels, height, width), with `tables[channel, value]` of each pixel.
+
+    Args:
+        pixels: uint8 (height, width, channels) or (height, width).
+        tables: float32 (channels, 256).
+
+    Returns:
+        False without the compiled code, which then leaves `out` as it is.
+    """
+    module = compiled.trusted()
+    if module is not None:
+        module.planes(np.ascontiguousarray(pixels), out, np.ascontiguousarray(tables), len(tables))
+    return module is not None
+
+
+@functools.cache
+def _is_pillows(name: Name) -> bool:
+    """Whether the installed Pillow makes the same bytes of images of noise."""
+    module, (ours, pillows, tried) = compiled.trusted(), OPERATIONS[name]
+    for pixels in (noise((97, 61, 3)), noise((41, 64))):
+        for arguments in tried:
+            made = ours(module, pixels, *arguments)
+            if made is not None and made.tobytes() != pillows(Image.fromarray(pixels), *arguments).tobytes():
+                return False
+    return True
+
+
+def _gray(module: ModuleType, pixels: Pixels) -> Pixels | None:
+    if pixels.ndim != 3:
+        return None
+    out = np.empty(pixels.shape[:2], np.uint8)
+    module.gray(pixels, out)
+    return out
+
+
+def _saturate(module: ModuleType, pixels: Pixels, factor: float) -> Pixels | None:
+    if pixels.ndim != 3 or not abs(factor) < _MAX_FACTOR:
+        return None
+    out = np.empty_like(pixels)
+    module.saturate(pixels, out, factor)
+    return out
+
+
+def _sharpen(module: ModuleType, pixels: Pixels, factor: float) -> Pixels | None:
+    if min(pixels.shape[:2]) < 3 or not abs(factor) < _MAX_FACTOR:
+        return None
+    out = np.empty_like(pixels)
+    module.sharpen(pixels, out, *pixels.shape[:2], *(pixels.shape[2:] or (1,)), factor)
+    return out
+
+
+def _blur(module: ModuleType, pixels: Pixels, radii: tuple[float, float]) -> Pixels | None:
+    across, down = map(_box_radius, radii)
+    if across is None or down is None:
+        return None
+    rows = _blurred_columns(module, np.asarray(cv2.transpose(pixels), np.uint8), across)
+    return _blurred_columns(module, np.asarray(cv2.transpose(rows), np.uint8), down)
+
+
+def _blurred_columns(module: ModuleType, pixels: Pixels, radius: float) -> Pixels:
+    out = np.empty_like(pixels)
+    module.blur_columns(pixels, out, len(pixels), radius)
+    return out
+
+
+def _box_radius(deviation: float) -> float | None:
+    """Of the three box blurs that Pillow has for a Gaussian one; None for other than small numbers. Its arithmetic is
+    in single precision."""
+    if not 0 <= deviation < 100:
+        return None
+    variance = np.float32(deviation) * np.float32(deviation) / np.float32(3)
+    length = np.float32(math.sqrt(12.0 * float(variance) + 1.0))
+    whole = np.float32(math.floor((float(length) - 1.0) / 2.0))
+    part = (2 * whole + 1) * (whole * (whole + 1) - 3 * variance) / (6 * (variance - (whole + 1) * (whole + 1)))
+    radius = float(whole + part)
+    return radius if radius >= 0 else None
+
+
+def _hue(module: ModuleType, pixels: Pixels, shift: int) -> Pixels | None:
+    if pixels.ndim != 3:
+        return None
+    out = np.empty_like(pixels)
+    module.hue(pixels, out, shift, *_hue_tables())
+    return out
+
+
+@functools.cache
+def _hue_tables() -> tuple[Pixels, Pixels, Pixels]:
+    """Pillow's hues, saturations and smallest colours for _pillow_color.c: each depends on two numbers alone."""
+    by = np.arange(256, dtype=np.uint8)
+    most, first, second = (np.broadcast_to(each, (256, 256)) for each in (np.uint8(255), 255 - by[:, None], 255 - by))
+    hues = [_converted(colors, "RGB", "HSV")[0] for colors in (
+        (most, first, second), (first, most, second), (first, second, most)
+    )]  # fmt: skip
+    value, less = np.broadcast_to(by[:, None], (256, 256)), np.broadcast_to(by, (256, 256))
+    least = np.where(less > value, 0, value - less).astype(np.uint8)
+    saturations = _converted((value, least, least), "RGB", "HSV")[1]
+    smallest = _converted((np.zeros_like(least), value, less), "HSV", "RGB")[2]
+    return np.stack(hues), saturations, smallest
+
+
+def _converted(bands: tuple[Pixels, Pixels, Pixels], mode: str, to: str) -> list[Pixels]:
+    image = Image.frombytes(mode, (256, 256), np.stack(bands, axis=-1).tobytes()).convert(to)
+    return [np.asarray(band) for band in image.split()]
+
+
+def pillows_hue(image: Image.Image, shift: int) -> Image.Image:
+    """Move the hue by `shift` of 256, as torchvision does it with Pillow."""
+    if image.mode == "L":
+        return image
+    hue, saturation, value = image.convert("HSV").split()
+    moved = Image.fromarray(np.asarray(hue) + np.uint8(shift % 256))
+    return Image.merge("HSV", (moved, saturation, value)).convert("RGB")
+
+
+def _affine(
+    module: ModuleType, pixels: Pixels, size: tuple[int, int], matrix: tuple[float, ...], fill: Any
+) -> Pixels | None:
+    width, height = size
+    if not (0 < width <= _MAX_SIDE and 0 < height <= _MAX_SIDE and all(abs(number) < 8000 for number in matrix)):
+        return None
+    a, b, c, d, e, f = matrix
+    corners = [(x, y) for x in (0, width) for y in (0, height)]
+    if not all(abs(end) < 8000 for x, y in corners for end in (a * x + b * y + c, d * x + e * y + f)):
+        return None  # Pillow computes in fixed point, which ends at 32768
+    out = np.empty((height, width, *pixels.shape[2:]), np.uint8)
+    outside = Image.new("RGB" if pixels.ndim == 3 else "L", (1, 1), 0 if fill is None else fill)
+    out[:] = np.asarray(outside)[0, 0]
+    module.affine(pixels, out, *pixels.shape[:2], *(pixels.shape[2:] or (1,)), height, width, tuple(matrix))
+    return out
+
+
+_TURN = (0.9848077530122081, 0.17364817766693033, -3.5, -0.17364817766693033, 0.9848077530122081, 7.25)
+
+OPERATIONS: dict[Name, Operation] = {
+    "gray": Operation(_gray, lambda image: image.convert("L"), ((),)),
+    "saturate": Operation(
+        _saturate,
+        lambda image, factor: ImageEnhance.Color(image).enhance(factor),
+        ((0.1,), (0.6,), (0.9,), (1.3,), (1.7,), (-0.5,)),
+    ),
+    "sharpen": Operation(
+        _sharpen, lambda image, factor: ImageEnhance.Sharpness(image).enhance(factor), ((0.0,), (0.1,), (0.7,), (1.9,))
+    ),
+    "hue": Operation(_hue, pillows_hue, ((0,), (13,), (-25,), (128,))),
+    "blur": Operation(
+        _blur,
+        lambda image, radii: image.filter(ImageFilter.GaussianBlur(radii)),
+        (((0.1, 0.1),), ((1.1, 1.9),), ((5.0, 40.0),)),
+    ),
+    "affine": Operation(
+        _affine,
+        lambda image, size, matrix, fill: image.transform(size, Image.Transform.AFFINE, matrix, fillcolor=fill),
+        (((60, 70), _TURN, 5), ((61, 97), (1.0, 0.0, 9.0, 0.0, 1.0, -11.5), None), ((50, 50), (1, 0.3, 0, 0, 1, 0), 0)),
+    ),
+}
+
+
+def _check(module: ModuleType, setting: str) -> SwitchedOff | None:
+    """Return why `module` must not be used, if so: PRESIZE_DECODER."""
+    if setting == "no-avx2":
+        module.use_avx2(False)
+    elif setting not in ("", "auto"):
+        return SwitchedOff("environment", f"{VARIABLE}={setting}")
+    return None
+
+
+compiled = Compiled(_pillow_color, _check)

@@ -1,0 +1,69 @@
+"""Fuzz presize/codecs/_pillow_color.c with random images and numbers, under the address and undefined-behaviour
+sanitizers.
+
+    python tools/fuzz_pillow_color.py --seconds 60
+
+Each operation must give the bytes of the installed Pillow's, with AVX2 and without. Stops at the first image that
+violates this, prints its numbers, and exits with 1. Needs gcc and its sanitizers, on Linux.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from fuzz_jpeg_decoder import CODECS, under_sanitizers
+from PIL import Image
+
+from presize.codecs.pillow_color import OPERATIONS, Name
+
+
+def matrix(choice: random.Random) -> tuple[float, ...]:
+    """Of an affine transform: scales or turns, and shifts."""
+    scales = [choice.choice([0.0, 1.0, -1.0, choice.uniform(-3, 3)]) for _ in range(4)]
+    return (*scales[:2], choice.uniform(-99, 99), *scales[2:], choice.uniform(-99, 99))
+
+
+ARGUMENTS: dict[Name, Callable[[random.Random], tuple[Any, ...]]] = {
+    "gray": lambda _: (),
+    "saturate": lambda choice: (choice.choice([choice.random(), choice.uniform(-3, 5)]),),
+    "sharpen": lambda choice: (choice.choice([choice.random(), choice.uniform(-3, 5)]),),
+    "hue": lambda choice: (choice.randint(-255, 255),),
+    "blur": lambda choice: ((choice.uniform(0, 99), choice.choice([0, choice.uniform(0, 3)])),),
+    "affine": lambda choice: ((choice.randint(1, 99), choice.randint(1, 99)), matrix(choice), choice.randint(0, 255)),
+}
+
+
+def wrong(module: Any, choice: random.Random) -> str | None:
+    """What is wrong with one random operation, if anything is."""
+    name = choice.choice(list(OPERATIONS))
+    shape = (choice.choice([1, 2, 3, choice.randint(1, 150)]), choice.randint(1, 150), *choice.choice([(), (3,)]))
+    noise = np.random.default_rng(choice.getrandbits(30))
+    pixels = noise.integers(-64, 320, shape).clip(0, 255).astype(np.uint8)
+    arguments, operation = ARGUMENTS[name](choice), OPERATIONS[name]
+    expected = np.asarray(operation.pillows(Image.fromarray(pixels), *arguments))
+    for avx2 in (True, False):
+        module.use_avx2(avx2)
+        found = operation.ours(module, pixels, *arguments)
+        if found is not None and not np.array_equal(found, expected):
+            return f"{name} of {shape} by {arguments}, {avx2=}: different pixels"
+    return None
+
+
+def main() -> None:
+    module, options = under_sanitizers(__doc__, [str(CODECS / "_pillow_color.c")])
+    choice, tried, end = random.Random(options.seed), 0, time.monotonic() + options.seconds
+    while time.monotonic() < end:
+        found = wrong(module, choice)
+        if found:
+            sys.exit(f"seed {options.seed}, operation {tried}: {found}")
+        tried += 1
+    print(f"{tried} operations, none wrongly")
+
+
+if __name__ == "__main__":
+    main()
