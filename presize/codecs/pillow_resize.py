@@ -164,6 +164,40 @@ def resize_by(
         pixels = pixels[:, ::-1]
     if whole is not None:
         return _resize_part(module, pixels, whole, filter, size, vertical_first, mirrored, flip, out, level)
+    tables = _tables(module, (rows, columns), size, filter, box, channels, mirrored, flip, level)
+    if tables is None:
+        return None
+    vertical_first = vertical_first and rows - height > 0 and rows - height > 2 * (columns - width)
+    return _resized(module, pixels, size, *tables, vertical_first, mirrored != flip, out, level)
+
+
+def row_sink(shape: tuple[int, int], out: Pixels, filter: Filter, box: Box) -> object | None:
+    """Begin to resize an image of `shape` (height, width) into `out`, horizontally first, once.
+
+    jpeg_decoder.decode_into() gives its rows, and completes `out`. Arguments and bytes are those of resize(). None
+    where resize() gives None, and where an axis keeps its size.
+    """
+    module = compiled.trusted()
+    if module is None:
+        return None
+    channels, level = math.prod(out.shape[2:]), module.level()
+    tables = _tables(module, shape, out.shape[:2], filter, box, channels, False, False, level)
+    return None if tables is None or None in tables else module.row_sink(*shape, out, *tables, level)
+
+
+def _tables(
+    module: ModuleType,
+    shape: tuple[int, int],
+    size: tuple[int, ...],
+    filter: Filter,
+    box: Box | None,
+    channels: int,
+    mirrored: bool,
+    flip: bool,
+    level: int,
+) -> tuple[bytes | None, bytes | None] | None:
+    """The weights of columns and of rows, None for an axis that keeps its size. None where they are not for the C."""
+    (rows, columns), (height, width) = shape, size
     left, top, right, bottom = 0.0, 0.0, float(columns), float(rows)
     if box is not None:
         left, top, right, bottom = box
@@ -179,8 +213,7 @@ def resize_by(
         across = _table(module, columns, left, right, width, filter, channels, mirrored, flip, level)
         if across is None:
             return None
-    vertical_first = vertical_first and rows - height > 0 and rows - height > 2 * (columns - width)
-    return _resized(module, pixels, size, across, down, vertical_first, mirrored != flip, out, level)
+    return across, down
 
 
 def _resize_part(

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from presize.codecs import pillow_resize
+from presize.codecs.jpeg import decoder as jpeg_decoder
 from presize.options import KEEP, Filter, Fit, ResizeBackend, Size
 
 Pixels = npt.NDArray[Any]
@@ -116,16 +117,57 @@ def resize(pixels: Pixels, target: Target, filter: Filter, backend: ResizeBacken
     Returns:
         A C-contiguous array of the same rank and type; `pixels` itself when there is nothing to do.
     """
-    box, size, canvas = target
+    box, size, _ = target
     if box[2:] == size:  # nothing to resample, at most to cut
         half = 0.5 if filter == "nearest" else 0  # the pixel under the centre of the first
         top, left = int(box.top + half), int(box.left + half)
         pixels = pixels[top : top + size.height, left : left + size.width]
     else:
-        height, width = pixels.shape[:2]  # by rounding, a box may end past them
-        inside = Box(box.top, box.left, min(box.height, height - box.top), min(box.width, width - box.left))
-        resample = _nearest if filter == "nearest" else BACKENDS[backend]
-        pixels = resample(pixels, inside, size, filter, alpha)
+        inside = _inside(box, *pixels.shape[:2])
+        if filter == "nearest":
+            pixels = _nearest(pixels, inside, size)
+        else:
+            pixels = BACKENDS[backend](pixels, inside, size, filter, alpha)
+    return _padded(pixels, target)
+
+
+def decode_resized(
+    data: bytes, mode: jpeg_decoder.Mode, shape: tuple[int, int], scale: int, target: Target, filter: Filter
+) -> Pixels | None:
+    """What resize() by "presize" makes of a JPEG, whose rows are resized as they are decoded: in less memory.
+
+    Args:
+        data: the JPEG.
+        mode: of its pixels.
+        shape: its (height, width).
+        scale: 1, 2, 4 or 8: it is decoded at 1/scale.
+        target: what to make of the image at that scale.
+        filter: how to resample.
+
+    Returns:
+        None where that takes the whole image: an axis keeps its size, the decoder refuses the JPEG, or the code is not
+        compiled.
+    """
+    height, width = -(-shape[0] // scale), -(-shape[1] // scale)
+    if target.box[2:] == target.size or filter == "nearest" or not jpeg_decoder.is_available():
+        return None
+    out = np.empty((*target.size, *_MORE[mode]), np.uint8)
+    sink = pillow_resize.row_sink((height, width), out, filter, _corners(_inside(target.box, height, width)))
+    if sink is None or not jpeg_decoder.decode_into(data, mode, shape, scale, sink):
+        return None
+    return _padded(out, target)
+
+
+_MORE: dict[jpeg_decoder.Mode, tuple[int, ...]] = {"GRAY": (), "RGB": (3,), "BGRX": (4,)}
+
+
+def _inside(box: Box, height: int, width: int) -> Box:
+    """`box`, which by rounding may end past the image."""
+    return Box(box.top, box.left, min(box.height, height - box.top), min(box.width, width - box.left))
+
+
+def _padded(pixels: Pixels, target: Target) -> Pixels:
+    size, canvas = target.size, target.canvas
     if canvas is None:
         return np.ascontiguousarray(pixels)
     padded = np.zeros((*canvas, *pixels.shape[2:]), pixels.dtype)
@@ -134,7 +176,7 @@ def resize(pixels: Pixels, target: Target, filter: Filter, backend: ResizeBacken
     return padded
 
 
-def _nearest(pixels: Pixels, box: Box, size: Size, _filter: Filter, _alpha: bool) -> Pixels:
+def _nearest(pixels: Pixels, box: Box, size: Size) -> Pixels:
     height, width = pixels.shape[:2]
     rows = _centres(box.top, box.height, size.height, pixels.dtype).astype(np.intp)
     columns = _centres(box.left, box.width, size.width, pixels.dtype).astype(np.intp)
@@ -154,7 +196,7 @@ def _centres(begin: float, length: float, count: int, dtype: np.dtype[Any]) -> n
     return np.cumsum(steps)
 
 
-def _presize(pixels: Pixels, box: Box, size: Size, filter: Filter, alpha: bool) -> Pixels:
+def _presize(pixels: Pixels, box: Box, size: Size, filter: pillow_resize.Filter, alpha: bool) -> Pixels:
     if pixels.dtype == np.uint16:
         return _in_planes(pixels, box, size, filter, alpha, _in_two_passes)
     if alpha:
@@ -168,7 +210,7 @@ def _presize(pixels: Pixels, box: Box, size: Size, filter: Filter, alpha: bool) 
     return resized
 
 
-def _pillow(pixels: Pixels, box: Box, size: Size, filter: Filter, alpha: bool) -> Pixels:
+def _pillow(pixels: Pixels, box: Box, size: Size, filter: pillow_resize.Filter, alpha: bool) -> Pixels:
     if pixels.dtype == np.uint16:
         return _in_planes(pixels, box, size, filter, alpha, _in_one_call)
     return np.asarray(_in_one_call(Image.fromarray(pixels) if alpha else _image(pixels), box, size, filter))
@@ -185,19 +227,24 @@ def _corners(box: Box) -> pillow_resize.Box:
     return (box.left, box.top, box.left + box.width, box.top + box.height)
 
 
-def _in_one_call(image: Image.Image, box: Box, size: Size, filter: Filter) -> Image.Image:
+def _in_one_call(image: Image.Image, box: Box, size: Size, filter: pillow_resize.Filter) -> Image.Image:
     """Resize as the installed Pillow does, in its order of passes."""
     return image.resize((size.width, size.height), Image.Resampling[filter.upper()], _corners(box))
 
 
-def _in_two_passes(image: Image.Image, box: Box, size: Size, filter: Filter) -> Image.Image:
+def _in_two_passes(image: Image.Image, box: Box, size: Size, filter: pillow_resize.Filter) -> Image.Image:
     """Resize horizontally, then vertically. Versions of Pillow agree on the bytes of a single pass."""
     rows = _in_one_call(image, Box(0, box.left, image.height, box.width), Size(image.height, size.width), filter)
     return _in_one_call(rows, Box(box.top, 0, box.height, size.width), size, filter)
 
 
 def _in_planes(
-    pixels: Pixels, box: Box, size: Size, filter: Filter, alpha: bool, resample: Callable[..., Image.Image]
+    pixels: Pixels,
+    box: Box,
+    size: Size,
+    filter: pillow_resize.Filter,
+    alpha: bool,
+    resample: Callable[..., Image.Image],
 ) -> Pixels:
     """Resize 16 bits in floating point, channel by channel."""
     channels = np.atleast_3d(pixels).astype(np.float32)
@@ -212,7 +259,7 @@ def _in_planes(
     return rounded.reshape(*size, *pixels.shape[2:])
 
 
-BACKENDS: dict[ResizeBackend, Callable[[Pixels, Box, Size, Filter, bool], Pixels]] = {
+BACKENDS: dict[ResizeBackend, Callable[[Pixels, Box, Size, pillow_resize.Filter, bool], Pixels]] = {
     "presize": _presize,
     "pillow": _pillow,
 }

@@ -29,7 +29,16 @@ import pillow_model
 from effort import EFFORT, examples
 from presize.codecs import pillow_resize
 from presize.codecs.compiled import VARIABLE, Compiled
-from presize.codecs.pillow_resize import Box, Filter, Whole, installed_order, resize, resize_as_installed, resize_by
+from presize.codecs.pillow_resize import (
+    Box,
+    Filter,
+    Whole,
+    installed_order,
+    resize,
+    resize_as_installed,
+    resize_by,
+    row_sink,
+)
 from presize.errors import PresizeWarning
 
 ROOT = Path(__file__).parents[2]
@@ -144,6 +153,30 @@ def needed(inputs: int, outputs: int, begin: int, count: int, filter: Filter) ->
     step = inputs / outputs
     reach = pillow_model.FILTERS[filter][1] * max(step, 1) + 1
     return max(0, int(begin * step - reach)), min(inputs, int((begin + count) * step + reach) + 1)
+
+
+@compiled
+@settings(max_examples=examples(200), deadline=None)
+@given(st.data(), sides, sides, sides, sides, channels, filters, st.integers(1, 31))
+def test_rows_that_come_one_after_the_other_make_the_bytes_of_the_whole_image(
+    data: st.DataObject,
+    height: int,
+    width: int,
+    to_height: int,
+    to_width: int,
+    more: tuple[int, ...],
+    filter: Filter,
+    rows: int,
+) -> None:
+    pixels = noise((height, width, *more), height)
+    box = data.draw(boxes(height, width)) or (0, 0, width, height)
+    out = np.empty((to_height, to_width, *more), np.uint8)
+    sink = row_sink((height, width), out, filter, box)
+    if sink is None:  # an axis keeps its size
+        assert (0, height) == (box[1], box[3]) == (0, to_height) or (0, width) == (box[0], box[2]) == (0, to_width)
+    else:
+        pillow_model.give_rows(sink, pixels, rows)
+        np.testing.assert_array_equal(out, pillow_model.resize(pixels, out.shape[:2], filter, box))
 
 
 @compiled

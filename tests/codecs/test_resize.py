@@ -124,7 +124,8 @@ def in_two_passes(image: Image.Image, found: Target, filter: Filter) -> Image.Im
 
 
 @given(
-    source=st.builds(Size, st.integers(1, 300), st.integers(1, 300)) | st.builds(Size, st.integers(100, 900), st.just(2)),
+    source=st.builds(Size, st.integers(1, 300), st.integers(1, 300))
+    | st.builds(Size, st.integers(100, 900), st.just(2)),
     wanted=st.builds(Size, st.integers(1, 200), st.integers(1, 200)),
     fit=fits.filter(lambda fit: fit != "pad"),
     up=st.booleans(),
@@ -287,6 +288,10 @@ def test_16_bits_are_resampled_in_16_bits(filter: Filter, backend: ResizeBackend
 
 def test_padding_is_transparent() -> None:
     padded = resize(
-        transparent_image(10, 30) | 1, target(Size(10, 30), Size(30, 30), "pad", False), "bicubic", "presize", alpha=True
+        transparent_image(10, 30) | 1,
+        target(Size(10, 30), Size(30, 30), "pad", False),
+        "bicubic",
+        "presize",
+        alpha=True,
     )
     assert (padded[:10] == 0).all() and (padded[10:20] > 0).all()
