@@ -45,6 +45,8 @@ _KEPT_TABLES = 1024
 """More than random crops of photographs have at 256 px."""
 _KEPT_WEIGHTS = 8000
 """Of a table that is kept: it then has some 45 kB at most, and 10 kB for a crop of that kind."""
+_KEPT_LARGE_TABLES = 16
+"""Of those up to five times as large: most photographs of a folder have a few sizes."""
 
 
 class Whole(NamedTuple):
@@ -302,13 +304,18 @@ def _table(
     how many of them are skipped."""
     axis = (inputs, begin, end, outputs, _NUMBERS[filter], channels, mirrored, flipped, level, *part)
     taps = 2 * _SUPPORT[filter] * max(outputs, end - begin) + outputs  # of all outputs, at most
-    is_small = (channels or 1) * taps < _KEPT_WEIGHTS
-    return _kept_table(module.table, *axis) if is_small else module.table(*axis)
+    weights = (channels or 1) * taps
+    if weights >= 5 * _KEPT_WEIGHTS:
+        return _make_table(module.table, *axis)
+    return (_kept_table if weights < _KEPT_WEIGHTS else _kept_large_table)(module.table, *axis)
 
 
-@functools.lru_cache(_KEPT_TABLES)
-def _kept_table(table: Callable[..., bytes | None], *axis: Any) -> bytes | None:
+def _make_table(table: Callable[..., bytes | None], *axis: Any) -> bytes | None:
     return table(*axis)
+
+
+_kept_table = functools.lru_cache(_KEPT_TABLES)(_make_table)
+_kept_large_table = functools.lru_cache(_KEPT_LARGE_TABLES)(_make_table)
 
 
 # ---- what is tried ----
