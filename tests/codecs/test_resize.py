@@ -124,15 +124,15 @@ def in_two_passes(image: Image.Image, found: Target, filter: Filter) -> Image.Im
 
 
 @given(
-    source=st.builds(Size, st.integers(1, 300), st.integers(1, 300))
+    source=st.builds(Size, st.integers(1, 120), st.integers(1, 120))
     | st.builds(Size, st.integers(100, 900), st.just(2)),
-    wanted=st.builds(Size, st.integers(1, 200), st.integers(1, 200)),
+    wanted=st.builds(Size, st.integers(1, 90), st.integers(1, 90)),
     fit=fits.filter(lambda fit: fit != "pad"),
     up=st.booleans(),
     filter=st.sampled_from([name for name in get_args(Filter) if name != "nearest"]),
     mode=st.sampled_from(["L", "RGB", "CMYK", "RGBA"]),
 )
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_presize_makes_the_bytes_of_two_passes_of_pillow_compiled_or_not(
     source: Size, wanted: Size, fit: Fit, up: bool, filter: Filter, mode: str
 ) -> None:
