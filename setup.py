@@ -36,13 +36,13 @@ def extension(name: str, sources: list[str], depends: list[str]) -> Extension:
 decoder = extension(
     "presize.codecs._jpeg_decoder",
     ["presize/codecs/_jpeg_decoder.c", "presize/codecs/jpeg/any.c", "presize/codecs/jpeg/avx2.c"],
-    [f"presize/codecs/jpeg/{name}.h" for name in headers],
+    ["presize/codecs/row_sink.h", *(f"presize/codecs/jpeg/{name}.h" for name in headers)],
 )
 pillow_resize = extension(
     "presize.codecs._pillow_resize",
     ["presize/codecs/_pillow_resize.c"]
     + [f"presize/codecs/resampling/{name}.c" for name in ("tables", "passes", "any", "avx2", "avx512")],
-    [f"presize/codecs/resampling/{name}.h" for name in ("resampling", "kernels")],
+    ["presize/codecs/row_sink.h", "presize/codecs/resampling/resampling.h", "presize/codecs/resampling/kernels.h"],
 )
 pillow_color = extension("presize.codecs._pillow_color", ["presize/codecs/_pillow_color.c"], [])
 setup(

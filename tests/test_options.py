@@ -197,7 +197,7 @@ def test_build_options_are_plain_json() -> None:
 
 FORMAT_1 = {
     "image": {
-        "sizes": ["256"], "fit": "shorter", "filter": "bicubic", "resize_backend": "cykooz", "color": "rgb",
+        "sizes": ["256"], "fit": "shorter", "filter": "bicubic", "resize_backend": "presize", "color": "rgb",
         "format": "jpeg", "quality": 90, "subsampling": "420", "tiles": "resized", "upscale": False,
         "keep_metadata": False, "max_pixels": 178_956_970,
     },

@@ -34,6 +34,7 @@ from presize.codecs.compiled import Compiled
 from presize.codecs.jpeg import decoder as jpeg_decoder
 from presize.codecs.jpeg import tiles as cut
 from presize.codecs.jpeg import tiles as tiling
+from presize.codecs.pillow_resize import resize, row_sink
 
 CODECS = Path(__file__).parent.parent / "presize" / "codecs"
 SOURCES = [str(CODECS / name) for name in ("_jpeg_decoder.c", "jpeg/any.c", "jpeg/avx2.c")]
@@ -203,10 +204,31 @@ def recoding_difference(decoder: Any, data: bytes, choice: random.Random) -> str
     return what and f"coded again {'with' if avx2 else 'without'} AVX2: {what}"
 
 
+def resized_difference(decoder: Any, data: bytes, choice: random.Random) -> str | None:
+    """How `data` resized as it is decoded differs from the decoded image, resized; None if it does not."""
+    with contextlib.suppress(ValueError, KeyError):
+        height, width, _, _ = simplejpeg.decode_jpeg_header(data)
+        scale, channels = choice.choice([1, 1, 2, 4, 8]), choice.choice([*MODES])
+        whole = (-(-height // scale), -(-width // scale))
+        if height * width > 1 << 22:
+            return None
+        pixels = np.empty((*whole, channels), np.uint8)
+        resized = np.empty((*choice.sample(range(1, 90), 2), channels), np.uint8)
+        sink = row_sink(whole, resized, "bicubic", (0, 0, whole[1], whole[0]))
+        if sink is None:
+            return None
+        accepted = decoder.decode(data, pixels, channels, (height, width), (0, 0, *whole), scale)
+        if decoder.decode_into(data, sink, channels, (height, width), scale) != accepted:
+            return f"1/{scale}, {channels} channels: accepted in one of two ways"
+        if accepted and not np.array_equal(resized, resize(pixels, resized.shape[:2], "bicubic")):
+            return f"1/{scale}, {channels} channels, to {resized.shape}: different pixels"
+    return None
+
+
 def check(decoder: Any, data: bytes, choice: random.Random) -> bool:
     """Whether `decoder` accepts `data`. Ends the program when it is wrong."""
     accepted, wrong = difference(decoder, data, choice)
-    wrong = wrong or recoding_difference(decoder, data, choice)
+    wrong = wrong or recoding_difference(decoder, data, choice) or resized_difference(decoder, data, choice)
     if wrong:
         place = Path(tempfile.mkdtemp(prefix="presize-fuzz-"), "bad.jpg")
         place.write_bytes(data)

@@ -24,6 +24,7 @@ from fuzz_jpeg_decoder import CODECS, under_sanitizers
 
 import pillow_model
 from presize.codecs import pillow_resize
+from presize.codecs.compiled import Compiled
 
 SOURCES = [str(CODECS / "_pillow_resize.c"), *(str(path) for path in sorted((CODECS / "resampling").glob("*.c")))]
 
@@ -72,6 +73,17 @@ def wrong_part(module: Any, pixels: Any, size: tuple[int, int], filter: Any, cho
     return None
 
 
+def wrong_rows(pixels: Any, size: tuple[int, int], filter: Any, box: pillow_resize.Box, rows: int) -> str | None:
+    """What is wrong with a resize of rows that come one after the other, if anything is."""
+    out = np.empty((*size, pixels.shape[2]), np.uint8)
+    sink = pillow_resize.row_sink(pixels.shape[:2], out, filter, box)
+    if sink is not None:
+        pillow_model.give_rows(sink, pixels, rows)
+        if not np.array_equal(out, pillow_model.resize(pixels, size, filter, box)):
+            return f"{pixels.shape} to {size} by {filter}, box {box}, {rows} rows at a time: different pixels"
+    return None
+
+
 def wrong(module: Any, choice: random.Random) -> str | None:
     """What is wrong with one random resize, if anything is."""
     (height, width), size = (side(choice), side(choice)), (side(choice), side(choice))
@@ -87,6 +99,8 @@ def wrong(module: Any, choice: random.Random) -> str | None:
         return wrong_part(module, pixels, size, filter, choice)
     (left, right), (top, bottom) = part(width, choice), part(height, choice)
     box = (left, top, right, bottom)
+    if choice.random() < 0.3:
+        return wrong_rows(pixels, size, filter, box, choice.randint(1, 31))
     vertical_first, flip = choice.random() < 0.5, choice.random() < 0.3
     expected = pillow_model.resize(pixels, size, filter, box, vertical_first)
     for level in range(module.level() + 1):
@@ -103,6 +117,7 @@ def wrong(module: Any, choice: random.Random) -> str | None:
 
 def main() -> None:
     module, options = under_sanitizers(__doc__, SOURCES)
+    pillow_resize.compiled = Compiled(module, lambda *_: None)
     choice, tried, end = random.Random(options.seed), 0, time.monotonic() + options.seconds
     while time.monotonic() < end:
         found = wrong(module, choice)

@@ -37,7 +37,7 @@ pip wheel --no-deps --wheel-dir "$folder" "$copy" || fail "presize: pip could no
 
 case ${*:-few} in
     none) set -- ;;
-    few) set -- --no-deps cykooz.resizer lmdb psutil simplejpeg zlib-ng ;;
+    few) set -- --no-deps lmdb psutil simplejpeg zlib-ng ;;
     all) set -- psutil "$folder"/presize-*.whl ;;
     *) set -- --no-deps "$@" ;;
 esac

@@ -48,6 +48,7 @@ _STAGES: dict[str, list[tuple[object, str]]] = {
     "parse the header": [(jpeg_segments, "parse")],
     "decode, beside the codec": [(decode, "decode")],
     "  decode the pixels": [(jpeg_decoder, "decode"), (simplejpeg, "decode_jpeg")],
+    "  decode and resize the pixels, row by row": [(jpeg_decoder, "decode_into")],
     "resize": [(resize, "resize")],
     "ICC profile to sRGB": [(decode, "finish")],
     "encode, beside the codec": [(encode, "encode")],

@@ -36,40 +36,16 @@ class Backend(NamedTuple):
     version: str
 
 
-def cykooz() -> Backend:
-    """As presize.codecs.resize does it."""
-    import cykooz_resizer as cykooz
-
-    kind = cykooz.PixelType.U8x3
-    algorithm = cykooz.ResizeAlg.convolution(cykooz.FilterType.catmull_rom)
-    options = cykooz.ResizeOptions(algorithm, use_alpha=False)
-    resizer = cykooz.Resizer()
-
-    def load(pixels: np.ndarray, size: tuple[int, int]) -> Any:
-        height, width, _ = pixels.shape
-        source = cykooz.ImageData(width, height, kind, pixels.tobytes())
-        return source, cykooz.ImageData(size[1], size[0], kind)
-
-    def resize(loaded: Any, _size: tuple[int, int]) -> Any:
-        source, result = loaded
-        resizer.resize(source, result, options)
-        return result
-
-    def unload(result: Any, size: tuple[int, int]) -> np.ndarray:
-        return np.frombuffer(result.get_buffer(), np.uint8).reshape(*size, 3)
-
-    return Backend(load, resize, unload, version("cykooz.resizer"))
-
-
 def presize() -> Backend:
-    """presize.codecs.pillow_resize, whose bytes are those of Pillow."""
-    from presize.codecs.pillow_resize import installed_order, resize
+    """presize.codecs.pillow_resize, as a build uses it."""
+    from presize.codecs.pillow_resize import resize
 
-    def resized(pixels: np.ndarray, size: tuple[int, int]) -> Any:
-        vertical_first = installed_order() == "vertical when it shrinks more"
-        return resize(pixels, size, "bicubic", vertical_first=vertical_first)
-
-    return Backend(lambda pixels, _size: pixels, resized, lambda result, _size: result, version("presize"))
+    return Backend(
+        lambda pixels, _size: pixels,
+        lambda pixels, size: resize(pixels, size, "bicubic"),
+        lambda result, _size: result,
+        version("presize"),
+    )
 
 
 def pillow() -> Backend:
@@ -140,7 +116,6 @@ def vips() -> Backend:
 
 BACKENDS: dict[str, Callable[[], Backend]] = {
     "presize": presize,
-    "cykooz": cykooz,
     "pillow": pillow,
     "torch": torch,
     "vips": vips,

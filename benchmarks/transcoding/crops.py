@@ -20,7 +20,6 @@ from statistics import median
 from types import ModuleType
 
 import cv2
-import cykooz_resizer
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -41,7 +40,7 @@ _SIZE = 224
 _BATCH = 128
 _LEVELS = ("plain C", "AVX2", "AVX-512")
 _ENLARGED, _SHRUNK = "enlarged", "shrunk on a side or two"
-_LIBRARIES = ("Pillow", "OpenCV linear", "torch, antialiased", "cykooz.resizer")
+_LIBRARIES = ("Pillow", "OpenCV linear", "torch, antialiased")
 
 
 def crops(photos: list[Path], count: int) -> list[Pixels]:
@@ -98,15 +97,6 @@ def by_torch(pixels: Pixels, out: Pixels) -> None:
     torch.ops.aten._upsample_bilinear2d_aa.out(source, [_SIZE, _SIZE], False, None, None, out=result)
 
 
-def by_cykooz(resizer: cykooz_resizer.Resizer, pixels: Pixels, out: Pixels) -> None:
-    kind = cykooz_resizer.PixelType.U8x3
-    source = cykooz_resizer.ImageData(pixels.shape[1], pixels.shape[0], kind, pixels.tobytes())
-    result = cykooz_resizer.ImageData(_SIZE, _SIZE, kind)
-    algorithm = cykooz_resizer.ResizeAlg.convolution(cykooz_resizer.FilterType.bilinear)
-    resizer.resize(source, result, cykooz_resizer.ResizeOptions(algorithm, use_alpha=False))
-    out[:] = np.frombuffer(result.get_buffer(), np.uint8).reshape(out.shape)
-
-
 def summary(rows: list[rates.Row]) -> str:
     lines = []
     for name in (_ENLARGED, _SHRUNK):
@@ -123,7 +113,7 @@ def summary(rows: list[rates.Row]) -> str:
             rates.table(["crops", "images", "by", "µs", "times Pillow"], lines),
             "",
             f"{rates.rounds(rows)}, Pillow {first['pillow']}, torch {first['torch']}, OpenCV "
-            f"{first['opencv-python-headless']}, cykooz.resizer {first['cykooz.resizer']}, {rates.machine(first)}.",
+            f"{first['opencv-python-headless']}, {rates.machine(first)}.",
         ]
     )
 
@@ -146,8 +136,7 @@ def measure_all(options: argparse.Namespace) -> None:
     for resize in resizers.values():
         for some in sets.values():  # which makes the tables, too
             compare(some, resize)
-    cykooz = partial(by_cykooz, cykooz_resizer.Resizer())
-    resizers |= zip(_LIBRARIES, (by_pillow, by_opencv, by_torch, cykooz), strict=True)
+    resizers |= zip(_LIBRARIES, (by_pillow, by_opencv, by_torch), strict=True)
 
     def run(name: str) -> Iterator[measuring.Columns]:
         yield {"set": name, "images": len(sets[name])} | {

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 from PIL import Image
 
-from presize.codecs.pillow_resize import Filter, Whole, installed_order, is_available, resize
+from presize.codecs.pillow_resize import Filter, Whole, installed_order, is_available, resize_as_installed
 
 Pixels = npt.NDArray[Any]
 
@@ -38,7 +38,7 @@ def resample(pixels: Pixels, out: Pixels, flip: bool, filter: Filter = "bilinear
         pixels, whole = _cut(pixels, out, whole.corner[0] - whole.start[0], whole.corner[1] - whole.start[1]), None
     if whole is None and pixels.shape == out.shape:
         np.copyto(out, pixels)
-    elif _by_compiled_code(pixels, out, flip, filter, whole):
+    elif resize_as_installed(pixels, out.shape[:2], filter, flip=flip, out=out, whole=whole) is not None:
         return
     elif whole is None:
         _by_library(pixels, out, filter)
@@ -57,16 +57,6 @@ def resizes_parts(dtype: npt.DTypeLike) -> bool:
 
 def _cut(pixels: Pixels, out: Pixels, top: int, left: int) -> Pixels:
     return pixels[top : top + out.shape[0], left : left + out.shape[1]]
-
-
-def _by_compiled_code(pixels: Pixels, out: Pixels, flip: bool, filter: Filter, whole: Whole | None) -> bool:
-    """Resize as the installed Pillow does; False where that is not known, or nothing is compiled."""
-    order = installed_order()
-    if order == "another" or pixels.dtype != np.uint8:
-        return False
-    vertical_first = order == "vertical when it shrinks more"
-    how: dict[str, Any] = {"vertical_first": vertical_first, "flip": flip, "out": out, "whole": whole}
-    return resize(pixels, out.shape[:2], filter, **how) is not None
 
 
 def _by_library(pixels: Pixels, out: Pixels, filter: Filter) -> None:

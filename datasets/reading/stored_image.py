@@ -451,11 +451,7 @@ class _Request(NamedTuple):
 
     def resized(self, pixels: Pixels) -> Pixels | None:
         """Resize `pixels` as the installed Pillow does; None where only Pillow can."""
-        order = pillow_resize.installed_order()
-        if order == "another":
-            return None
-        vertical_first = order == "vertical when it shrinks more"
-        return pillow_resize.resize(pixels, self.size[::-1], self.filter, self.box, vertical_first=vertical_first)
+        return pillow_resize.resize_as_installed(pixels, self.size[::-1], self.filter, self.box)
 
 
 def _request(image: Image.Image, size: Any, resample: Any, box: Any, reducing_gap: Any) -> _Request | None:

@@ -23,7 +23,7 @@ from presize.store.index import index_columns, write_index
 from presize.store.shard import ShardWriter
 
 _WRITERS = (
-    "cykooz.resizer", "lmdb", "numpy", "opencv-python-headless", "pillow", "presize", "pyarrow", "simplejpeg",
+    "lmdb", "numpy", "opencv-python-headless", "pillow", "presize", "pyarrow", "simplejpeg",
 )  # fmt: skip
 
 _RECORD_BYTES = (0, 1, 100, 1900, 2100, 4080, 9000, 30_000)

@@ -57,6 +57,15 @@ static bool measure_tiles(const uint8_t *at, const uint8_t *end, int64_t tiles, 
 /* Set when the module is loaded, and by use_avx2. */
 static bool uses_avx2;
 
+static PyObject *decode_with_request(const Request *request)
+{
+    bool done, avx2 = uses_avx2;
+    Py_BEGIN_ALLOW_THREADS
+    done = decode_with(avx2, request);
+    Py_END_ALLOW_THREADS
+    return PyBool_FromLong(done);
+}
+
 static PyObject *decode(PyObject *self, PyObject *arguments)
 {
     (void)self;
@@ -80,15 +89,41 @@ static PyObject *decode(PyObject *self, PyObject *arguments)
         PyErr_SetString(PyExc_ValueError, "out is too small");
     else {
         const uint8_t *bytes = data.buf;
-        Request request = {bytes, bytes + data.len, height, width, scale, box, channels, out.buf};
-        bool done, avx2 = uses_avx2;
-        Py_BEGIN_ALLOW_THREADS
-        done = decode_with(avx2, &request);
-        Py_END_ALLOW_THREADS
-        result = PyBool_FromLong(done);
+        Request request = {bytes, bytes + data.len, height, width, scale, box, channels, out.buf, NULL};
+        result = decode_with_request(&request);
     }
     PyBuffer_Release(&data);
     PyBuffer_Release(&out);
+    return result;
+}
+
+static PyObject *decode_into(PyObject *self, PyObject *arguments)
+{
+    (void)self;
+    Py_buffer data;
+    PyObject *capsule;
+    int channels, height, width, scale;
+    if (!PyArg_ParseTuple(arguments, "y*Oi(ii)i", &data, &capsule, &channels, &height, &width, &scale))
+        return NULL;
+    PyObject *result = NULL;
+    RowSink *sink = PyCapsule_GetPointer(capsule, ROW_SINK);
+    if (sink && (height < 1 || width < 1 || height > 0xFFFF || width > 0xFFFF))
+        PyErr_SetString(PyExc_ValueError, "no JPEG has such a shape");
+    else if (sink && scale != 1 && scale != 2 && scale != 4 && scale != 8)
+        PyErr_SetString(PyExc_ValueError, "scale: expected 1, 2, 4 or 8");
+    else if (sink && channels != 1 && channels != 3 && channels != 4)
+        PyErr_SetString(PyExc_ValueError, "channels: expected 1, 3 or 4");
+    else if (sink) {
+        const uint8_t *bytes = data.buf;
+        Box box = {0, 0, (height + scale - 1) / scale, (width + scale - 1) / scale};
+        if (sink->height != box.bottom || sink->row_bytes != box.right * channels)
+            PyErr_SetString(PyExc_ValueError, "the rows are those of an image of another size");
+        else {
+            Request request = {bytes, bytes + data.len, height, width, scale, box, channels, NULL, sink};
+            result = decode_with_request(&request);
+        }
+    }
+    PyBuffer_Release(&data);
     return result;
 }
 
@@ -149,6 +184,7 @@ static PyObject *use_avx2(PyObject *self, PyObject *wanted)
 
 static PyMethodDef methods[] = {
     {"decode", decode, METH_VARARGS, NULL},
+    {"decode_into", decode_into, METH_VARARGS, NULL},
     {"recode", recode, METH_VARARGS, NULL},
     {"tile_lengths", tile_lengths, METH_VARARGS, NULL},
     {"use_avx2", use_avx2, METH_O, NULL},

@@ -124,6 +124,66 @@ static PyObject *resize(PyObject *self, PyObject *arguments)
     return result;
 }
 
+/* ---- of rows that come one after the other ---- */
+
+/* What a RowSink works with. */
+typedef struct {
+    Py_buffer across, down, to;
+} Held;
+
+static void release(Held *held)
+{
+    PyBuffer_Release(&held->across);
+    PyBuffer_Release(&held->down);
+    PyBuffer_Release(&held->to);
+    free(held);
+}
+
+static void end_capsule(PyObject *capsule)
+{
+    end_rows(PyCapsule_GetPointer(capsule, ROW_SINK));
+    release(PyCapsule_GetContext(capsule));
+}
+
+static PyObject *begin_capsule(Held *held, int height, int width, int level)
+{
+    const Py_ssize_t channels = channels_of(&held->to);
+    Table across, down;
+    const Table *found;
+    if (height < 1 || width < 1 || level < ANY || level > (int)best_level() || !is_image(&held->to) ||
+        !is_contiguous(&held->to) || !read_axis(&held->across, width, held->to.shape[1], channels, level, &across, &found) ||
+        !read_axis(&held->down, height, held->to.shape[0], 0, ANY, &down, &found)) {
+        PyErr_SetString(PyExc_ValueError, "the tables are those of other sizes, or there is no such level");
+        return NULL;
+    }
+    RowSink *sink = begin_rows(height, width, (int32_t)channels, &across, &down, (Level)level, held->to.buf);
+    if (!sink)
+        return PyErr_NoMemory();
+    PyObject *capsule = PyCapsule_New(sink, ROW_SINK, NULL);
+    if (!capsule || PyCapsule_SetContext(capsule, held) || PyCapsule_SetDestructor(capsule, end_capsule)) {
+        Py_XDECREF(capsule);
+        end_rows(sink);
+        return NULL;
+    }
+    return capsule;
+}
+
+static PyObject *row_sink(PyObject *self, PyObject *arguments)
+{
+    (void)self;
+    int height, width, level;
+    PyObject *out, *capsule = NULL;
+    Held *held = calloc(1, sizeof *held);
+    if (!held)
+        return PyErr_NoMemory();
+    if (PyArg_ParseTuple(arguments, "iiOy*y*i", &height, &width, &out, &held->across, &held->down, &level) &&
+        !PyObject_GetBuffer(out, &held->to, PyBUF_STRIDES | PyBUF_WRITABLE))
+        capsule = begin_capsule(held, height, width, level);
+    if (!capsule)
+        release(held);
+    return capsule;
+}
+
 static bool is_held; /* to plain C */
 
 static PyObject *use_avx2(PyObject *self, PyObject *yes)
@@ -145,6 +205,7 @@ static PyObject *level(PyObject *self, PyObject *nothing)
 static PyMethodDef methods[] = {
     {"table", table, METH_VARARGS, NULL},
     {"resize", resize, METH_VARARGS, NULL},
+    {"row_sink", row_sink, METH_VARARGS, NULL},
     {"use_avx2", use_avx2, METH_O, NULL},
     {"level", level, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},

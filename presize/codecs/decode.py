@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 from PIL import Image
 
+from presize.codecs import resize
 from presize.codecs.icc import matrix_shaper, to_srgb
 from presize.codecs.jpeg import decoder as jpeg_decoder
 from presize.codecs.jpeg import metadata as jpeg_metadata
@@ -32,7 +33,7 @@ from presize.codecs.plugins import load, open_image, reason
 from presize.codecs.sniff import EXR, NPY, sniff
 from presize.codecs.source_facts import Facts
 from presize.errors import ImageError, NotAnImageError
-from presize.options import MAX_PIXELS, Color
+from presize.options import MAX_PIXELS, Color, Filter
 
 _JPEG_MODE: Final = {"gray": "L", "CMYK": "CMYK", "YCCK": "CMYK"}
 
@@ -44,6 +45,7 @@ def decode(
     scale: int = 1,
     header: jpeg_segments.JpegHeader | None = None,
     unfinished: bool = False,
+    resized: tuple[resize.Target, Filter] | None = None,
 ) -> Decoded:
     """The image in `data`, of any format that `sniff` knows.
 
@@ -57,6 +59,8 @@ def decode(
         unfinished: allow an ordinary JPEG to come in its own colours (`icc`), and as BGRX with X = 255. It is then
             decoded faster, and resized and encoded by OpenCV without a copy. `finish` does the rest, which is cheaper
             after a resize. Not with "rgba" or 16 bits.
+        resized: a target in the pixels that the image is decoded to, and how to resample: allow an `unfinished` JPEG to
+            come resized, which takes less memory.
 
     Raises:
         NotAnImageError: `data` is not an image.
@@ -72,7 +76,7 @@ def decode(
     header = header or jpeg_segments.parse(data)
     check_size(header.height, header.width, max_pixels)
     opaque = wanted._replace(color="rgb") if wanted.color == "rgba" else wanted
-    decoded = _decode_jpeg(data, opaque, max_pixels, scale, header, unfinished)
+    decoded = _decode_jpeg(data, opaque, max_pixels, scale, header, unfinished, resized if unfinished else None)
     if wanted == opaque and wanted.depth == 8:
         return decoded
     pixels = decoded.pixels
@@ -116,7 +120,13 @@ def finish(pixels: Pixels, icc: bytes | None, color: Color) -> Pixels:
 
 
 def _decode_jpeg(
-    data: bytes, wanted: Wanted, max_pixels: int, scale: int, header: jpeg_segments.JpegHeader, unfinished: bool
+    data: bytes,
+    wanted: Wanted,
+    max_pixels: int,
+    scale: int,
+    header: jpeg_segments.JpegHeader,
+    unfinished: bool,
+    resized: tuple[resize.Target, Filter] | None,
 ) -> Decoded:
     color = wanted.color
     icc = header.icc if wanted.icc == "convert" else None
@@ -128,23 +138,29 @@ def _decode_jpeg(
     # Y of YCbCr is the luma of its RGB, unless a profile has to change that first.
     as_gray = gray if convert else wants_gray and header.colorspace != "RGB"
     leave = unfinished and (convert or not wants_gray)
+    converts_first = not convert and as_gray != wants_gray
     pixels: Pixels | None = None
+    is_resized = False
     refusal: ValueError | None = None
     if header.colorspace in ("gray", "YCbCr", "RGB"):
         try:
             layout: jpeg_decoder.Mode = "GRAY" if as_gray else "BGRX" if leave else "RGB"
             shape = (header.height, header.width)
-            pixels = jpeg_decoder.decode_strictly(data, layout, shape, scale, max_pixels=max_pixels)
+            if resized and header.orientation == 1 and header.process == "baseline" and not converts_first:
+                pixels = resize.decode_resized(data, layout, shape, scale, *resized)
+                is_resized = pixels is not None
+            if pixels is None:
+                pixels = jpeg_decoder.decode_strictly(data, layout, shape, scale, max_pixels=max_pixels)
         except ValueError as error:
             refusal = error
     plain = pixels is not None
-    if pixels is not None and as_gray:
+    if pixels is not None and as_gray and not is_resized:
         pixels = pixels[:, :, 0]
     if pixels is None:
         jpeg_segments.check_scans(data, header.height * header.width, max_pixels)
         pixels = pixels_of(_second_opinion(data, refusal), icc, color)
         convert = False
-    elif (convert and not unfinished) or (not convert and as_gray != wants_gray):
+    elif (convert and not unfinished) or converts_first:
         pixels = pixels_of(Image.fromarray(pixels), icc, color)
         convert = False
     turned = upright(pixels, header.orientation)
@@ -161,7 +177,17 @@ def _decode_jpeg(
     )
     left = icc if convert else None
     return Decoded(
-        turned, *header.upright_size, "jpeg", left, header, plain, header.exif, header.xmp, header.comment, facts
+        turned,
+        *header.upright_size,
+        "jpeg",
+        left,
+        header,
+        plain,
+        header.exif,
+        header.xmp,
+        header.comment,
+        facts,
+        is_resized,
     )
 
 

@@ -48,6 +48,7 @@ class Decoded:
         plain: whether it is a JPEG that the strict decoder accepted.
         exif, xmp, comment: as found; `exif` is the bytes of a TIFF file, without the tags of a TIFF source.
         facts: what the source was.
+        resized: whether `pixels` are what decode() was asked to resize to.
     """
 
     pixels: npt.NDArray[Any]
@@ -61,6 +62,7 @@ class Decoded:
     xmp: bytes | None = None
     comment: bytes | None = None
     facts: Facts = Facts()
+    resized: bool = False
 
 
 class Wanted(NamedTuple):

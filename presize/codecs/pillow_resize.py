@@ -4,8 +4,8 @@ That takes a C compiler when presize is installed; AVX2 or AVX-512 is used where
 neither on the processor nor on the Pillow that is installed. Without the compiled code, `resize` gives None, and
 callers resize by Pillow itself.
 
-Versions of Pillow differ in the order of the two passes, and other libraries take its place: `installed_order` says how
-the installed one resizes.
+Versions of Pillow differ in the order of the two passes, and other libraries take its place: `resize_as_installed`
+makes the bytes of the installed one, where `installed_order` knows it.
 
 At its first use in a process the compiled code resizes a few images of noise. If the bytes are not those of Pillow, the
 code is switched off for the process, with a PresizeWarning. PRESIZE_DECODER=libjpeg in the environment switches it off
@@ -45,6 +45,8 @@ _KEPT_TABLES = 1024
 """More than random crops of photographs have at 256 px."""
 _KEPT_WEIGHTS = 8000
 """Of a table that is kept: it then has some 45 kB at most, and 10 kB for a crop of that kind."""
+_KEPT_LARGE_TABLES = 16
+"""Of those up to five times as large: most photographs of a folder have a few sizes."""
 
 
 class Whole(NamedTuple):
@@ -84,8 +86,7 @@ def resize(
         filter: one of `Filter`.
         box: the part of the image that is used, as Pillow's `box`; cut to float32. None takes all of it.
         vertical_first: the order of passes of Pillow 13 and later, which is vertical first for an image that shrinks by
-            more than twice as many rows as columns, whatever the box. The default is that of earlier ones: horizontal
-            first, always.
+            more than twice as many rows as columns, whatever the box. The default is horizontal first, always.
         flip: mirror the result left to right.
         out: filled and returned; uint8, C-contiguous, of the shape of the result; must not overlap `pixels`.
         whole: the image, if `pixels` and the result are parts of it; it decides the order of passes. Not with `box`.
@@ -93,24 +94,41 @@ def resize(
     Returns:
         uint8 (height, width) or (height, width, channels), C-contiguous. None for pixels, sizes or boxes that are not
         among those above, some of which Pillow takes and others of which it refuses, and without the compiled code.
-        None also for an image over a hundred times as high as wide that gets lower, unless `vertical_first`: Pillow
-        12.2 and 12.3 resize it vertically first, earlier versions do not.
 
     Raises:
         MemoryError: there is not enough.
         ValueError: `out` has another shape or memory layout.
     """
     module = compiled.trusted()
-    tall = (pixels.shape, size[0]) if whole is None else (whole.shape, whole.size[0])
-    if module is None or (not vertical_first and _is_tall(*tall)):
+    if module is None:
         return None
     how: dict[str, Any] = {"vertical_first": vertical_first, "flip": flip, "out": out, "whole": whole}
     return resize_by(module, pixels, size, filter, box, **how, level=module.level())
 
 
-def _is_tall(shape: tuple[int, ...], height: int) -> bool:
-    """Whether versions of Pillow that are horizontal first disagree about the image."""
-    return len(shape) > 1 and shape[0] > 100 * shape[1] and height < shape[0]
+def resize_as_installed(
+    pixels: Pixels,
+    size: tuple[int, int],
+    filter: Filter,
+    box: Box | None = None,
+    *,
+    flip: bool = False,
+    out: Pixels | None = None,
+    whole: Whole | None = None,
+) -> Pixels | None:
+    """As resize(), in the order of passes of the installed Pillow.
+
+    Returns:
+        None where that is not known, too: for another library; and for an image over a hundred times as high as wide
+        that gets lower, unless Pillow is 13 or later: 12.2 and 12.3 resize it vertically first, earlier ones do not.
+    """
+    order = installed_order()
+    shape, height = (pixels.shape, size[0]) if whole is None else (whole.shape, whole.size[0])
+    is_tall = len(shape) > 1 and shape[0] > 100 * shape[1] and height < shape[0]
+    if order == "another" or (order == "horizontal first" and is_tall):
+        return None
+    vertical_first = order == "vertical when it shrinks more"
+    return resize(pixels, size, filter, box, vertical_first=vertical_first, flip=flip, out=out, whole=whole)
 
 
 def is_available() -> bool:
@@ -148,6 +166,40 @@ def resize_by(
         pixels = pixels[:, ::-1]
     if whole is not None:
         return _resize_part(module, pixels, whole, filter, size, vertical_first, mirrored, flip, out, level)
+    tables = _tables(module, (rows, columns), size, filter, box, channels, mirrored, flip, level)
+    if tables is None:
+        return None
+    vertical_first = vertical_first and rows - height > 0 and rows - height > 2 * (columns - width)
+    return _resized(module, pixels, size, *tables, vertical_first, mirrored != flip, out, level)
+
+
+def row_sink(shape: tuple[int, int], out: Pixels, filter: Filter, box: Box) -> object | None:
+    """Begin to resize an image of `shape` (height, width) into `out`, horizontally first, once.
+
+    jpeg_decoder.decode_into() gives its rows, and completes `out`. Arguments and bytes are those of resize(). None
+    where resize() gives None, and where an axis keeps its size.
+    """
+    module = compiled.trusted()
+    if module is None:
+        return None
+    channels, level = math.prod(out.shape[2:]), module.level()
+    tables = _tables(module, shape, out.shape[:2], filter, box, channels, False, False, level)
+    return None if tables is None or None in tables else module.row_sink(*shape, out, *tables, level)
+
+
+def _tables(
+    module: ModuleType,
+    shape: tuple[int, int],
+    size: tuple[int, ...],
+    filter: Filter,
+    box: Box | None,
+    channels: int,
+    mirrored: bool,
+    flip: bool,
+    level: int,
+) -> tuple[bytes | None, bytes | None] | None:
+    """The weights of columns and of rows, None for an axis that keeps its size. None where they are not for the C."""
+    (rows, columns), (height, width) = shape, size
     left, top, right, bottom = 0.0, 0.0, float(columns), float(rows)
     if box is not None:
         left, top, right, bottom = box
@@ -163,8 +215,7 @@ def resize_by(
         across = _table(module, columns, left, right, width, filter, channels, mirrored, flip, level)
         if across is None:
             return None
-    vertical_first = vertical_first and rows - height > 0 and rows - height > 2 * (columns - width)
-    return _resized(module, pixels, size, across, down, vertical_first, mirrored != flip, out, level)
+    return across, down
 
 
 def _resize_part(
@@ -253,13 +304,18 @@ def _table(
     how many of them are skipped."""
     axis = (inputs, begin, end, outputs, _NUMBERS[filter], channels, mirrored, flipped, level, *part)
     taps = 2 * _SUPPORT[filter] * max(outputs, end - begin) + outputs  # of all outputs, at most
-    is_small = (channels or 1) * taps < _KEPT_WEIGHTS
-    return _kept_table(module.table, *axis) if is_small else module.table(*axis)
+    weights = (channels or 1) * taps
+    if weights >= 5 * _KEPT_WEIGHTS:
+        return _make_table(module.table, *axis)
+    return (_kept_table if weights < _KEPT_WEIGHTS else _kept_large_table)(module.table, *axis)
 
 
-@functools.lru_cache(_KEPT_TABLES)
-def _kept_table(table: Callable[..., bytes | None], *axis: Any) -> bytes | None:
+def _make_table(table: Callable[..., bytes | None], *axis: Any) -> bytes | None:
     return table(*axis)
+
+
+_kept_table = functools.lru_cache(_KEPT_TABLES)(_make_table)
+_kept_large_table = functools.lru_cache(_KEPT_LARGE_TABLES)(_make_table)
 
 
 # ---- what is tried ----
@@ -290,10 +346,10 @@ def noise(shape: tuple[int, ...]) -> Pixels:
 
 @functools.cache
 def installed_order() -> Order:
-    """The order of passes of the installed Pillow: what `resize` needs to know as `vertical_first`.
+    """The order of passes of the installed Pillow.
 
     The first call in a process takes a few milliseconds. "another" is a library that makes other bytes, such as
-    pillow-simd or a later Pillow: resize by Pillow itself then, and not by `resize`.
+    pillow-simd or a later Pillow: callers that want its bytes resize by it.
     """
     possible = [True, True]
     for filter, shape, (height, width), box, expected in TRIED:

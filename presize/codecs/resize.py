@@ -1,24 +1,21 @@
 """The target of an image for each --fit, and the back-ends that resample it. Pure.
 
-All back-ends antialias: the filter's support grows with the reduction, as in Pillow and in
+Both back-ends antialias: the filter's support grows with the reduction, as in Pillow and in
 torchvision's ``antialias=True``. "bicubic" is the cubic convolution with a = -0.5 (Catmull-Rom).
-"nearest" takes pixels as they are, those that Pillow takes, and is the same whatever the back-end.
-
-Which back-end is the default was measured: see BACKENDS.
+"nearest" takes the pixels that Pillow takes, and is the same for both.
 """
 
 from __future__ import annotations
 
-import functools
-import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import cykooz_resizer
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from presize.codecs import pillow_resize
+from presize.codecs.jpeg import decoder as jpeg_decoder
 from presize.options import KEEP, Filter, Fit, ResizeBackend, Size
 
 Pixels = npt.NDArray[Any]
@@ -115,21 +112,62 @@ def resize(pixels: Pixels, target: Target, filter: Filter, backend: ResizeBacken
         filter: how to resample.
         backend: the library that does.
         alpha: whether the fourth channel is alpha: colours then count as much as they cover. Otherwise all channels are
-            treated alike, and four of 8 bits are resized without a copy.
+            treated alike.
 
     Returns:
         A C-contiguous array of the same rank and type; `pixels` itself when there is nothing to do.
     """
-    box, size, canvas = target
+    box, size, _ = target
     if box[2:] == size:  # nothing to resample, at most to cut
         half = 0.5 if filter == "nearest" else 0  # the pixel under the centre of the first
         top, left = int(box.top + half), int(box.left + half)
         pixels = pixels[top : top + size.height, left : left + size.width]
     else:
-        height, width = pixels.shape[:2]  # by rounding, a box may end past them
-        inside = Box(box.top, box.left, min(box.height, height - box.top), min(box.width, width - box.left))
-        resample = _nearest if filter == "nearest" else BACKENDS[backend]
-        pixels = resample(pixels, inside, size, filter, alpha)
+        inside = _inside(box, *pixels.shape[:2])
+        if filter == "nearest":
+            pixels = _nearest(pixels, inside, size)
+        else:
+            pixels = BACKENDS[backend](pixels, inside, size, filter, alpha)
+    return _padded(pixels, target)
+
+
+def decode_resized(
+    data: bytes, mode: jpeg_decoder.Mode, shape: tuple[int, int], scale: int, target: Target, filter: Filter
+) -> Pixels | None:
+    """What resize() by "presize" makes of a JPEG, whose rows are resized as they are decoded: in less memory.
+
+    Args:
+        data: the JPEG.
+        mode: of its pixels.
+        shape: its (height, width).
+        scale: 1, 2, 4 or 8: it is decoded at 1/scale.
+        target: what to make of the image at that scale.
+        filter: how to resample.
+
+    Returns:
+        None where that takes the whole image: an axis keeps its size, the decoder refuses the JPEG, or the code is not
+        compiled.
+    """
+    height, width = -(-shape[0] // scale), -(-shape[1] // scale)
+    if target.box[2:] == target.size or filter == "nearest" or not jpeg_decoder.is_available():
+        return None
+    out = np.empty((*target.size, *_MORE[mode]), np.uint8)
+    sink = pillow_resize.row_sink((height, width), out, filter, _corners(_inside(target.box, height, width)))
+    if sink is None or not jpeg_decoder.decode_into(data, mode, shape, scale, sink):
+        return None
+    return _padded(out, target)
+
+
+_MORE: dict[jpeg_decoder.Mode, tuple[int, ...]] = {"GRAY": (), "RGB": (3,), "BGRX": (4,)}
+
+
+def _inside(box: Box, height: int, width: int) -> Box:
+    """`box`, which by rounding may end past the image."""
+    return Box(box.top, box.left, min(box.height, height - box.top), min(box.width, width - box.left))
+
+
+def _padded(pixels: Pixels, target: Target) -> Pixels:
+    size, canvas = target.size, target.canvas
     if canvas is None:
         return np.ascontiguousarray(pixels)
     padded = np.zeros((*canvas, *pixels.shape[2:]), pixels.dtype)
@@ -138,7 +176,7 @@ def resize(pixels: Pixels, target: Target, filter: Filter, backend: ResizeBacken
     return padded
 
 
-def _nearest(pixels: Pixels, box: Box, size: Size, _filter: Filter, _alpha: bool) -> Pixels:
+def _nearest(pixels: Pixels, box: Box, size: Size) -> Pixels:
     height, width = pixels.shape[:2]
     rows = _centres(box.top, box.height, size.height, pixels.dtype).astype(np.intp)
     columns = _centres(box.left, box.width, size.width, pixels.dtype).astype(np.intp)
@@ -158,76 +196,62 @@ def _centres(begin: float, length: float, count: int, dtype: np.dtype[Any]) -> n
     return np.cumsum(steps)
 
 
-def _cykooz(pixels: Pixels, box: Box, size: Size, filter: Filter, alpha: bool) -> Pixels:
-    if filter == "hamming":  # the one filter it does not have
-        return _pillow(pixels, box, size, filter, alpha)
-    height, width = pixels.shape[:2]
-    options = _cykooz_options(filter, alpha)
-    if box != (0, 0, height, width):
-        options = options.copy()
-        options.crop_box = cykooz_resizer.CropBox(box.left, box.top, box.width, box.height)
-    if not hasattr(_scratch, "resizer"):
-        _scratch.resizer = cykooz_resizer.Resizer()
-    resizer = _scratch.resizer
-    kind = _CYKOOZ_KINDS.get((pixels.dtype.itemsize, pixels.shape[2:], alpha))
-    if kind is None:
-        resized = np.empty((*size, 4), np.uint8)
-        into = _four_bytes(resized)
-        into.readonly = 0  # or Pillow would write to a copy
-        resizer.resize_pil(_four_bytes(pixels), into, options)
-        return resized
-    source = cykooz_resizer.ImageData(width, height, kind, pixels.tobytes())
-    result = cykooz_resizer.ImageData(size.width, size.height, kind)
-    resizer.resize(source, result, options)
-    return np.frombuffer(result.get_buffer(), pixels.dtype).reshape(*size, *pixels.shape[2:])
-
-
-_CYKOOZ_KINDS = {
-    (1, (), False): cykooz_resizer.PixelType.U8,
-    (1, (3,), False): cykooz_resizer.PixelType.U8x3,
-    (1, (4,), True): cykooz_resizer.PixelType.U8x4,
-    (2, (), False): cykooz_resizer.PixelType.U16,
-    (2, (3,), False): cykooz_resizer.PixelType.U16x3,
-    (2, (4,), True): cykooz_resizer.PixelType.U16x4,
-}
-"""By the bytes of a channel, the shape of a pixel, and whether it has alpha."""
-
-
-def _four_bytes(pixels: Pixels) -> Image.Image:
-    """A Pillow image over the memory of `pixels` (height, width, 4). CMYK, so that no band is taken for alpha."""
-    height, width = pixels.shape[:2]
-    return Image.frombuffer("CMYK", (width, height), pixels, "raw", "CMYK", 0, 1)
-
-
-_scratch = threading.local()
-
-
-@functools.cache
-def _cykooz_options(filter: Filter, alpha: bool) -> Any:
-    kernel = {"box": "box", "bilinear": "bilinear", "bicubic": "catmull_rom", "lanczos": "lanczos3"}[filter]
-    algorithm = cykooz_resizer.ResizeAlg.convolution(cykooz_resizer.FilterType[kernel])
-    return cykooz_resizer.ResizeOptions(algorithm, use_alpha=alpha)
-
-
-def _pillow(pixels: Pixels, box: Box, size: Size, filter: Filter, alpha: bool) -> Pixels:
+def _presize(pixels: Pixels, box: Box, size: Size, filter: pillow_resize.Filter, alpha: bool) -> Pixels:
     if pixels.dtype == np.uint16:
-        return _pillow_16(pixels, box, size, filter, alpha)
-    is_bgrx = pixels.shape[2:] == (4,) and not alpha
-    return _by_pillow(_four_bytes(pixels) if is_bgrx else Image.fromarray(pixels), box, size, filter)
+        return _in_planes(pixels, box, size, filter, alpha, _in_two_passes)
+    if alpha:
+        pixels = np.asarray(Image.fromarray(pixels).convert("RGBa"))
+    resized = pillow_resize.resize(pixels, size, filter, _corners(box))
+    if resized is None:
+        resized = np.asarray(_in_two_passes(_image(pixels), box, size, filter))
+    if alpha:
+        premultiplied = Image.frombytes("RGBa", (size.width, size.height), resized.tobytes())
+        resized = np.asarray(premultiplied.convert("RGBA"))
+    return resized
 
 
-def _by_pillow(image: Image.Image, box: Box, size: Size, filter: Filter) -> Pixels:
-    corners = (box.left, box.top, box.left + box.width, box.top + box.height)
-    return np.asarray(image.resize((size.width, size.height), Image.Resampling[filter.upper()], corners))
+def _pillow(pixels: Pixels, box: Box, size: Size, filter: pillow_resize.Filter, alpha: bool) -> Pixels:
+    if pixels.dtype == np.uint16:
+        return _in_planes(pixels, box, size, filter, alpha, _in_one_call)
+    return np.asarray(_in_one_call(Image.fromarray(pixels) if alpha else _image(pixels), box, size, filter))
 
 
-def _pillow_16(pixels: Pixels, box: Box, size: Size, filter: Filter, alpha: bool) -> Pixels:
-    """16 bits in floating point, channel by channel."""
+def _image(pixels: Pixels) -> Image.Image:
+    """A Pillow image over uint8 pixels. Four channels become CMYK, so that none is taken for alpha."""
+    if pixels.shape[2:] != (4,):
+        return Image.fromarray(pixels)
+    return Image.frombuffer("CMYK", pixels.shape[1::-1], pixels, "raw", "CMYK", 0, 1)
+
+
+def _corners(box: Box) -> pillow_resize.Box:
+    return (box.left, box.top, box.left + box.width, box.top + box.height)
+
+
+def _in_one_call(image: Image.Image, box: Box, size: Size, filter: pillow_resize.Filter) -> Image.Image:
+    """Resize as the installed Pillow does, in its order of passes."""
+    return image.resize((size.width, size.height), Image.Resampling[filter.upper()], _corners(box))
+
+
+def _in_two_passes(image: Image.Image, box: Box, size: Size, filter: pillow_resize.Filter) -> Image.Image:
+    """Resize horizontally, then vertically. Versions of Pillow agree on the bytes of a single pass."""
+    rows = _in_one_call(image, Box(0, box.left, image.height, box.width), Size(image.height, size.width), filter)
+    return _in_one_call(rows, Box(box.top, 0, box.height, size.width), size, filter)
+
+
+def _in_planes(
+    pixels: Pixels,
+    box: Box,
+    size: Size,
+    filter: pillow_resize.Filter,
+    alpha: bool,
+    resample: Callable[..., Image.Image],
+) -> Pixels:
+    """Resize 16 bits in floating point, channel by channel."""
     channels = np.atleast_3d(pixels).astype(np.float32)
     if alpha:
         channels[:, :, :3] *= channels[:, :, 3:] / 65535
     planes = [Image.fromarray(channels[:, :, k]) for k in range(channels.shape[2])]
-    resized = np.stack([_by_pillow(plane, box, size, filter) for plane in planes], axis=-1)
+    resized = np.stack([np.asarray(resample(plane, box, size, filter)) for plane in planes], axis=-1)
     if alpha:
         cover = resized[:, :, 3:].clip(0, 65535)
         resized[:, :, :3] *= np.divide(65535, cover, out=np.zeros_like(cover), where=cover >= 0.5)
@@ -235,17 +259,15 @@ def _pillow_16(pixels: Pixels, box: Box, size: Size, filter: Filter, alpha: bool
     return rounded.reshape(*size, *pixels.shape[2:])
 
 
-BACKENDS: dict[ResizeBackend, Callable[[Pixels, Box, Size, Filter, bool], Pixels]] = {
-    "cykooz": _cykooz,
+BACKENDS: dict[ResizeBackend, Callable[[Pixels, Box, Size, pillow_resize.Filter, bool], Pixels]] = {
+    "presize": _presize,
     "pillow": _pillow,
 }
 """Each takes pixels, the box of them to use, the (height, width) to make of it, the filter, and whether the fourth
 channel is alpha.
 
-benchmarks/transcoding/results/resizers.csv (2026-11-25) compares them with what is not offered. From array to array,
-for photographs to 256 px, cykooz.resizer was 5.7 times as fast as Pillow 13, about as fast as pillow-simd's AVX2 build,
-and as near to exact arithmetic as either (57.1 dB); unlike pillow-simd it comes as a wheel and leaves Pillow's decoders
-as they are. OpenCV is no back-end: its linear and cubic interpolations alias when they shrink (33 to 38 dB), and its
-area interpolation is another filter (42 dB) and slower. The output depends on the back-end, so the machine has no say
-in it.
+"presize" makes the bytes of Pillow with the horizontal pass first, always: in C, or by two calls of Pillow. "pillow" is
+whatever is installed as PIL, in its order of passes. benchmarks/transcoding/results/resizers.csv compares them with
+other libraries. OpenCV is no back-end: its linear and cubic interpolations alias when they shrink, and its area
+interpolation is another filter.
 """

@@ -58,14 +58,18 @@ def transcode(data: bytes, options: ImageOptions) -> Transcoded:
         return Transcoded((Record(_in_tiles(value, options), height, width),), Size(height, width), found.pack())
     header = jpeg_segments.parse(data) if sniff.sniff(data) == "jpeg" else None
     scale = 1
-    targets = None
+    targets = resized = None
     if header is not None:
-        targets = _targets(Size(*header.upright_size), options)
+        upright = Size(*header.upright_size)
+        targets = _targets(upright, options)
         if options.filter != "nearest":  # it takes pixels as they are, and a reduced decode gives means of them
             scale = decode_scale(targets)
+            if len(targets) == 1 and options.resize_backend == "presize":
+                shape = (-(-upright.height // scale), -(-upright.width // scale))
+                resized = (_scaled(targets[0], upright, shape), options.filter)
     wanted = Wanted(options.color, options.depth, options.icc)
     unfinished = options.color != "rgba" and options.depth == 8
-    decoded = decode.decode(data, wanted, options.max_pixels, scale, header, unfinished)
+    decoded = decode.decode(data, wanted, options.max_pixels, scale, header, unfinished, resized)
     source = Size(decoded.source_height, decoded.source_width)
     metadata = encode.Metadata()
     if options.keep_metadata:
@@ -83,13 +87,11 @@ def transcode(data: bytes, options: ImageOptions) -> Transcoded:
             records.append(Record(_in_tiles(kept, options), *source))
             facts = facts._replace(kept=True)
             continue
-        pixels = resize.resize(
-            decoded.pixels,
-            _scaled(target, source, decoded.pixels.shape),
-            options.filter,
-            options.resize_backend,
-            alpha=options.color == "rgba",
-        )
+        pixels = decoded.pixels
+        if not decoded.resized:
+            scaled = _scaled(target, source, pixels.shape)
+            alpha = options.color == "rgba"
+            pixels = resize.resize(pixels, scaled, options.filter, options.resize_backend, alpha=alpha)
         if unfinished and (decoded.icc is not None or options.format != "jpeg"):
             pixels = decode.finish(pixels, decoded.icc, options.color)
         records.append(Record(encode.encode(pixels, options, metadata), *pixels.shape[:2]))

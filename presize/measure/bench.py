@@ -130,7 +130,7 @@ def _variants(roots: Mapping[str, str], options: BenchOptions) -> tuple[Variant,
 
 
 _PACKAGES = (
-    "presize", "torch", "torchvision", "simplejpeg", "cykooz.resizer", "opencv-python-headless", "numpy", "lmdb",
+    "presize", "torch", "torchvision", "simplejpeg", "opencv-python-headless", "numpy", "lmdb",
 )  # fmt: skip
 
 

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
-import importlib.util
 import mmap
 import os
 import platform
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from presize.codecs import pillow_resize
+from presize.codecs.compiled import Compiled
 from presize.codecs.jpeg import decoder as jpeg_decoder
 from presize.codecs.plugins import OPENCVS, installed
 from presize.errors import PresizeWarning
 
 _PILLOWS = ("pillow", "pillow-simd")
 _OPENCV_INSTRUCTIONS = {"SSE4.1": "SSE4", "AVX2": "AVX2", "AVX512-SKX": "AVX-512", "NEON": "NEON"}
-_CYKOOZ_INSTRUCTIONS = {"sse4_1": "SSE4", "avx2": "AVX2", "neon": "NEON"}
+_RESIZE_INSTRUCTIONS = (None, "AVX2", "AVX-512")
+"""By the level of pillow_resize."""
 
 Baseline = Literal["used", "not compiled", "not for this processor", "switched off", "failed its self-check"]
 
@@ -49,9 +50,11 @@ class Jpeg:
 
 @dataclass(frozen=True)
 class Resizer:
-    """Version of cykooz.resizer, and the SIMD instructions that it uses; None for none."""
+    """presize's own resize (presize.codecs.pillow_resize): whether it is used, or why not; what has switched it off, in
+    words; and the SIMD instructions that it uses, None for none."""
 
-    version: str
+    own: Baseline
+    reason: str | None
     instructions: str | None
 
 
@@ -101,21 +104,20 @@ def _jpeg(environ: Mapping[str, str]) -> Jpeg:
     with contextlib.suppress(OSError, ValueError):  # ValueError for an empty file
         turbo, simd = libjpeg_turbo_in(Path(module.__file__))
     limits = tuple(f"{name}={value}" for name, value in sorted(environ.items()) if re.match("JSIMD_(FORCE|NO)", name))
-    return Jpeg(simplejpeg.__version__, turbo, simd, limits, *_own_decoder())
+    return Jpeg(simplejpeg.__version__, turbo, simd, limits, *_own(jpeg_decoder.compiled, ("x86_64", "aarch64")))
 
 
-def _own_decoder() -> tuple[Baseline, str | None]:
-    """Whether it is used, or why not; and what has switched it off."""
+def _own(compiled: Compiled, processors: Sequence[str] = ()) -> tuple[Baseline, str | None]:
+    """Whether compiled code is used, or why not, and what has switched it off. `processors` are those that it is for,
+    by default all."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PresizeWarning)  # the finding says it
-        off = jpeg_decoder.switched_off()
-    if off is not None:
-        return "switched off" if off.by == "environment" else "failed its self-check", off.reason
-    if jpeg_decoder.is_available():
+        is_used = compiled.trusted() is not None
+    if is_used:
         return "used", None
-    is_there = importlib.util.find_spec("presize.codecs._jpeg_decoder") is not None
-    is_other = platform.machine() not in ("x86_64", "aarch64")
-    return "not for this processor" if is_there or is_other else "not compiled", None
+    if compiled.off is not None:
+        return "switched off" if compiled.off.by == "environment" else "failed its self-check", compiled.off.reason
+    return "not for this processor" if processors and platform.machine() not in processors else "not compiled", None
 
 
 def libjpeg_turbo_in(library: Path) -> tuple[str | None, bool | None]:
@@ -127,10 +129,9 @@ def libjpeg_turbo_in(library: Path) -> tuple[str | None, bool | None]:
 
 
 def _resizer() -> Resizer:
-    import cykooz_resizer
-
-    chosen = cykooz_resizer.Resizer().cpu_extensions.name
-    return Resizer(importlib.metadata.version("cykooz.resizer"), _CYKOOZ_INSTRUCTIONS.get(chosen))
+    own, reason = _own(pillow_resize.compiled)
+    module = pillow_resize.compiled.trusted()
+    return Resizer(own, reason, None if module is None else _RESIZE_INSTRUCTIONS[module.level()])
 
 
 def _pillow() -> Pillow:

@@ -113,21 +113,26 @@ _CORE_FILE_BYTES_PER_S = 40e6
 
 _BY_SHARDS = "read shard by shard: shuffle=ShardShuffled(...) with readahead=True"
 
-_OWN_DECODER: Final[dict[Baseline, tuple[Level, str, str | None]]] = {
-    "used": ("ok", "presize's own decoder for baseline JPEG", None),
-    "not for this processor": ("ok", "presize's own decoder is for x86-64 and ARM64", None),
+_OWN_CODE: Final[dict[Baseline, tuple[Level, str, str | None]]] = {
+    "used": ("ok", "presize's own {code}", None),
+    "not for this processor": ("ok", "presize's own {code} is for x86-64 and ARM64", None),
     "not compiled": (
-        "warn", "presize's own, faster decoder is not compiled",
+        "warn", "presize's own, faster {code} is not compiled",
         "apt-get install gcc python3-dev (a C compiler), then pip install --force-reinstall --no-deps presize",
     ),
     "switched off": (
-        "warn", "presize's own, faster decoder is switched off: {reason}", "unset PRESIZE_DECODER",
+        "warn", "presize's own, faster {code} is switched off: {reason}", "unset PRESIZE_DECODER",
     ),
     "failed its self-check": (
-        "bad", "presize's own decoder failed its self-check and is off: {reason}",
-        "report it, with this output; libjpeg-turbo decodes meanwhile: slower, and the pixels are right",
+        "bad", "presize's own {code} failed its self-check and is off: {reason}",
+        "report it, with this output; {library} is used meanwhile: slower, and the pixels are right",
     ),
 }  # fmt: skip
+
+
+def _own_code(state: Baseline, **words: str | None) -> tuple[Level, str, str | None]:
+    level, found, fix = _OWN_CODE[state]
+    return level, found.format(**words), fix and fix.format(**words)
 
 
 def _cpu(facts: CheckUp) -> Judged:
@@ -227,18 +232,15 @@ def _jpeg(facts: CheckUp) -> Judged:
         level: Level = "bad" if "JSIMD_FORCENONE=1" in jpeg.simd_limits else "warn"
         fix = f"unset {' '.join(name.partition('=')[0] for name in jpeg.simd_limits)}"
         return level, f"{found}, with SIMD limited by {' and '.join(jpeg.simd_limits)}", fix
-    level, own, own_fix = _OWN_DECODER[jpeg.baseline]
-    return level, f"{found} with SIMD; {own.format(reason=jpeg.baseline_reason)}", own_fix
+    words = {"code": "decoder for baseline JPEG", "reason": jpeg.baseline_reason, "library": "libjpeg-turbo"}
+    level, own, own_fix = _own_code(jpeg.baseline, **words)
+    return level, f"{found} with SIMD; {own}", own_fix
 
 
 def _resizer(facts: CheckUp) -> Judged:
-    resizer, best = facts.codecs.resizer, facts.cpu.instructions or ()
-    found = f"cykooz.resizer {resizer.version}, {resizer.instructions or 'no SIMD'}"
-    possible = next((name for name in ("AVX2", "SSE4", "NEON") if name in best), None)
-    if possible and resizer.instructions != possible:
-        fix = "pip install --upgrade --force-reinstall --no-deps --only-binary :all: cykooz.resizer"
-        return "warn", f"{found}, though the CPU has {possible}", fix
-    return "ok" if resizer.instructions else "warn", found
+    resizer = facts.codecs.resizer
+    level, found, fix = _own_code(resizer.own, code="resize", reason=resizer.reason, library="Pillow")
+    return level, f"{found}, {resizer.instructions or 'plain C'}" if resizer.own == "used" else found, fix
 
 
 def _pillow(facts: CheckUp) -> Judged:

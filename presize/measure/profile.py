@@ -32,7 +32,7 @@ _PATTERNS: Final[tuple[tuple[Part, tuple[str, ...]], ...]] = (
             r"^PIL/Image(Enhance|Ops|Filter|Chops)\.py:",
             r"^PIL/Image\.py:(resize|crop|rotate|transpose|transform)$",
             r"^<(resize|warpAffine|warpPerspective|remap|flip|LUT|cvtColor|GaussianBlur|copyMakeBorder)>",
-            r"^(albumentations|albucore|kornia|cykooz_resizer)/", r"^(torchvision/transforms|timm/data)/",
+            r"^(albumentations|albucore|kornia)/", r"^(torchvision/transforms|timm/data)/",
             r"^<built-in method torch\._C\._nn\._?upsample", r"^torch/nn/functional\.py:interpolate",
             r"_pillow_(resize\.resize|color\.\w+)>", r"datasets/(applied|crops|reading/(draws|resample))\.py:",
             r"presize/codecs/(pillow_color|(pillow_)?resize)\.py:",

@@ -51,7 +51,7 @@ Pixels = npt.NDArray[np.uint8]
 def thumbnail(pixels: Pixels, side: int) -> Pixels:
     """Resize uint8 (height, width, 3) or (height, width), antialiased, so that no side is longer than `side`."""
     target = resize.target(Size(*pixels.shape[:2]), Size(side, side), "longer", upscale=False)
-    return resize.resize(pixels, target, "bilinear", "cykooz")
+    return resize.resize(pixels, target, "bilinear", "presize")
 
 
 def flattened(pixels: npt.NDArray[Any], background: int) -> Pixels:

@@ -31,7 +31,7 @@ int main(int count, char **arguments)
         Box box = {head[4], head[5], head[6], head[7]};
         size_t bytes = (size_t)((box.bottom - box.top) * (box.right - box.left) * head[0]);
         uint8_t *data = read_exactly(file, head[8]), *out = malloc(bytes);
-        Request request = {data, data + head[8], head[2], head[3], (int)head[1], box, (int)head[0], out};
+        Request request = {data, data + head[8], head[2], head[3], (int)head[1], box, (int)head[0], out, NULL};
         bool done = out && decode_with(has_avx2(), &request);
         if (done != (head[9] != 0)) {
             printf("record %d: %s\n", records, done ? "decoded" : "not decoded");

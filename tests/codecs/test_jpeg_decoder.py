@@ -35,6 +35,7 @@ from pictures import noisy_image, saved
 from presize.codecs.jpeg import decoder as jpeg_decoder
 from presize.codecs.jpeg.decoder import Mode
 from presize.codecs.jpeg.tiles import TAG, with_index
+from presize.codecs.pillow_resize import resize, row_sink
 from presize.codecs.stored_value import decode_value
 from presize.errors import ImageError
 
@@ -205,6 +206,22 @@ def test_a_result_lies_in_the_buffer_and_nothing_is_written_behind_it() -> None:
         assert (buffer[nbytes:] == 7).all()
         with pytest.raises(TypeError, match="too small"):
             jpeg_decoder.decode(data, mode, (33, 47), buffer=buffer[: nbytes - 1])
+
+
+@compiled
+@pytest.mark.parametrize(
+    ("shape", "mode", "scale"),
+    [((40, 61), "RGB", 1), ((41, 60), "RGB", 1), ((40, 60), "BGRX", 1), ((40, 60), "RGB", 2), ((40, 60), "RGB", 3)],
+)
+def test_rows_for_a_resize_of_another_image_are_refused(shape: tuple[int, int], mode: Mode, scale: int) -> None:
+    data, out = encoded(noisy_image(40, 60)), np.empty((9, 8, 3), np.uint8)
+    sink = row_sink((40, 60), out, "bicubic", (0, 0, 60, 40))
+    assert jpeg_decoder.decode_into(data, "RGB", (40, 60), 1, sink)
+    np.testing.assert_array_equal(out, resize(simplejpeg.decode_jpeg(data), (9, 8), "bicubic"))
+    with pytest.raises(ValueError, match=r"of another size|1, 2, 4 or 8"):
+        jpeg_decoder.decode_into(data, mode, shape, scale, sink)
+    with pytest.raises(ValueError, match="PyCapsule"):
+        jpeg_decoder.decode_into(data, "RGB", (40, 60), 1, object())
 
 
 @compiled

@@ -29,7 +29,16 @@ import pillow_model
 from effort import EFFORT, examples
 from presize.codecs import pillow_resize
 from presize.codecs.compiled import VARIABLE, Compiled
-from presize.codecs.pillow_resize import Box, Filter, Whole, installed_order, resize, resize_by
+from presize.codecs.pillow_resize import (
+    Box,
+    Filter,
+    Whole,
+    installed_order,
+    resize,
+    resize_as_installed,
+    resize_by,
+    row_sink,
+)
 from presize.errors import PresizeWarning
 
 ROOT = Path(__file__).parents[2]
@@ -147,6 +156,30 @@ def needed(inputs: int, outputs: int, begin: int, count: int, filter: Filter) ->
 
 
 @compiled
+@settings(max_examples=examples(200), deadline=None)
+@given(st.data(), sides, sides, sides, sides, channels, filters, st.integers(1, 31))
+def test_rows_that_come_one_after_the_other_make_the_bytes_of_the_whole_image(
+    data: st.DataObject,
+    height: int,
+    width: int,
+    to_height: int,
+    to_width: int,
+    more: tuple[int, ...],
+    filter: Filter,
+    rows: int,
+) -> None:
+    pixels = noise((height, width, *more), height)
+    box = data.draw(boxes(height, width)) or (0, 0, width, height)
+    out = np.empty((to_height, to_width, *more), np.uint8)
+    sink = row_sink((height, width), out, filter, box)
+    if sink is None:  # an axis keeps its size
+        assert (0, height) == (box[1], box[3]) == (0, to_height) or (0, width) == (box[0], box[2]) == (0, to_width)
+    else:
+        pillow_model.give_rows(sink, pixels, rows)
+        np.testing.assert_array_equal(out, pillow_model.resize(pixels, out.shape[:2], filter, box))
+
+
+@compiled
 def test_a_part_without_the_pixels_that_it_takes_is_refused() -> None:
     pixels = noise((20, 30, 3), 0)
     for start in ((0, 0), (5, 0), (0, 5)):
@@ -199,12 +232,11 @@ def test_the_bytes_are_those_of_the_installed_pillow(
     data: st.DataObject, height: int, width: int, to_height: int, to_width: int, more: tuple[int, ...], filter: Filter
 ) -> None:
     pixels, box = noise((height, width, *more), width), data.draw(boxes(height, width))
-    size, vertical_first = (to_height, to_width), installed_order() == "vertical when it shrinks more"
-    found = resize(pixels, size, filter, box, vertical_first=vertical_first)
+    found = resize_as_installed(pixels, (to_height, to_width), filter, box)
     if found is None:
-        assert not vertical_first and height > 100 * width
+        assert installed_order() == "horizontal first" and height > 100 * width
     else:
-        np.testing.assert_array_equal(found, by_pillow(pixels, size, filter, box))
+        np.testing.assert_array_equal(found, by_pillow(pixels, (to_height, to_width), filter, box))
 
 
 @compiled
@@ -340,12 +372,16 @@ def test_memory_that_is_not_there_is_an_error() -> None:
 
 
 @compiled
-def test_images_on_which_versions_of_pillow_disagree_are_left_to_it() -> None:
+def test_images_on_which_versions_of_pillow_disagree_are_left_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """12.2 and 12.3 resize those over 100 times as high as wide vertically first, earlier ones do not."""
+    monkeypatch.setattr(pillow_resize, "installed_order", lambda: "horizontal first")
     for rows, height, is_left in ((200, 50, False), (201, 50, True), (201, 200, True), (201, 201, False)):
         pixels = noise((rows, 2, 3), 0)
-        assert (resize(pixels, (height, 9), "bicubic") is None) == is_left
-        assert resize(pixels, (height, 9), "bicubic", vertical_first=True) is not None
+        assert (resize_as_installed(pixels, (height, 9), "bicubic") is None) == is_left
+        assert resize(pixels, (height, 9), "bicubic") is not None
+    for order, is_left in (("vertical when it shrinks more", False), ("another", True)):
+        monkeypatch.setattr(pillow_resize, "installed_order", lambda order=order: order)
+        assert (resize_as_installed(noise((201, 2, 3), 0), (50, 9), "bicubic") is None) == is_left
 
 
 @compiled

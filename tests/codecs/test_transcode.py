@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import struct
+import tracemalloc
 import zlib
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import cv2
 import numpy as np
@@ -16,8 +17,9 @@ from hypothesis import strategies as st
 from PIL import Image, PngImagePlugin
 
 from effort import examples
-from jpegs import damaged
-from pictures import opened, oriented, saved, smooth_image, with_chunk
+from jpegs import ORDINARY, compiled, damaged, without_compiled_code
+from jpegs import encoded as encoded_jpeg
+from pictures import noisy_image, opened, oriented, saved, smooth_image, with_chunk
 from presize.codecs import sixteen
 from presize.codecs.decode import decode
 from presize.codecs.encode import MAX_JPEG_SIDE, encode
@@ -28,7 +30,7 @@ from presize.codecs.stored_value import decode_value
 from presize.codecs.transcode import Transcoded, transcode
 from presize.datasets.reading.regions import View, read_region, uncut_region
 from presize.errors import ImageError
-from presize.options import KEEP, Color, ImageOptions, Size
+from presize.options import KEEP, Color, Filter, Fit, ImageOptions, Size
 from profiles import GRAY_LINEAR, SRGB, SWAPPED
 
 SMALL = smooth_image(60, 50)
@@ -58,6 +60,43 @@ def test_each_size_is_stored_as_a_plain_resize_of_the_image() -> None:
     for number, (_, height, width) in enumerate(result.records):
         expected = np.asarray(Image.fromarray(pixels).resize((width, height), Image.Resampling.BICUBIC)).astype(int)
         assert np.abs(decoded(result, number) - expected).mean() < 1
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(
+    shape=st.tuples(st.integers(1, 200), st.integers(1, 200)),
+    size=st.builds(Size, st.integers(1, 90), st.integers(1, 90)),
+    sampling=st.sampled_from(ORDINARY),
+    interval=st.integers(0, 9),
+    others=st.fixed_dictionaries(
+        {
+            "fit": st.sampled_from(get_args(Fit)),
+            "filter": st.sampled_from(get_args(Filter)),
+            "color": st.sampled_from(get_args(Color)),
+            "upscale": st.booleans(),
+        }
+    ),
+)
+def test_an_image_that_is_resized_as_it_is_decoded_has_the_pixels_of_a_whole_one(
+    shape: tuple[int, int], size: Size, sampling: str, interval: int, others: dict[str, Any]
+) -> None:
+    data = encoded_jpeg(noisy_image(*shape, sum(shape)), sampling, 90, interval)
+    asked = ImageOptions(sizes=(size,), format="raw", **others)
+    found = transcode(data, asked)
+    with pytest.MonkeyPatch.context() as patch:
+        without_compiled_code(patch)
+        assert transcode(data, asked) == found
+
+
+@compiled
+def test_an_image_that_is_resized_as_it_is_decoded_never_stands_in_memory() -> None:
+    data = encoded_jpeg(np.zeros((2000, 2000, 3), np.uint8))
+    asked = ImageOptions(sizes=(Size(50, 1000),), fit="stretch", format="raw")
+    tracemalloc.start()
+    transcode(data, asked)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2_000_000, "all of its pixels take 16 MB"
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))

@@ -55,7 +55,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     static const int CHANNELS[3] = {1, 3, 4};
     for (int scale = 1; scale <= 8; scale *= 2) {
         int64_t height = (image.height + scale - 1) / scale, width = (image.width + scale - 1) / scale;
-        Request request = {data, data + size, image.height, image.width, scale, {0, 0, height, width}, 0, NULL};
+        Request request = {data, data + size, image.height, image.width, scale, {0, 0, height, width}, 0, NULL, NULL};
         request.channels = CHANNELS[random % 3];
         try_box(request);
         int64_t top = (int64_t)((random >> 8 & 0xFFFF) % (uint64_t)height);

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-import importlib.util
 import os
 import platform
 import re
@@ -22,6 +20,7 @@ import simplejpeg
 from hypothesis import given
 from hypothesis import strategies as st
 
+from presize.codecs import pillow_resize
 from presize.codecs.compiled import VARIABLE, Compiled
 from presize.codecs.jpeg import decoder as jpeg_decoder
 from presize.measure.codec_features import Codecs, Jpeg, OpenCV, Pillow, Resizer, libjpeg_turbo_in, read_codecs
@@ -54,7 +53,7 @@ WELL = CheckUp(
     open_shards=512,
     codecs=Codecs(
         Jpeg("1.9.0", "3.1.2", True, (), "used"),
-        Resizer("4.0.1", "AVX2"),
+        Resizer("used", None, "AVX2"),
         Pillow("13.0.0", False, "3.2.0", ("pillow",)),
         OpenCV("5.0.0", True, ("SSE4", "AVX2"), 16),
     ),
@@ -120,8 +119,13 @@ JUDGED = [
         "JPEG", "bad", "failed its self-check and is off: it decodes other pixels", "a decoder that is wrong",
     ),
     (codec("jpeg", libjpeg_turbo=None, simd=None), "JPEG", "unknown", "not known", "another libjpeg-turbo"),
-    (codec("resizer", instructions="SSE4"), "resize", "warn", "though the CPU has AVX2", "a resizer without AVX2"),
-    (codec("resizer", instructions=None), "resize", "warn", "no SIMD", "a resizer without SIMD"),
+    (WELL, "resize", "ok", "presize's own resize, AVX2", "a resize with SIMD"),
+    (codec("resizer", instructions=None), "resize", "ok", "presize's own resize, plain C", "a resize without SIMD"),
+    (codec("resizer", own="not compiled"), "resize", "warn", "a C compiler", "no resize of presize's own"),
+    (
+        codec("resizer", own="failed its self-check", reason="it makes other pixels"),
+        "resize", "bad", "Pillow is used meanwhile", "a resize that is wrong",
+    ),
     (codec("pillow", simd=True), "PIL", "warn", "pip uninstall -y pillow pillow-simd", "pillow-simd"),
     (codec("pillow", distributions=("pillow", "pillow-simd")), "PIL", "warn", "both installed", "two in one folder"),
     (codec("pillow", libjpeg_turbo=None), "PIL", "warn", "not libjpeg-turbo", "Pillow of a distribution"),
@@ -311,7 +315,7 @@ def test_versions_are_those_that_are_installed() -> None:
     codecs = read_codecs({})
     assert codecs.jpeg.simplejpeg == simplejpeg.__version__
     assert int(str(codecs.jpeg.libjpeg_turbo).partition(".")[0]) >= 2
-    assert codecs.resizer.version == importlib.metadata.version("cykooz.resizer")
+    assert (codecs.resizer.own == "used") == pillow_resize.is_available()
     assert (codecs.pillow.version, codecs.opencv.version) == (PIL.__version__, cv2.__version__)
     assert (codecs.pillow.distributions, codecs.pillow.simd) == (("pillow",), False)
 
@@ -392,7 +396,6 @@ def test_presizes_own_decoder_is_used_where_it_is_compiled(
     machine: str, told: str, decoder: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert (read_codecs({}).jpeg.baseline == "used") == jpeg_decoder.is_available()
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     monkeypatch.setattr(platform, "machine", lambda: machine)
     assert decoder(None) == (told, None)
 

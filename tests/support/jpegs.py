@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from pictures import noisy_image, oriented, saved, smooth_image
+from presize.codecs import pillow_resize
 from presize.codecs.compiled import Compiled
 from presize.codecs.jpeg import decoder as jpeg_decoder
 from presize.codecs.jpeg.tiles import restart_interval, with_index
@@ -72,8 +73,9 @@ def by_libjpeg(data: bytes | memoryview, mode: str | None = None, scale: int = 1
 
 
 def without_compiled_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where _jpeg_decoder.c is not compiled."""
+    """As where there is no compiler."""
     monkeypatch.setattr(jpeg_decoder, "compiled", Compiled(None, jpeg_decoder.check))
+    monkeypatch.setattr(pillow_resize, "compiled", Compiled(None, pillow_resize.check))
 
 
 @contextmanager

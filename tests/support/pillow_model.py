@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Callable, Sequence
 
@@ -104,3 +105,28 @@ def resize(
     for found, is_vertical in passes:
         pixels = one_pass(pixels.swapaxes(0, 1), found).swapaxes(0, 1) if is_vertical else one_pass(pixels, found)
     return pixels
+
+
+class RowSink(ctypes.Structure):
+    """That of presize/codecs/row_sink.h."""
+
+    _fields_ = (
+        ("height", ctypes.c_int64),
+        ("row_bytes", ctypes.c_int64),
+        ("rows", ctypes.c_void_p),
+        ("count", ctypes.c_int64),
+        ("take", ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)),
+    )
+
+
+def give_rows(capsule: object, pixels: Pixels, rows: int) -> None:
+    """Give an image to a row sink, up to 31 `rows` at a time, as a decoder does."""
+    pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+    sink = RowSink.from_address(pointer_of(capsule, b"presize.codecs.row_sink"))
+    sink.count = rows + 1
+    image = pixels.reshape(len(pixels), -1)
+    for end in [*range(rows, len(image), rows), len(image)]:
+        for y in range((end - 1) // rows * rows, end):
+            ctypes.memmove(sink.rows + y % sink.count * sink.row_bytes, image[y].tobytes(), sink.row_bytes)
+        sink.take(ctypes.addressof(sink), end)

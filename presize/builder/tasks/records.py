@@ -17,6 +17,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple, Self
 
+import numpy as np
 from zlib_ng import zlib_ng
 
 from presize.codecs import resize, transcode
@@ -33,6 +34,7 @@ from presize.system.child import Child, ChildDiedError, ChildStoppedError
 from presize.system.locks import RWLock
 
 _GRACE_S = 10.0
+_KEPT_BYTES = 8 << 20
 
 Sources = tuple[SourceFile, ...]
 """The files of a sample: its image, then its companions."""
@@ -131,6 +133,8 @@ def encoder(
 @contextmanager
 def _in_this_process(spec: EncodeSpec, samples: Iterator[Sources], policy: CrashPolicy | None) -> Iterator[Encoder]:
     read = SourceReader(spec.source).read
+    # Once a block is freed, glibc keeps smaller ones for the next image: giving them back costs a fault for each page.
+    np.empty(_KEPT_BYTES, np.uint8)
     with ExitStack() as stack:
         ahead = stack.enter_context(closing(_read_ahead(spec, read, samples)))
         watchdog: AbstractContextManager[object]

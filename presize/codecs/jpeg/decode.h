@@ -22,6 +22,7 @@ typedef struct {
     Box box;
     int channels; /* 1: grey, 3: RGB, 4: BGRX */
     uint8_t *out;
+    RowSink *sink; /* or NULL */
     int scale;
     int64_t height, width; /* of the image at this scale */
     int sizes[3];          /* of a block of each component at this scale, in samples a side: 8, 4, 2 or 1 */
@@ -254,7 +255,7 @@ TARGET static void write_row(Work *work, int64_t y)
     int64_t width = work->box.right - work->box.left, row_bytes = width * work->channels;
     const uint8_t *luma = work->planes[0] + (y & (2 * work->mcu_height - 1)) * work->strides[0];
     luma += work->box.left - work->mcu_width * work->wanted.left;
-    uint8_t *out = work->out + (y - work->box.top) * row_bytes;
+    uint8_t *out = work->out + (work->sink ? y % work->sink->count : y - work->box.top) * row_bytes;
     if (work->channels == 1) {
         memcpy(out, luma, (size_t)width);
         return;
@@ -278,6 +279,8 @@ TARGET static void finish_row(Work *work, int64_t row)
     int64_t until = row + 1 == work->wanted.bottom ? work->box.bottom : (row + 1) * work->mcu_height - (work->v - 1);
     for (; work->y < until && work->y < work->box.bottom; work->y++)
         write_row(work, work->y);
+    if (work->sink)
+        work->sink->take(work->sink, work->y);
 }
 
 /* Decode an MCU, or pass it. */
@@ -520,12 +523,15 @@ bool ENTRY(const Request *request)
         .image = image,
         .box = box,
         .channels = request->channels,
-        .out = request->out,
+        .out = request->sink ? request->sink->rows : request->out,
+        .sink = request->sink,
         .wanted = mcus_under(image, box, request->scale),
         .y = box.top,
     };
     if (!choose_sizes(&work, request->scale))
         return false;
+    if (work.sink)
+        work.sink->count = 2 * work.mcu_height; /* those of a row of MCUs, and one that may stay */
     for (int c = 0; c < image->count; c++)
         for (int i = 0; i < 64; i++)
             work.quants[c][i] = (int16_t)image->quants[image->components[c].quant][i];

@@ -5,6 +5,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "../row_sink.h"
+
 typedef struct {
     int64_t top, left, bottom, right;
 } Box;
@@ -16,6 +18,7 @@ typedef struct {
     Box box;                   /* not empty, and inside the image at that scale */
     int channels;              /* 1: grey, 3: RGB, 4: BGRX */
     uint8_t *out;              /* the box, row by row */
+    RowSink *sink;             /* NULL, or what takes the rows of the whole image in place of `out` */
 } Request;
 
 /* False for anything out of the ordinary; `out` is then undefined. */

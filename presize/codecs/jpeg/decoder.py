@@ -108,6 +108,17 @@ def decode(
     return out if module.decode(data, out, result[2], shape, box, scale) else None
 
 
+def decode_into(data: bytes | memoryview, mode: Mode, shape: tuple[int, int], scale: int, sink: object) -> bool:
+    """Decode a JPEG as decode() does, row by row into `sink`, from pillow_resize.row_sink() for the image at 1/scale.
+
+    False where decode() gives None; the sink is then of no more use.
+    """
+    module = compiled.trusted()
+    if module is None or (scale > 1 and shape[1] <= _NARROW):
+        return False
+    return cast("bool", module.decode_into(data, sink, _CHANNELS[mode], shape, scale))
+
+
 def decode_strictly(
     data: bytes | memoryview, mode: Mode, shape: tuple[int, int], scale: int = 1, *, max_pixels: int
 ) -> Pixels:

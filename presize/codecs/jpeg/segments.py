@@ -220,10 +220,17 @@ def segment(marker: int, payload: bytes) -> bytes:
     return struct.pack(">BBH", 0xFF, marker, 2 + len(payload)) + payload
 
 
-def header_segments(data: bytes) -> list[Segment] | None:
+def header_segments(data: bytes) -> tuple[Segment, ...] | None:
     """Each segment up to the first scan's header, where no other bytes lie between them; else None."""
+    scan = data.find(_SCAN_MARKER, 2, _USUAL_BYTES)
+    end = scan + 2 + int.from_bytes(data[scan + 2 : scan + 4], "big")
+    return (_segments_of(data[:end]) if scan > 0 else None) or _segments_of.__wrapped__(data)
+
+
+@functools.lru_cache(64)  # as _known
+def _segments_of(data: bytes) -> tuple[Segment, ...] | None:
     try:
-        found = list(segments(data))
+        found = tuple(segments(data))
     except ImageError:
         return None
     ends = [2, *(end for _, _, end in found)]

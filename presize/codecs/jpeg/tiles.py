@@ -125,7 +125,7 @@ def _parsed(header: bytes) -> Layout | None:
 _cached = lru_cache(maxsize=1024)(_parsed)
 
 
-def _blank_mcu(header: bytes, segments: list[Segment], luma_blocks: int) -> str:
+def _blank_mcu(header: bytes, segments: tuple[Segment, ...], luma_blocks: int) -> str:
     """The bits of an MCU whose blocks repeat the mean of the last one; "" where a table lacks a code for that."""
     tables: dict[int, bytes] = {}
     for marker, begin, end in segments:
@@ -215,7 +215,7 @@ def recoded(data: bytes) -> bytes:
     return data if scan is None else with_index(header + scan)
 
 
-def _header_in_tiles(data: bytes, segments: list[Segment], interval: int) -> bytes:
+def _header_in_tiles(data: bytes, segments: tuple[Segment, ...], interval: int) -> bytes:
     """The header of `data`, with this restart interval and the tables of the new DC codes."""
     pieces = [data[:2]]
     for marker, begin, end in segments[:-1]:

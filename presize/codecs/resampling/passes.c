@@ -46,6 +46,9 @@ typedef struct {
     uint8_t *copies[2];   /* rows of the image whose end others do not follow, or blends of rows */
     uint8_t *kept;        /* resized rows */
     int64_t kept_count;
+    uint8_t *out;
+    int64_t rows_there; /* of the image, in memory: row y is at y modulo that */
+    int64_t resized, y; /* the next row of the image to resize, and of the result to write */
 } Work;
 
 static int64_t smaller(int64_t x, int64_t y) { return x < y ? x : y; }
@@ -53,7 +56,7 @@ static int64_t smaller(int64_t x, int64_t y) { return x < y ? x : y; }
 /* Row `y`, of which `reach` bytes may be read; perhaps a copy in copies[i]. */
 static const uint8_t *readable(const Work *work, int64_t y, int64_t i)
 {
-    const uint8_t *row = work->image->pixels + y * work->image->stride;
+    const uint8_t *row = work->image->pixels + y % work->rows_there * work->image->stride;
     return work->end - row >= work->reach ? row : memcpy(work->copies[i], row, (size_t)work->row_bytes);
 }
 
@@ -90,22 +93,29 @@ static void vertically(const Work *work, uint8_t *out)
 /* Where resized row `y` is kept. */
 static uint8_t *place_of(const Work *work, int64_t y) { return work->kept + y % work->kept_count * work->padded; }
 
-/* Rows that no row of the result is blended of are not resized. */
-static void horizontally_first(const Work *work, uint8_t *out)
+/* As far as the rows of the image before `end` go; all of them the last time. Rows that no row of the result is blended of
+   are not resized. */
+static void horizontally_first(Work *work, int64_t end)
 {
     const Head *down = work->down->head;
     const int64_t last = work->image->height - 1, bytes = (int64_t)work->across->head->outputs * work->image->channels;
-    int64_t done = 0;
-    for (int64_t y = 0; y < down->outputs; y++, out += bytes) {
-        const int64_t first = work->down->firsts[y];
-        for (done = done < first ? first : done; done < first + down->taps; done += 2) {
-            const uint8_t *const rows[2] = {readable(work, done, 0), readable(work, smaller(done + 1, last), 1)};
-            uint8_t *const to[2] = {place_of(work, done), place_of(work, done + 1)};
+    for (; work->y < down->outputs; work->y++) {
+        const int64_t first = work->down->firsts[work->y];
+        int64_t at = work->resized < first ? first : work->resized;
+        for (; at < first + down->taps; at += 2) {
+            const int64_t next = smaller(at + 1, last);
+            if (next >= end) {
+                work->resized = at;
+                return;
+            }
+            const uint8_t *const rows[2] = {readable(work, at, 0), readable(work, next, 1)};
+            uint8_t *const to[2] = {place_of(work, at), place_of(work, at + 1)};
             work->kernels->across(work->across, rows, to);
         }
+        work->resized = at;
         for (int64_t tap = 0; tap < down->taps; tap++)
             work->rows[tap] = place_of(work, first + tap);
-        blend(work, y, bytes, out);
+        blend(work, work->y, bytes, work->out + work->y * bytes);
     }
 }
 
@@ -143,11 +153,12 @@ static int64_t part(int64_t *used, int64_t bytes)
     return at;
 }
 
-bool resample(const Image *image, const Table *across, const Table *down, bool vertical_first, Level level, uint8_t *out)
+/* Fill `work`, and return its memory for free(); NULL without. */
+static uint8_t *prepare(Work *work, const Image *image, const Table *across, const Table *down, Level level, uint8_t *out)
 {
     const int64_t row_bytes = image->width * image->channels, taps = down ? down->head->taps : 1;
     const int64_t last = image->stride < 0 ? 0 : image->height - 1;
-    Work work = {
+    *work = (Work){
         .image = image,
         .across = across,
         .down = down,
@@ -157,20 +168,31 @@ bool resample(const Image *image, const Table *across, const Table *down, bool v
         .reach = across ? across->head->reach : 0,
         .padded = across ? padded_bytes((int64_t)across->head->outputs * image->channels) : 0,
         .kept_count = taps + 1, /* one more than are blended: two are made at a time */
+        .out = out,
+        .rows_there = image->height,
     };
     int64_t used = 0;
-    const int64_t copy = row_bytes > work.reach ? row_bytes : work.reach;
-    const int64_t kept = part(&used, work.kept_count * work.padded), copies[2] = {part(&used, copy), part(&used, copy)};
-    const int64_t rows = part(&used, (taps + 1) * (int64_t)sizeof *work.rows), room = part(&used, 3 * (taps + 1));
+    const int64_t copy = row_bytes > work->reach ? row_bytes : work->reach;
+    const int64_t kept = part(&used, work->kept_count * work->padded), copies[2] = {part(&used, copy), part(&used, copy)};
+    const int64_t rows = part(&used, (taps + 1) * (int64_t)sizeof *work->rows), room = part(&used, 3 * (taps + 1));
     uint8_t *memory = malloc((size_t)(used + LINE));
     if (!memory)
-        return false;
+        return NULL;
     uint8_t *aligned = memory + LINE - (uintptr_t)memory % LINE;
-    work.kept = aligned + kept;
-    work.copies[0] = aligned + copies[0];
-    work.copies[1] = aligned + copies[1];
-    work.rows = (const uint8_t **)(aligned + rows);
-    work.room = aligned + room;
+    work->kept = aligned + kept;
+    work->copies[0] = aligned + copies[0];
+    work->copies[1] = aligned + copies[1];
+    work->rows = (const uint8_t **)(aligned + rows);
+    work->room = aligned + room;
+    return memory;
+}
+
+bool resample(const Image *image, const Table *across, const Table *down, bool vertical_first, Level level, uint8_t *out)
+{
+    Work work;
+    uint8_t *memory = prepare(&work, image, across, down, level, out);
+    if (!memory)
+        return false;
     if (!down)
         horizontally(&work, out);
     else if (!across)
@@ -178,7 +200,53 @@ bool resample(const Image *image, const Table *across, const Table *down, bool v
     else if (vertical_first)
         vertically_first(&work, out);
     else
-        horizontally_first(&work, out);
+        horizontally_first(&work, image->height);
     free(memory);
     return true;
+}
+
+/* ---- rows that come one after the other ---- */
+
+typedef struct {
+    RowSink sink; /* first: a pointer to it is one to this */
+    Image image;
+    Table across, down;
+    Work work;
+    uint8_t *memory;
+} Rows;
+
+static void take(RowSink *sink, int64_t end)
+{
+    Work *work = &((Rows *)sink)->work;
+    work->rows_there = sink->count;
+    horizontally_first(work, end);
+}
+
+RowSink *begin_rows(int64_t height, int64_t width, int32_t channels, const Table *across, const Table *down, Level level,
+                    uint8_t *out)
+{
+    const int64_t row_bytes = width * channels, reach = across->head->reach;
+    Rows *rows = calloc(1, sizeof *rows);
+    uint8_t *ring = malloc((size_t)(MOST_ROWS * row_bytes + reach));
+    if (rows && ring) {
+        rows->sink = (RowSink){height, row_bytes, ring, MOST_ROWS, take};
+        rows->image = (Image){ring, row_bytes, height, width, channels};
+        rows->across = *across;
+        rows->down = *down;
+        rows->memory = prepare(&rows->work, &rows->image, &rows->across, &rows->down, level, out);
+        rows->work.end = ring + MOST_ROWS * row_bytes + reach;
+        if (rows->memory)
+            return &rows->sink;
+    }
+    free(ring);
+    free(rows);
+    return NULL;
+}
+
+void end_rows(RowSink *sink)
+{
+    Rows *rows = (Rows *)sink;
+    free(sink->rows);
+    free(rows->memory);
+    free(rows);
 }

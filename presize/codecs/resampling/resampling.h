@@ -12,6 +12,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "../row_sink.h"
+
 enum {
     BITS = 22,               /* of a weight; 1 << BITS is 1 */
     MOST_WEIGHT = 7 << 20,   /* more than the absolute weights of a pixel add up to: sums with pixels fit 32 bits */
@@ -114,3 +116,9 @@ HIDDEN void *make_table(const Axis *axis, int64_t *bytes, bool *is_for_us);
    a table is left out; there is one at least. False without memory. */
 HIDDEN bool resample(const Image *image, const Table *across, const Table *down, bool vertical_first, Level level,
                      uint8_t *out);
+
+/* Begin to resize an image into `out`, horizontally first, whose rows are yet to come. What the tables were read from has to
+   stay until end_rows(). NULL without memory. */
+HIDDEN RowSink *begin_rows(int64_t height, int64_t width, int32_t channels, const Table *across, const Table *down,
+                           Level level, uint8_t *out);
+HIDDEN void end_rows(RowSink *sink);

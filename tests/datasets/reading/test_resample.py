@@ -29,7 +29,8 @@ def way(request: pytest.FixtureRequest) -> Iterator[None]:
         if request.param == "by Pillow":
             patch.setattr(pillow_resize, "compiled", Compiled(None, pillow_resize.check))
         elif request.param == "another Pillow":
-            patch.setattr(resampling, "installed_order", lambda: "another")
+            for module in (pillow_resize, resampling):
+                patch.setattr(module, "installed_order", lambda: "another")
         elif not pillow_resize.is_available():
             pytest.skip("_pillow_resize.c is not compiled here, or off")
         yield
