@@ -203,6 +203,7 @@ class Loader:
         self._slots: FreeSlots | None = None
         self._owner = os.getpid()
         self._running: object | None = None  # identifies the epoch that is being read
+        self._is_suspended = False  # whether it is the caller's turn
         self._delivered = 0
         self._on_batch: Callable[[Answer], None] | None = None
         self._resumed_crop: int | None = None
@@ -308,13 +309,16 @@ class Loader:
     def _epoch(self) -> Generator[Any, None, None]:
         self._forget_if_forked()
         was_left = self._running is not None  # by a trainer that keeps the iterator
-        if was_left or (self._pool is not None and not self._pool.is_whole):  # killed since the last epoch
+        if was_left and not self._is_suspended:  # it began another while it reads a batch, into this memory
+            self.close()
+        elif was_left or (self._pool is not None and not self._pool.is_whole):  # killed since the last epoch
             self._end_workers()
         if (self.batch_sampler.batch_size, self.batch_sampler.drop_last) != (self.batch_size, self.drop_last):
             raise OptionError("batch_sampler: cannot be changed on a finished Loader; make another Loader")
         self._follow_changes()
         self._check_crop()
         running = self._running = object()
+        self._is_suspended = False
         try:
             epoch, start = self.sampler.begin()
             warn_of_no_batch(self.sampler.schedule)
@@ -323,14 +327,17 @@ class Loader:
             reading = closing(self._transfer.send(self._read(schedule, epoch, start)))
             with seen_by_accelerate(schedule.remainder(start)) as status, reading as boxes:
                 for box in boxes:
+                    self._check_running(running)
                     self._delivered += 1  # before the yield: a batch handed out counts as consumed
                     is_last = self._delivered == count
                     if is_last:
                         status.end_of_dataloader = True
                         self._running = None  # not after it: most trainers take len(loader) batches and no more
+                    self._is_suspended = True
                     yield self._batch(*box.pop())  # without a name, so that the caller's `del` frees its memory
-                    if not is_last and self._running is not running:
-                        raise LoaderError(_ENDED_EARLY)
+                    self._is_suspended = False
+                    if not is_last:
+                        self._check_running(running)
         except GeneratorExit:  # left early; the next epoch reads into the same memory, which took long to pin
             if self._running is running:
                 self._end_workers()
@@ -338,6 +345,10 @@ class Loader:
         finally:
             if self._running is running:  # an error; else another epoch may be running
                 self.close()
+
+    def _check_running(self, running: object) -> None:
+        if self._running is not running:
+            raise LoaderError(_ENDED_EARLY)
 
     def _forget_if_forked(self) -> None:
         if self._owner != os.getpid():  # workers and memory are the parent's
@@ -425,7 +436,7 @@ class Loader:
         if not count:
             return
         requests = partial(self._request, schedule, epoch, start)
-        slots, pool = self._begin(map(requests, range(count)))
+        running, (slots, pool) = self._running, self._begin(map(requests, range(count)))
         pending: deque[BatchRequest] = deque()  # in order
         ready: dict[int, Answer] = {}  # by slot
         number = 0
@@ -451,15 +462,16 @@ class Loader:
                 self._on_batch(answer)
             if answer.error is not None:
                 answer.raise_error()
+            self._check_running(running)  # or the slot is another epoch's
             self.skipped += len(answer.skipped)
             yield [self._parts(slots, request.without(answer.skipped))]
 
     def _parts(self, slots: FreeSlots, request: BatchRequest) -> Parts:
         """A batch that is ready: the tensors of its slot, and its targets."""
         slot, samples, seed, epoch, keys = request
+        tensors = Batch.over(self._maker.formats, slots.hand_over(slot, len(samples))).tensors
         shown = self.dataset._targets.shown(self._reader, samples, seed, epoch, keys)
-        targets = self.dataset.batch_targets(samples, shown)
-        return Batch.over(self._maker.formats, slots.hand_over(slot, len(samples))).tensors, targets
+        return tensors, self.dataset.batch_targets(samples, shown)
 
     def _request(self, schedule: Schedule, epoch: int, start: int, number: int) -> BatchRequest:
         """A request for a batch of an epoch, without its slot."""

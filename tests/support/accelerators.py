@@ -22,7 +22,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pytest
 import torch
 
 _GARBAGE = 0xAB
@@ -87,7 +86,7 @@ class _Block:
 
 
 class Accelerator:
-    """A device of type `kind`: "cuda", "xpu", or "mps", which copies synchronously.
+    """A device of type `kind`: "cuda", "xpu", or "mps", which copies synchronously. `patch` is a pytest.MonkeyPatch.
 
     Attributes:
         pinned: the sizes of pinned ranges, by address.
@@ -104,7 +103,7 @@ class Accelerator:
         problems: what went wrong.
     """
 
-    def __init__(self, patch: pytest.MonkeyPatch, kind: str = "cuda") -> None:
+    def __init__(self, patch: Any, kind: str = "cuda") -> None:
         self.kind, self._pid = kind, os.getpid()
         self.pinned: dict[int, int] = {}
         self.registered: list[int] = []
