@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -40,6 +41,11 @@ class SampleList(list[Any]):
         self.as_list = as_list
 
 
+def cpu_by_default() -> AbstractContextManager[Any]:
+    """Within it torch makes tensors on the CPU, whatever torch.set_default_device() says."""
+    return nullcontext() if torch.get_default_device().type == "cpu" else torch.device("cpu")
+
+
 def collate(samples: Sequence[Any]) -> Any:
     """A DataLoader's collate_fn: torch's default, but of several views it makes a tuple of batches, and targets that
     torch cannot stack stay a list, as do arrays of several shapes beside images. Images that were read as one batch
@@ -65,8 +71,9 @@ def collate_targets(targets: Sequence[Any], as_list: AsList) -> Any:
     if as_list:
         return list(targets)
     if not targets:
-        return torch.empty(0, dtype=torch.int64)
-    return torch.utils.data.default_collate(targets)  # type: ignore[arg-type]
+        return torch.empty(0, dtype=torch.int64, device="cpu")
+    with cpu_by_default():
+        return torch.utils.data.default_collate(targets)  # type: ignore[arg-type]
 
 
 def _stack(images: Sequence[Any]) -> Any:
@@ -80,7 +87,8 @@ def _stack(images: Sequence[Any]) -> Any:
 def _collated(samples: Any) -> Any:
     """torch's default collate. Raises OptionError for images that it cannot stack."""
     try:
-        return torch.utils.data.default_collate(samples)
+        with cpu_by_default():
+            return torch.utils.data.default_collate(samples)
     except (RuntimeError, TypeError):
         images = [sample[0] if isinstance(sample, (list, tuple)) else sample for sample in samples]
         if any(isinstance(image, Image.Image) for image in images):

@@ -188,7 +188,11 @@ class BoxColumn(ListColumn):
         moved = self._boxes_of(i, shown)
         kept = _have_area(moved) if self.box_column is None else self.box_column.kept(i, shown)
         boxes = torch.from_numpy(moved[kept])
-        return boxes if self._tv is None else self._tv.BoundingBoxes(boxes, format="XYXY", canvas_size=shown.size)
+        return (
+            boxes
+            if self._tv is None
+            else self._tv.BoundingBoxes(boxes, format="XYXY", canvas_size=shown.size, device="cpu")
+        )
 
     def kept(self, i: int, shown: CropGeometry) -> npt.NDArray[np.bool_]:
         """Which of the boxes of a sample have an area."""
@@ -241,7 +245,7 @@ class KeypointColumn(ListColumn):
         if self.box_column is not None:
             points = points[self.box_column.kept(i, shown)]
         found = torch.from_numpy(points.astype(np.float32))
-        return found if self._tv is None else self._tv.KeyPoints(found, canvas_size=shown.size)
+        return found if self._tv is None else self._tv.KeyPoints(found, canvas_size=shown.size, device="cpu")
 
 
 class ObjectColumn(ListColumn):
@@ -260,7 +264,7 @@ class ObjectColumn(ListColumn):
     def _moved(self, i: int, shown: CropGeometry) -> Any:
         values = self._column.at(i) or ()
         left = list(values if self.box_column is None else compress(values, self.box_column.kept(i, shown).tolist()))
-        return left if self._dtype is None or None in left else torch.tensor(left, dtype=self._dtype)
+        return left if self._dtype is None or None in left else torch.tensor(left, dtype=self._dtype, device="cpu")
 
 
 def _have_area(boxes: npt.NDArray[np.float32]) -> npt.NDArray[np.bool_]:

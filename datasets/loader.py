@@ -28,13 +28,13 @@ from presize.datasets.reading.outputs import check_decode
 from presize.datasets.reading.shard_shuffle import ShardShuffled
 from presize.datasets.reading.slots import HELD_BY_CALLER, FreeSlots, SharedSlots
 from presize.datasets.reading.transfer import (
+    Box,
     Normalization,
     Normalize,
+    Parts,
+    Transfer,
     as_device,
-    copied_ahead,
     normalization_of,
-    pin,
-    to_device,
 )
 from presize.datasets.reading.transformed_reader import TransformedReader
 from presize.datasets.reading.workers import (
@@ -108,10 +108,11 @@ class Loader:
         last: "keep" gives a last batch that is not full as it is, "pad" fills it up with samples of the epoch's
             beginning; over ranks see presize.datasets.reading.order.Schedule. None keeps it in one process, and pads
             with several ranks.
-        device: where batches go. On CUDA they are copied from pinned memory, on a stream of their own, during the
-            step before.
-        normalize: (mean, std) of each channel in units of 0 to 1, as in torchvision; applied on `device`, on the CPU or
-            before a transform by the workers. None for what fuse=True took over from the dataset's transform.
+        device: where batches go. On CUDA, ROCm and XPU they are copied from pinned memory, on a stream of their own,
+            during the step before; to other devices by copies that are waited for.
+        normalize: (mean, std) of each channel in units of 0 to 1, as in torchvision; applied on `device` where that is
+            CUDA, ROCm or XPU, elsewhere, and before a transform, by the workers. None for what fuse=True took over from
+            the dataset's transform.
         dtype: of normalized batches; float32 when None.
         on_error: "raise" a DatasetError that names the image that cannot be decoded or is too small for the crop, or
             "skip" it: the batch is then shorter, and `skipped` counts the images.
@@ -176,7 +177,8 @@ class Loader:
         if timeout:
             check_above_0("timeout", timeout)
         self.timeout = timeout or 0
-        self.pin_memory = self.device.type == "cuda"
+        self._transfer = Transfer(self.device)
+        self.pin_memory = self._transfer.is_asynchronous
         self.persistent_workers = self.num_workers > 0
         self.skipped = 0
         if sampler is None:
@@ -199,9 +201,9 @@ class Loader:
         self._images_as: _ImagesAs = (crop, flip, normalize, dtype)
         self._pool: WorkerPool | None = None
         self._slots: FreeSlots | None = None
-        self._stream: Any = None
         self._owner = os.getpid()
         self._running: object | None = None  # identifies the epoch that is being read
+        self._is_suspended = False  # whether it is the caller's turn
         self._delivered = 0
         self._on_batch: Callable[[Answer], None] | None = None
         self._resumed_crop: int | None = None
@@ -245,7 +247,7 @@ class Loader:
     def _reader_for(self, dataset: LMDBDataset, images_as: _ImagesAs) -> tuple[BatchReader, Normalization | None]:
         """What reads batches of `dataset`, and what normalizes them afterwards."""
         crop, flip, normalize, dtype = images_as
-        rest, device = dataset._reading.rest, self.device
+        rest, device = dataset._reading.rest, self.device if self._transfer.is_asynchronous else torch.device("cpu")
         if rest is AS_NUMPY:  # of arrays a batch is a tensor, too
             rest = None
         if dataset.normalize is not None:
@@ -307,36 +309,51 @@ class Loader:
     def _epoch(self) -> Generator[Any, None, None]:
         self._forget_if_forked()
         was_left = self._running is not None  # by a trainer that keeps the iterator
-        if was_left or (self._pool is not None and not self._pool.is_whole):  # killed since the last epoch
+        if was_left and not self._is_suspended:  # it began another while it reads a batch, into this memory
             self.close()
+        elif was_left or (self._pool is not None and not self._pool.is_whole):  # killed since the last epoch
+            self._end_workers()
         if (self.batch_sampler.batch_size, self.batch_sampler.drop_last) != (self.batch_size, self.drop_last):
             raise OptionError("batch_sampler: cannot be changed on a finished Loader; make another Loader")
         self._follow_changes()
         self._check_crop()
         running = self._running = object()
+        self._is_suspended = False
         try:
             epoch, start = self.sampler.begin()
             warn_of_no_batch(self.sampler.schedule)
             schedule = gatherable(self.sampler.schedule, start)
             self._delivered, count = 0, schedule.batch_count(start)
-            reading = closing(self._on_device(self._read(schedule, epoch, start)))
-            with seen_by_accelerate(schedule.remainder(start)) as status, reading as batches:
-                for batch in batches:
-                    if self._running is not running:
-                        raise LoaderError(_ENDED_EARLY)
+            reading = closing(self._transfer.send(self._read(schedule, epoch, start)))
+            with seen_by_accelerate(schedule.remainder(start)) as status, reading as boxes:
+                for box in boxes:
+                    self._check_running(running)
                     self._delivered += 1  # before the yield: a batch handed out counts as consumed
-                    if self._delivered == count:
+                    is_last = self._delivered == count
+                    if is_last:
                         status.end_of_dataloader = True
                         self._running = None  # not after it: most trainers take len(loader) batches and no more
-                    yield batch
-                    del batch  # or its memory would stay in use while the next one is read
+                    self._is_suspended = True
+                    yield self._batch(*box.pop())  # without a name, so that the caller's `del` frees its memory
+                    self._is_suspended = False
+                    if not is_last:
+                        self._check_running(running)
+        except GeneratorExit:  # left early; the next epoch reads into the same memory, which took long to pin
+            if self._running is running:
+                self._end_workers()
+            raise
         finally:
-            if self._running is running:  # left early, or an error; else another epoch may be running
+            if self._running is running:  # an error; else another epoch may be running
                 self.close()
+
+    def _check_running(self, running: object) -> None:
+        if self._running is not running:
+            raise LoaderError(_ENDED_EARLY)
 
     def _forget_if_forked(self) -> None:
         if self._owner != os.getpid():  # workers and memory are the parent's
-            self._pool = self._slots = self._stream = None
+            self._pool = self._slots = None
+            self._transfer = Transfer(self.device)
             self._running, self._owner = None, os.getpid()
 
     def _check_idle(self) -> None:
@@ -383,10 +400,17 @@ class Loader:
 
     def close(self) -> None:
         """End the epoch that is being read, the workers, and free the memory. The next epoch starts them again."""
+        self._end_workers()
+        self._slots = None
+
+    def _end_workers(self) -> None:
+        """End the epoch that is being read, and the workers, and keep the memory."""
         self._running = None
-        if self._pool is not None:
-            self._pool.close()
-        self._pool = self._slots = None
+        if self._pool is not None and not self._pool.close():
+            self._slots = None  # a thread that did not end in time may still write to it
+        self._pool = None
+        if self._slots is not None:
+            self._slots.take_back()
 
     def observed(self, workers: int, on_batch: Callable[[Answer], None]) -> Loader:
         """A copy with `workers` of its own that calls `on_batch` with the answer of the worker before each batch.
@@ -396,7 +420,7 @@ class Loader:
         self._check_idle()
         copied = copy.copy(self)
         vars(copied).update(num_workers=workers, _on_batch=on_batch)
-        copied._pool = copied._slots = copied._stream = None
+        copied._pool = copied._slots = None
         return copied
 
     def __enter__(self) -> Loader:
@@ -405,39 +429,49 @@ class Loader:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _read(self, schedule: Schedule, epoch: int, start: int) -> Generator[tuple[Batch, BatchRequest], None, None]:
-        """The batches of an epoch, in order, in slots of shared memory."""
+    def _read(self, schedule: Schedule, epoch: int, start: int) -> Generator[Box, None, None]:
+        """The batches of an epoch, in order: Parts, with images in slots of shared memory. For an asynchronous device
+        an empty box says that the next one is not there yet."""
         count = schedule.batch_count(start)
         if not count:
             return
         requests = partial(self._request, schedule, epoch, start)
-        slots, pool = self._begin(map(requests, range(count)))
+        running, (slots, pool) = self._running, self._begin(map(requests, range(count)))
         pending: deque[BatchRequest] = deque()  # in order
         ready: dict[int, Answer] = {}  # by slot
         number = 0
         while number < count or pending:
-            if self._slots is not slots:
-                raise LoaderError(_ENDED_EARLY)
-            while number < count and slots.may_fill(len(pending)) and (pool.has_room() if pool else not pending):
-                request = requests(number)._replace(slot=slots.free.pop())
+            if pool is None and self._transfer.is_asynchronous:
+                yield []
+            while number < count and slots.can_take() and (pool.has_room() if pool else not pending):
+                request = requests(number)._replace(slot=slots.take())
                 pending.append(request)
                 number += 1
                 if pool is not None:
                     pool.send(request)
                 else:
                     ready[request.slot] = read(request, self._maker, slots.shared, self.on_error == "skip")
+            self._transfer.pin(slots.shared)  # while workers, which were forked without, make the first batches
             request = pending.popleft()
             while pool is not None and request.slot not in ready:
+                if self._transfer.is_asynchronous and not pool.has_answer():
+                    yield []
                 ready.update((answer.slot, answer) for answer in pool.answers())
             answer = ready.pop(request.slot)
             if self._on_batch is not None:
                 self._on_batch(answer)
             if answer.error is not None:
                 answer.raise_error()
+            self._check_running(running)  # or the slot is another epoch's
             self.skipped += len(answer.skipped)
-            request = request.without(answer.skipped)
-            formats, kept = self._maker.formats, len(request.samples)
-            yield Batch.over(formats, slots.hand_over(request.slot, kept, busy=len(pending))), request
+            yield [self._parts(slots, request.without(answer.skipped))]
+
+    def _parts(self, slots: FreeSlots, request: BatchRequest) -> Parts:
+        """A batch that is ready: the tensors of its slot, and its targets."""
+        slot, samples, seed, epoch, keys = request
+        tensors = Batch.over(self._maker.formats, slots.hand_over(slot, len(samples))).tensors
+        shown = self.dataset._targets.shown(self._reader, samples, seed, epoch, keys)
+        return tensors, self.dataset.batch_targets(samples, shown)
 
     def _request(self, schedule: Schedule, epoch: int, start: int, number: int) -> BatchRequest:
         """A request for a batch of an epoch, without its slot."""
@@ -446,26 +480,23 @@ class Loader:
         return BatchRequest(-1, samples, order.seed or 0, epoch, keys)
 
     def _begin(self, requests: Iterator[BatchRequest]) -> tuple[FreeSlots, WorkerPool | None]:
-        """Start the workers of an epoch that will have these requests, unless they are there."""
+        """Start the workers of an epoch that will have these requests, and make their memory, unless they are there."""
         if self._slots is None:
             self._maker = self._chosen_maker(requests)
             count = max(1, self.num_workers * self.prefetch_factor) + HELD_BY_CALLER
-            shared = SharedSlots(count, [(self.batch_size, *format.row_shape) for format in self._maker.formats])
-            if self.num_workers:
-                self._pool = WorkerPool(
-                    self._maker,
-                    self.num_workers,
-                    self.mode,
-                    shared,
-                    ahead=self.prefetch_factor,
-                    skip=self.on_error == "skip",
-                    timeout_s=self.timeout,
-                    context=self.multiprocessing_context,
-                )
-            # After the workers were forked, so that they inherit none of it.
-            if self.device.type == "cuda":
-                pin(shared, self.device)
-            self._slots = FreeSlots(shared)
+            shapes = [(self.batch_size, *format.row_shape) for format in self._maker.formats]
+            self._slots = FreeSlots(SharedSlots(count, shapes))
+        if self._pool is None and self.num_workers:
+            self._pool = WorkerPool(
+                self._maker,
+                self.num_workers,
+                self.mode,
+                self._slots.shared,
+                ahead=self.prefetch_factor,
+                skip=self.on_error == "skip",
+                timeout_s=self.timeout,
+                context=self.multiprocessing_context,
+            )
         return self._slots, self._pool
 
     def _chosen_maker(self, requests: Iterator[BatchRequest]) -> Reader:
@@ -480,31 +511,8 @@ class Loader:
         maker.learn((request[1:] for request in requests), skip=self.on_error == "skip")
         return maker
 
-    def _on_device(self, batches: Generator[tuple[Batch, BatchRequest], None, None]) -> Generator[Any, None, None]:
-        with closing(batches):
-            if self.device.type != "cuda":
-                for batch in batches:
-                    images, targets = self._sent(batch)
-                    del batch
-                    yield self._batch(images, targets)
-                    del images
-                return
-            if self._stream is None:  # kept: the allocator has a memory pool for each stream
-                self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
-            with closing(copied_ahead(batches, self._sent, self._stream)) as copies:
-                for images, targets in copies:
-                    yield self._batch(images, targets)
-                    del images, targets
-
-    def _sent(self, read: tuple[Batch, BatchRequest]) -> tuple[Any, Any]:
-        """A batch on the device, or on its way to it."""
-        batch, (_, samples, seed, epoch, keys) = read
-        images = [tensor.to(self.device, non_blocking=self.device.type == "cuda") for tensor in batch.tensors]
-        shown = self.dataset._targets.shown(self._reader, samples, seed, epoch, keys)
-        targets = to_device(self.dataset.batch_targets(samples, shown), self.device)
-        return self._maker.structured(images), targets
-
-    def _batch(self, images: Any, targets: Any) -> Any:
+    def _batch(self, tensors: Sequence[torch.Tensor], targets: Any) -> Any:
+        images = self._maker.structured(tensors)
         if self._normalize is not None:
             images = self._normalize.views(images, self._reader.views)
         return images if targets is None else [images, targets]

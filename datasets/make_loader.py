@@ -20,11 +20,12 @@ import torch
 import torch.utils.data
 from torch._utils import ExceptionWrapper
 
-from presize.datasets.collate import collate
+from presize.datasets.collate import collate, cpu_by_default
 from presize.datasets.dataset import LMDBDataset
 from presize.datasets.reading.batch import send_without_descriptors
 from presize.datasets.reading.order import Last, Order, choose_order
 from presize.datasets.reading.shard_shuffle import ShardShuffled
+from presize.datasets.reading.transfer import accelerator, is_asynchronous
 from presize.datasets.reading.workers import STARTS_AGAIN, cannot_start, check_may_start, worker_counts
 from presize.datasets.sampler import EpochSampler, warn_of_no_batch
 from presize.datasets.subsets import (
@@ -101,10 +102,10 @@ class CountingLoader(torch.utils.data.DataLoader[Any]):
         warn_of_no_batch(self.sampler.schedule)
         rank, given = self.sampler.schedule.rank, self.generator
         if rank and self._iterator is None:
-            drawn = int(torch.empty((), dtype=torch.int64).random_(generator=given))
+            drawn = int(torch.empty((), dtype=torch.int64, device="cpu").random_(generator=given))
             self.generator = torch.Generator().manual_seed(drawn + rank)
         try:
-            with starting_workers():
+            with starting_workers(), cpu_by_default():  # for the seed, and in forked workers
                 return super().__iter__()
         finally:
             self.generator = given
@@ -234,7 +235,7 @@ def make_loader(
         if hasattr(dataset, "dev_shm_bytes"):  # an LMDBDataset, or another that can tell
             _check_shared_memory(dataset, batch_size, workers, ahead)
         options = {"persistent_workers": True, "prefetch_factor": ahead, **options}
-    options = {"pin_memory": torch.cuda.is_available(), "collate_fn": collate, **options}
+    options = {"pin_memory": is_asynchronous(accelerator()), "collate_fn": collate, **options}
     loader = CountingLoader(
         dataset,
         batch_size,

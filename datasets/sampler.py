@@ -59,7 +59,7 @@ def visits(indices: Sequence[SupportsIndex]) -> tuple[int, int, npt.NDArray[np.i
     if isinstance(first, Visit):
         visits: Any = indices
         return first.seed, first.epoch, np.array([visit.key for visit in visits], np.int64)
-    return int(torch.randint(2**62, ())), 0, np.arange(len(indices))
+    return int(torch.randint(2**62, (), device="cpu")), 0, np.arange(len(indices))
 
 
 @read_only("make another EpochSampler", torch.utils.data.DistributedSampler, epoch="use set_epoch()")

@@ -47,7 +47,7 @@ def test_without_cuda_it_says_what_it_found_and_touches_nothing(tmp_path: Path) 
     [
         (("--fast",), "--fast: no such option; see --help"),
         (("--out",), "--out: expected a value"),
-        (("--device", "tpu"), "--device: expected cuda or cpu, got tpu"),
+        (("--device", "tpu"), "--device: expected cuda, cpu or simulated, got tpu"),
         (("--seconds", "5m"), "--seconds: expected a whole number, got 5m"),
         (("--wheels", "nowhere/to/be/found"), "nowhere/to/be/found: no such folder"),
     ],
@@ -91,7 +91,7 @@ def test_a_package_that_is_missing_is_named(wheels: Path, tmp_path: Path) -> Non
     bare = tmp_path / "bare"
     subprocess.run([sys.executable, "-m", "venv", bare], check=True, capture_output=True)
     (site,) = bare.glob("lib/python*/site-packages")
-    (site / "torch.py").write_text("__version__ = '2.6'\nclass version: cuda = None\nclass cuda: is_available = bool\n")
+    (site / "torch.py").write_text("__version__ = '2.7'\nclass version: cuda = None\nclass cuda: is_available = bool\n")
     arguments = ("--device", "cpu", "--wheels", wheels, "--work", tmp_path / "work")
     ran = run(*arguments, python=str(bare / "bin" / "python"))
     assert ran.returncode == 1

@@ -61,7 +61,7 @@ class Scale:
         crop: side of a crop, px.
         size: of presized images along the shorter side, px.
         repeats: of `presize bench`.
-        few: numbers of workers to read with, beside all cores.
+        few: numbers of workers to read with, beside all cores and as far as there are so many.
         limits: further arguments of `presize bench`.
     """
 
@@ -77,9 +77,10 @@ class Scale:
 
 
 SCALES = {
-    "cuda": Scale(10_000, 50_000, 10_000, 128, 224, 256, 3, (4,)),
+    "cuda": Scale(10_000, 50_000, 10_000, 128, 224, 256, 3, (1, 2, 4, 8, 16)),
     "cpu": Scale(64, 200, 40, 8, 64, 96, 1, (1,), ("--steps", "2")),
 }
+SCALES["simulated"] = SCALES["cpu"]
 
 
 @dataclass
@@ -107,8 +108,10 @@ class Session:
     def __post_init__(self) -> None:
         self.scale = SCALES[self.options.device]
         self.work, self.out = self.options.work, self.options.out
+        self.device = "cpu" if self.options.device == "simulated" else self.options.device
         self.folder, self.lmdb = self.work / "folder", self.work / "lmdb"
         self.read = self.work / "gpu-read.csv"
+        self.checks = self.work / "gpu-correct.csv"
 
     @property
     def cores(self) -> int:
@@ -184,6 +187,16 @@ def _build(session: Session, source: Path, out: Path, to: str, seconds: float) -
     return found
 
 
+def correct(session: Session, seconds: float) -> None:
+    """correct.py: nothing has run on a GPU before. What is wrong is reported, and the measurements go on."""
+    command = [sys.executable, _HERE / "correct.py", session.lmdb, "--device", session.options.device]
+    try:
+        session.run([*command, "--csv", session.checks], seconds)
+    finally:
+        if session.checks.exists():
+            shutil.copy(session.checks, session.out)
+
+
 def build_speed(session: Session, seconds: float) -> None:
     """A larger build and the codec limit, taking turns."""
     source, out = builds.link_tree(session.photos, session.work, session.scale.built), session.work / "timed"
@@ -209,7 +222,7 @@ def bench(session: Session, seconds: float, models: tuple[str, ...], variants: t
     scale, out = session.scale, session.work / f"bench-{models[0]}"
     asked = [word for model in models for word in ("--model", model)]
     asked += [word for variant in variants for word in ("--variant", variant)]
-    asked += ["--device", session.options.device, "--workers", str(session.cores), "--batch", str(batch_of(session))]
+    asked += ["--device", session.device, "--workers", str(session.cores), "--batch", str(batch_of(session))]
     asked += ["--crop", str(scale.crop), "--epochs", "2", "--repeats", str(scale.repeats), *scale.limits]
     roots = ("--raw", session.tree, "--presized", session.folder, "--lmdb", session.lmdb)
     try:
@@ -241,8 +254,8 @@ def _collect(session: Session) -> None:
 
 def read(session: Session, seconds: float) -> None:
     """gpu_read.py in short: batches of Loader on the GPU."""
-    workers = ",".join(map(str, sorted({*session.scale.few, session.cores})))
-    command = [sys.executable, _HERE / "gpu_read.py", session.lmdb, "--device", session.options.device]
+    workers = ",".join(map(str, sorted({*filter(session.cores.__ge__, session.scale.few), session.cores})))
+    command = [sys.executable, _HERE / "gpu_read.py", session.lmdb, "--device", session.device]
     command += ["--workers", workers, "--modes", "processes", "--repeats", "1", "--epochs", "1"]
     command += ["--batch", str(session.scale.batch), "--csv", session.read]
     try:
@@ -254,7 +267,7 @@ def read(session: Session, seconds: float) -> None:
 
 def script(session: Session, seconds: float, name: str) -> None:
     """One round of another script of this folder, whose table goes to the results."""
-    command = [sys.executable, _HERE / f"{name}.py", session.tree, "--device", session.options.device, "--repeats", "1"]
+    command = [sys.executable, _HERE / f"{name}.py", session.tree, "--device", session.device, "--repeats", "1"]
     command += ["--workers", str(session.cores), "--batch", str(batch_of(session))]
     command += ["--images", str(session.scale.images), "--work", session.work / "scripts"]
     session.tables.append(session.run([*command, "--csv", session.out / f"gpu-{name}.csv"], seconds).strip())
@@ -268,9 +281,10 @@ Step = Callable[[Session, float], None]
 STEPS: dict[str, tuple[float, Step]] = {
     "photographs": (60, have_photos),
     "builds": (150, build),  # far more than they need: nothing works without them
+    "correctness": (60, correct),
+    "reading to the GPU": (60, read),
     "training": (185, partial(bench, models=("resnet50", "none"), variants=tuple(_VARIANTS))),
     "the small CNN": (50, partial(bench, models=("small",), variants=("raw", "loader"))),
-    "reading to the GPU": (50, read),
     "build speed": (40, build_speed),
     "pinned memory": (50, partial(script, name="pinning")),
     "augmentation": (30, partial(script, name="augment")),
@@ -288,7 +302,14 @@ def table(session: Session) -> str:
     benches = [json.loads(path.read_text()) for path in sorted(session.work.glob("bench-*/results.json"))]
     groups = chain.from_iterable(results["summary"] for results in benches)
     cells = [_cells(variant, group) for group in groups for variant in group["variants"]]
-    lines = [rates.table(["training", "read by", "images/s", "times raw", "U"], cells)]
+    lines = []
+    if session.checks.exists():
+        checks = [
+            [row["check"], "yes" if row["right"] == "True" else "**no**", row["found"]]
+            for row in rates.read(session.checks)
+        ]
+        lines += [rates.table(["check", "right", "found"], checks), ""]
+    lines += [rates.table(["training", "read by", "images/s", "times raw", "U"], cells)]
     for facts in [results["conditions"] for results in benches][:1]:
         told = (facts.get(name, "") for name in ("date", "GPU", "CPU", "system", "storage", "versions"))
         lines += [
@@ -335,7 +356,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--photos", type=Path)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--seconds", type=float, default=450)
+    parser.add_argument("--seconds", type=float, default=600)
     return parser.parse_args()
 
 
@@ -345,7 +366,7 @@ def main() -> None:
     ends = time.monotonic() + options.seconds
     session = Session(options)
     session.out.mkdir(parents=True, exist_ok=True)
-    for old in (session.read, session.out / "gpu-bench.csv", *session.work.glob("bench-*/results.*")):
+    for old in (session.read, session.checks, session.out / "gpu-bench.csv", *session.work.glob("bench-*/results.*")):
         old.unlink(missing_ok=True)  # of an earlier session
     shares = {name: share for name, (share, _) in STEPS.items()}
     for name, (share, step) in STEPS.items():
@@ -362,8 +383,9 @@ def main() -> None:
             say(f"{name}: {error}")
             if name in NEEDED:
                 break
-    found = table(session)
-    (session.out / "gpu.md").write_text(f"{found}\n")
+        finally:
+            found = table(session)
+            (session.out / "gpu.md").write_text(f"{found}\n")  # after each step, for a machine that is taken away
     print(found)
     sys.exit(0 if (session.out / "gpu-bench.csv").exists() else 1)
 

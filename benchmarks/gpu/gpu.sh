@@ -8,15 +8,17 @@ usage: bash benchmarks/gpu/gpu.sh [options]
 
 Measures what presizing does for training on a GPU. The machine needs CUDA and a Python of 3.11 or newer with torch, and
 no network: presize and what it needs are installed from a folder of wheels, into the work folder. Nothing outside of it
-is changed. The script ends in time; what did not fit is reported. It prints a table last, and writes gpu-bench.csv,
-gpu-build.csv, gpu-read.csv, gpu-pinning.csv, gpu-augment.csv and the table, gpu.md.
+is changed. It begins with checks that batches on the GPU are right. The script ends in time; what did not fit is
+reported. It prints a table last, and writes gpu-correct.csv, gpu-read.csv, gpu-bench.csv, gpu-build.csv,
+gpu-pinning.csv, gpu-augment.csv and the table, gpu.md: each as soon as it is known.
 
   --wheels DIR    the folder that tools/wheels.sh filled; without it, the script fills one, which takes a network
   --photos DIR    JPEGs to measure with, searched for recursively; without it, sample images are painted
-  --out DIR       for the results  [default: benchmarks/gpu/results; with --device cpu the work folder]
+  --out DIR       for the results  [default: benchmarks/gpu/results; of a dry run the work folder]
   --work DIR      for all else; kept  [default: a temporary folder; removed]
-  --seconds N     end within this time  [default: 450]
+  --seconds N     end within this time  [default: 600]
   --device cpu    a dry run: everything in small on the CPU, to see that it runs; its figures mean nothing
+  --device simulated  the same, with the checks on the accelerator of presize's tests
   -h, --help
 
 PYTHON chooses the interpreter (python3). Exit codes: 0 done, 1 a failure, 2 wrong use or no CUDA.
@@ -30,7 +32,7 @@ fail() {
 
 : "${PYTHON:=python3}"
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-wheels='' photos='' out='' work='' seconds=450 device=cuda
+wheels='' photos='' out='' work='' seconds=600 device=cuda
 while [ $# -gt 0 ]; do
     case $1 in
         -h | --help) usage && exit 0 ;;
@@ -40,7 +42,7 @@ while [ $# -gt 0 ]; do
     declare "${1#--}=$2"
     shift 2
 done
-case $device in cuda | cpu) ;; *) fail "--device: expected cuda or cpu, got $device" 2 ;; esac
+case $device in cuda | cpu | simulated) ;; *) fail "--device: expected cuda, cpu or simulated, got $device" 2 ;; esac
 case $seconds in '' | *[!0-9]*) fail "--seconds: expected a whole number, got $seconds" 2 ;; esac
 for folder in "$wheels" "$photos"; do
     [ -z "$folder" ] || [ -d "$folder" ] || fail "$folder: no such folder" 2
@@ -61,7 +63,7 @@ CODE
 printf 'found %s, %s cores\n' "$found" "$(nproc)" >&2
 case $found in
     *without\ torch*) fail "no torch here: found $found" 2 ;;
-    *no\ usable\ GPU*) [ "$device" = cpu ] || fail "no CUDA here: found $found; --device cpu is a dry run" 2 ;;
+    *no\ usable\ GPU*) [ "$device" != cuda ] || fail "no CUDA here: found $found; --device cpu is a dry run" 2 ;;
 esac
 
 if [ -z "$work" ]; then

@@ -66,6 +66,9 @@ class SharedSlots:
         LoaderError: the machine has less memory available, so that the OOM killer would strike.
     """
 
+    is_pinned = False
+    """Whether a device of this process copies from the memory directly; set by Transfer.pin."""
+
     def __init__(self, count: int, shapes: Sequence[Shape]) -> None:
         self.shapes = list(shapes)
         self.count = count
@@ -106,18 +109,31 @@ class FreeSlots:
     def __init__(self, shared: SharedSlots) -> None:
         self.shared = shared
         self.free = deque(range(shared.count))  # appended to by finalizers, in whichever thread they run
+        self._taken: set[int] = set()  # being filled, or waiting to be handed over
 
-    def may_fill(self, busy: int) -> bool:
-        """Whether another slot may be filled while `busy` are, or wait to be handed over. The caller's may not."""
-        return bool(self.free) and busy <= self.shared.count - HELD_BY_CALLER  # one of them is about to be handed over
+    def can_take(self) -> bool:
+        """Whether another slot may be filled. The caller's may not."""
+        return bool(self.free) and len(self._taken) <= self.shared.count - HELD_BY_CALLER  # one is about to be its
 
-    def hand_over(self, slot: int, samples: int, busy: int) -> list[npt.NDArray[np.uint8]]:
+    def take(self) -> int:
+        """A free slot, to be filled and handed over."""
+        slot = self.free.pop()
+        self._taken.add(slot)
+        return slot
+
+    def take_back(self) -> None:
+        """Free the slots that were taken and not handed over, when nobody fills them any more."""
+        self.free.extend(self._taken)
+        self._taken.clear()
+
+    def hand_over(self, slot: int, samples: int) -> list[npt.NDArray[np.uint8]]:
         """The first `samples` rows of each array of `slot`, for the caller to keep.
 
-        A copy when the caller holds so many batches that the workers, which have `busy` slots, would run out.
+        A copy when the caller holds so many batches that the workers would run out of slots.
         """
+        self._taken.remove(slot)
         rows = [array[:samples] for array in self.shared[slot]]
-        if self.shared.count - len(self.free) - busy > HELD_BY_CALLER:
+        if self.shared.count - len(self.free) - len(self._taken) > HELD_BY_CALLER:
             copies = [array.copy() for array in rows]
             self.free.append(slot)
             return copies

@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+from itertools import chain
 from typing import Any
 
 import cv2
@@ -16,36 +19,65 @@ import torch
 from presize.datasets.reading.batch_reader import BatchReader, RowFormat
 from presize.datasets.reading.regions import Region, View, read_region
 from presize.datasets.reading.slots import SharedSlots, arrays_over, packed_bytes
-from presize.errors import LoaderError, OptionError
-from presize.formatting import size_text
+from presize.errors import OptionError, warn
+from presize.formatting import plural, size_text
 
 Normalize = tuple[Sequence[float], Sequence[float]]
 """(mean, std) of each channel, in units of 0 to 1."""
 
+_ASYNCHRONOUS = ("cuda", "xpu")
+"""Types of device that copy from pinned memory while the caller goes on. ROCm's is "cuda", too."""
+
 _PORTABLE = 1
 """cudaHostRegisterPortable: pinned for all devices, as torch does it."""
 
+_COPIES = 2
+"""How many batches are on their way at a time."""
+
+_STEPS_AHEAD = 4
+"""How many steps of the caller may wait on the device: each holds memory there."""
+
 
 def as_device(device: torch.device | str | None) -> torch.device:
-    """The device of that name, the CPU for None. CUDA gets its number, since the current device may change.
+    """The device of that name, the CPU for None. An accelerator gets its number, since the current one may change.
 
     Raises:
-        OptionError: torch knows no such device, or sees no CUDA.
+        OptionError: torch knows no such device, or this machine has none.
     """
     try:
         found = torch.device("cpu" if device is None else device)
     except RuntimeError as error:
         raise OptionError(f"device: {str(error).partition('. ')[0]}, got {device!r}") from None
-    if found.type != "cuda":
-        return found
-    if not torch.cuda.is_available():
-        raise OptionError(f"device: expected one that this machine has, got {device!r}, and torch sees no CUDA")
-    return torch.device("cuda", torch.cuda.current_device() if found.index is None else found.index)
+    here = accelerator()
+    if here is not None and found.type == here.type:
+        count = torch.accelerator.device_count()
+        number = torch.accelerator.current_device_index() if found.index is None else found.index
+        if number >= count:
+            raise OptionError(f"device: expected one of {plural(count, f'{found.type} device')}, got {device!r}")
+        return torch.device(found.type, number)
+    try:
+        torch.empty(0, device=found)  # the CPU, meta, and what extensions of torch add
+    except (RuntimeError, AssertionError, ImportError):
+        sees = "no accelerator" if here is None else f"only {here.type}"
+        raise OptionError(
+            f"device: expected one that this machine has, got {device!r}, and torch {torch.__version__} sees {sees}"
+        ) from None
+    return found
+
+
+def accelerator() -> torch.device | None:
+    """The accelerator of this machine that torch can use, without a number."""
+    return torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+
+
+def is_asynchronous(device: torch.device | None) -> bool:
+    """Whether copies from pinned memory to `device` go on while the caller does."""
+    return device is not None and device.type in _ASYNCHRONOUS
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
-    """The batch with its tensors on `device`; copies from pinned memory are asynchronous."""
-    return map_tensors(lambda tensor: tensor.to(device, non_blocking=True), batch)
+    """The batch with its tensors on `device`; copies from pinned memory may be asynchronous."""
+    return map_tensors(lambda tensor: tensor.to(device, non_blocking=is_asynchronous(device)), batch)
 
 
 def map_tensors(change: Callable[[torch.Tensor], torch.Tensor], batch: Any) -> Any:
@@ -71,49 +103,164 @@ def tensors_of(batch: Any) -> Iterator[torch.Tensor]:
             yield from tensors_of(part)
 
 
-def copied_ahead(
-    batches: Iterable[Any], copy: Callable[[Any], Any], stream: torch.cuda.Stream
-) -> Generator[Any, None, None]:
-    """Copies each batch to the device while the caller works on the one before.
+Parts = tuple[Any, Any]
+"""A batch on its way: the tensors of its slot, and its targets, tensors or not, in any structure."""
 
-    Args:
-        batches: in pinned memory, which is held until it has been copied.
-        copy: called with each, to queue its copies on `stream` and return what they make.
-        stream: not the one that the caller works on.
+Box = list[Any]
+"""Holds a batch, for one taker: a generator that keeps no reference of its own does not keep its memory in use. Empty
+where the next batch is not there yet."""
+
+
+class Transfer:
+    """Takes batches to a device. For one process.
+
+    CUDA and ROCm copy from slots and targets in registered memory, XPU from staging memory that torch pins: on a stream
+    of their own, a batch ahead, while the caller works. To the CPU nothing is copied; to others, such as MPS, copies
+    are done when they return.
     """
-    before: tuple[Any, Any, torch.cuda.Event] | None = None  # what arrives, its source, which must stay, and when
-    try:
-        for batch in batches:
-            with torch.cuda.stream(stream):
-                begun = copy(batch), batch, stream.record_event()
-            if before is not None:
-                yield _arrived(*before)
-            before = begun
-            del batch, begun
-        if before is not None:
-            yield _arrived(*before)
-    finally:
-        stream.synchronize()  # or the memory could be freed while it is being copied from
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.is_asynchronous = is_asynchronous(device)
+        self._registers = device.type == "cuda"
+        self._stream: torch.Stream | None = None  # kept: the allocator has a memory pool for each stream
+        self._is_refused = False
+
+    def pin(self, shared: SharedSlots) -> None:
+        """Pin `shared`, for as long as it lives, where the device copies from it directly. Warns where it cannot be
+        pinned, as where ``ulimit -l`` is too low: copies from it then wait for the device."""
+        if shared.is_pinned or self._is_refused or not self._registers:
+            return
+        address, nbytes = shared.memory.ctypes.data, shared.memory.nbytes
+        runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+        with torch.cuda.device(self.device):
+            code = int(runtime.cudaHostRegister(address, nbytes, _PORTABLE))
+        if code == 0:
+            shared.is_pinned = True
+            weakref.finalize(shared, _unpin, os.getpid(), runtime, address)
+            return
+        with suppress(RuntimeError):  # CUDA keeps the error for the next kernel, and the user's would raise it
+            torch.zeros(1, device="cpu").to(self.device).add_(1)
+        self._warn(nbytes, f"error {code}")
+
+    def pinned(self, nbytes: int) -> tuple[object, npt.NDArray[np.uint8]]:
+        """Pinned memory, for as long as its owner lives, which is the first of the two; pageable where pin() warns."""
+        if self._registers:
+            shared = SharedSlots(1, [(nbytes,)])
+            self.pin(shared)
+            return shared, shared[0][0]
+        memory = torch.empty(nbytes, dtype=torch.uint8, device="cpu")
+        try:
+            memory = memory if self._is_refused else memory.pin_memory()
+        except RuntimeError as error:
+            self._warn(nbytes, str(error).partition("\n")[0])
+        return memory, memory.numpy()
+
+    def _warn(self, nbytes: int, why: str) -> None:
+        self._is_refused = True
+        warn(
+            f"device: cannot pin {size_text(nbytes)} of memory ({why}), so {self.device} is fed slower; raise ulimit -l"
+        )
+
+    def send(self, boxes: Generator[Box, None, None]) -> Generator[Box, None, None]:
+        """Take batches to the device, each a box with Parts. Closes `boxes` with itself.
+
+        To an asynchronous device, a batch that is there is on its way while the caller works on the one before. It is
+        handed over when it has arrived, even if the next one is not there yet. The caller's work on the device is
+        waited for where it is more than _STEPS_AHEAD batches behind.
+        """
+        with closing(boxes):
+            if self.is_asynchronous:
+                yield from self._ahead(boxes)
+                return
+            for box in boxes:
+                yield box if self.device.type == "cpu" else [to_device(box.pop(), self.device)]
+
+    def _ahead(self, boxes: Iterable[Box]) -> Generator[Box, None, None]:
+        owner = os.getpid()
+        if self._stream is None:
+            self._stream = torch.Stream(self.device)
+        staging = _Staging(self)
+        copies: deque[tuple[Parts, Parts, torch.Event]] = deque()
+        steps: deque[torch.Event] = deque()
+        try:
+            for box in chain(boxes, [[]]):
+                is_there = bool(box)
+                if is_there:
+                    copies.append(self._begin(box.pop(), staging, self._stream))
+                if copies and (len(copies) == _COPIES or not is_there):
+                    yield [self._arrived(*copies.popleft())]
+                    steps.append(self._event(torch.accelerator.current_stream(self.device)))
+                    if len(steps) > _STEPS_AHEAD:
+                        steps.popleft().synchronize()
+        finally:
+            if os.getpid() == owner:  # a forked child has no CUDA, and no copy
+                self._stream.synchronize()  # or the memory could be freed while it is being copied from
+
+    def _begin(self, parts: Parts, staging: _Staging, stream: torch.Stream) -> tuple[Parts, Parts, torch.Event]:
+        """Queue the copies of a batch. Returns what they make, their source, which must stay, and when it is there."""
+        tensors, targets = parts
+        # Not in the inference mode that the caller may be in: it need not be in it when it gets this batch.
+        with torch.inference_mode(False), stream:
+            source = (tensors, staging.place(targets)) if self._registers else staging.place(parts)
+            return to_device(source, self.device), source, self._event(stream)
+
+    def _arrived(self, parts: Parts, _: Parts, event: torch.Event) -> Parts:
+        event.synchronize()
+        for tensor in tensors_of(parts):  # made on another stream
+            tensor.record_stream(torch.accelerator.current_stream(self.device))
+        return parts
+
+    def _event(self, stream: torch.Stream) -> torch.Event:
+        event = torch.Event(self.device, blocking=True)  # waited for without keeping a core busy
+        event.record(stream)
+        return event
 
 
-def _arrived(batch: Any, _: object, event: torch.cuda.Event) -> Any:
-    event.synchronize()  # begun a batch ago
-    for tensor in tensors_of(batch):
-        tensor.record_stream(torch.cuda.current_stream(tensor.device))  # they were made on another
-    return batch
+class _Staging:
+    """Pinned memory for tensors that are in pageable memory, such as targets: a piece for each batch on its way."""
+
+    def __init__(self, transfer: Transfer) -> None:
+        self._transfer = transfer
+        self._pieces: deque[tuple[object, npt.NDArray[np.uint8]]] = deque([(None, np.empty(0, np.uint8))] * _COPIES)
+
+    def place(self, batch: Any) -> Any:
+        """The batch with its tensors in pinned memory. The copies of the last but one have arrived."""
+        shapes = [(tensor.nbytes,) for tensor in tensors_of(batch)]
+        owner, memory = self._pieces.popleft()
+        if packed_bytes(shapes) > len(memory):
+            owner, memory = self._transfer.pinned(2 * packed_bytes(shapes))
+        self._pieces.append((owner, memory))
+        arrays = iter(arrays_over(memory, shapes))
+        return map_tensors(lambda tensor: _moved(tensor, next(arrays)), batch)
+
+
+def _moved(tensor: torch.Tensor, array: npt.NDArray[np.uint8]) -> torch.Tensor:
+    """A copy of `tensor`, of its class, in the memory of `array`."""
+    if not tensor.nbytes or tensor.device.type != "cpu":
+        return tensor
+    strides = torch.empty_like(tensor, device="meta").stride()
+    memory = torch.from_numpy(array).view(tensor.dtype).as_strided(tensor.shape, strides)
+    memory.copy_(tensor)
+    if type(tensor) is torch.Tensor:
+        return memory
+    moved = tensor.detach()  # with what else a class of torchvision's tv_tensors knows
+    moved.data = memory
+    return moved
 
 
 class Normalization:
     """uint8 images (B, channels, height, width) -> (images / 255 - mean) / std, in the same memory format.
 
     On the CPU each of the 256 grey levels of a channel is looked up, in one pass: in float32 bit for bit what
-    torchvision's ToTensor and Normalize compute. Other devices multiply and add, which differs by rounding.
+    torchvision's ToTensor and Normalize compute. Other devices multiply and add in float32, in one kernel, which
+    differs by rounding.
 
     Args:
         normalize: (mean, std), one number a channel each.
         dtype: floating point; float32 when None.
         channels: of the images.
-        device: where the images are.
+        device: where the images are: the CPU, or an asynchronous one.
 
     Raises:
         OptionError: `normalize` does not fit `channels`, a std is not above 0, or `dtype` is not floating point.
@@ -121,7 +268,7 @@ class Normalization:
 
     def __init__(self, normalize: Normalize, dtype: torch.dtype | None, channels: int, device: torch.device) -> None:
         try:
-            mean, std = (torch.as_tensor(values, dtype=torch.float64).flatten() for values in normalize)
+            mean, std = (torch.as_tensor(values, dtype=torch.float64, device="cpu").flatten() for values in normalize)
         except (TypeError, ValueError):
             raise OptionError(f"normalize: expected (mean, std), got {normalize!r}") from None
         if len(mean) != channels or len(std) != channels or not (std > 0).all():
@@ -131,17 +278,19 @@ class Normalization:
         self.dtype = torch.float32 if dtype is None else dtype
         if not self.dtype.is_floating_point:
             raise OptionError(f"dtype: expected a floating-point type, got {dtype}")
-        self.scale = (1 / (255 * std)).to(device, self.dtype).reshape(1, -1, 1, 1)
-        self.offset = (-mean / std).to(device, self.dtype).reshape(1, -1, 1, 1)
         computed = torch.float64 if self.dtype == torch.float64 else torch.float32
-        levels = torch.arange(256).to(computed).div(255)[:, None]
+        self._is_on_cpu = device.type == "cpu"
+        self._scale = (1 / (255 * std)).to(device, computed).reshape(1, -1, 1, 1)
+        self._offset = (-mean / std).to(device, computed).reshape(1, -1, 1, 1)
+        levels = torch.arange(256, device="cpu").to(computed).div(255)[:, None]
         table = levels.sub(mean.to(computed)).div(std.to(computed)).to(self.dtype)
         bits = _BITS[self.dtype.itemsize]
         self._table = table.contiguous().view(torch.uint8).numpy().view(bits).reshape(1, 256, channels)
 
     def __call__(self, images: torch.Tensor) -> torch.Tensor:
-        if images.device.type != "cpu":
-            return images.to(self.dtype).mul_(self.scale).add_(self.offset)
+        if not self._is_on_cpu:
+            normalized = torch.empty_like(images, dtype=self.dtype)  # rounded once, as it is written
+            return torch.addcmul(self._offset, images, self._scale, out=normalized)
         pixels = images.permute(0, 2, 3, 1).contiguous().numpy()
         values = np.empty(pixels.shape, self._table.dtype)
         if pixels.size:
@@ -208,21 +357,6 @@ class _NormalizedRows:
 
 
 _local = threading.local()
-
-
-def pin(shared: SharedSlots, device: torch.device) -> None:
-    """Pin the memory of `shared`, so that CUDA copies from it directly, for as long as `shared` lives.
-
-    Raises:
-        LoaderError: CUDA refuses, as where ``ulimit -l`` is too low.
-    """
-    address, nbytes = shared.memory.ctypes.data, shared.memory.nbytes
-    runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-    with torch.cuda.device(device):
-        code = int(runtime.cudaHostRegister(address, nbytes, _PORTABLE))
-    if code != 0:
-        raise LoaderError(f"CUDA cannot pin {size_text(nbytes)} of memory (error {code}); raise ulimit -l")
-    weakref.finalize(shared, _unpin, os.getpid(), runtime, address)
 
 
 def _unpin(owner: int, runtime: Any, address: int) -> None:

@@ -154,7 +154,7 @@ def _as_tensor(leaf: Any) -> torch.Tensor:
     if isinstance(leaf, np.ndarray):
         return torch.from_numpy(np.require(leaf, requirements=("C", "W")))
     if isinstance(leaf, (int, float, np.generic)):
-        return torch.as_tensor(leaf, dtype=torch.float64 if isinstance(leaf, float) else None)
+        return torch.as_tensor(leaf, dtype=torch.float64 if isinstance(leaf, float) else None, device="cpu")
     raise OptionError(
         f"transform: gives {type(leaf).__name__}; a Loader's batches are of tensors, arrays, images and numbers, use "
         "make_loader for others"

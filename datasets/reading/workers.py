@@ -237,6 +237,10 @@ class WorkerPool:
         except OSError:
             raise self._died(connection) from None
 
+    def has_answer(self) -> bool:
+        """Whether answers() has one without waiting."""
+        return bool(wait(list(self._busy), 0))
+
     def answers(self) -> Iterator[Answer]:
         """Wait for an answer, and give all that are there. Raises LoaderError when a worker died, or none comes in
         time."""
@@ -289,8 +293,8 @@ def cannot_start(number: int, workers: int, why: str) -> LoaderError:
     return LoaderError(f"cannot start worker {min(number + 1, workers)} of {workers}: {why}; use fewer num_workers")
 
 
-def _end(workers: dict[Connection, Any]) -> None:
-    """End all workers."""
+def _end(workers: dict[Connection, Any]) -> bool:
+    """End all workers. Returns whether they have ended: a thread may still be reading."""
     for connection, worker in workers.items():
         connection.close()
         if not isinstance(worker, threading.Thread):
@@ -298,7 +302,9 @@ def _end(workers: dict[Connection, Any]) -> None:
     for worker in workers.values():
         if worker is not threading.current_thread():  # where the garbage collector may run this
             worker.join(_ENDS_WITHIN_S)
+    ended = not any(worker.is_alive() for worker in workers.values())
     workers.clear()
+    return ended
 
 
 def _serve_process(
@@ -308,6 +314,7 @@ def _serve_process(
     for other in inherited:
         other.close()
     torch.set_num_threads(1)  # per process, so not where workers are threads of the caller's
+    torch.set_default_device(None)  # a forked worker inherits it, and has no accelerator
     driver = os.getppid()
     _serve(connection, reader, slots, skip, lambda: os.getppid() == driver)
 

@@ -1,27 +1,39 @@
-"""A Loader whose batches go to a device, which here is one of tests' own, and crops that grow from epoch to epoch."""
+"""A Loader whose batches go to a device, which here is one of tests' own, and crops that grow from epoch to epoch.
+
+MUTANTS are faults in presize.datasets.reading.transfer that the simulated device has to see: one that has never seen
+any proves nothing."""
 
 from __future__ import annotations
 
 import gc
+import os
+import threading
+import time
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from late_cuda import LateCuda
 
+from accelerators import Accelerator
 from builds import build_images
-from presize.datasets import CenterCrop, LMDBDataset, Loader, RandomResizedCrop
-from presize.errors import OptionError
+from presize.datasets import CenterCrop, LMDBDataset, Loader, RandomResizedCrop, make_loader
+from presize.datasets.reading import transfer
+from presize.errors import OptionError, PresizeError, PresizeWarning
 from presize.options import BuildOptions, Companion, Coordinates, ImageOptions, Size
+from processes import fork
 
 NORMALIZE = ((0.5,) * 3, (0.2,) * 3)
 
 
 @pytest.fixture
-def cuda(monkeypatch: pytest.MonkeyPatch) -> LateCuda:
-    return LateCuda(monkeypatch)
+def cuda(monkeypatch: pytest.MonkeyPatch) -> Accelerator:
+    return Accelerator(monkeypatch)
 
 
 @pytest.fixture(params=[0, 2], ids=["this thread", "processes"])
@@ -33,13 +45,17 @@ def thirds(image: Any) -> Any:
     return {"small": torch.tensor(np.asarray(image)[::3] / 255.0), "mean": float(np.asarray(image).mean())}
 
 
+SEED: dict[str, Any] = {"shuffle": True, "seed": 5}
+
+
 def same(ours: Any, theirs: Any) -> None:
-    torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=5e-7)  # of floats: a device multiplies, where the CPU divides
 
 
 KINDS: dict[str, dict[str, Any]] = {
     "uint8": {},
     "threads": {"mode": "threads"},
+    "normalized": {"normalize": NORMALIZE},
     "views": {"crop": [RandomResizedCrop(24), RandomResizedCrop(12)]},
     "a transform": {"transform": thirds},
     "a transform of normalized images": {"transform": torch.neg, "normalize": NORMALIZE},
@@ -48,9 +64,9 @@ KINDS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))
 def test_batches_on_a_device_are_those_on_the_cpu(
-    kind: dict[str, Any], how: dict[str, Any], cuda: LateCuda, dataset: Path
+    kind: dict[str, Any], how: dict[str, Any], cuda: Accelerator, dataset: Path
 ) -> None:
-    options: dict[str, Any] = {"crop": RandomResizedCrop(24), "flip": 0.5, "shuffle": True, "seed": 5, **kind}
+    options: dict[str, Any] = {"crop": RandomResizedCrop(24), "flip": 0.5, **SEED, **kind}
     data = LMDBDataset(dataset)
     with Loader(data, 8, device="cuda", **options, **how) as loader:
         found = list(loader)  # kept, so that memory that was used again would show
@@ -78,10 +94,10 @@ CROPS: list[Any] = [RandomResizedCrop(40), [RandomResizedCrop(48), CenterCrop(12
 )
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_a_crop_grows_and_shrinks_from_epoch_to_epoch(
-    device: str, options: dict[str, Any], how: dict[str, Any], cuda: LateCuda, dataset: Path
+    device: str, options: dict[str, Any], how: dict[str, Any], cuda: Accelerator, dataset: Path
 ) -> None:
     data = LMDBDataset(dataset)
-    options = {"flip": 0.5, "shuffle": True, "seed": 5, **options}
+    options = {"flip": 0.5, **SEED, **options}
     with Loader(data, 8, crop=RandomResizedCrop(24), device=device, **options, **how) as loader:
         kept = list(loader)
         for epoch, crop in enumerate(CROPS, 1):
@@ -110,10 +126,10 @@ def objects(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_boxes_and_companions_follow_a_crop_that_grows(
-    device: str, how: dict[str, Any], cuda: LateCuda, objects: Path
+    device: str, how: dict[str, Any], cuda: Accelerator, objects: Path
 ) -> None:
     data = LMDBDataset(objects, target={"boxes": "bbox", "label": "label"})
-    options: dict[str, Any] = {"flip": 0.5, "shuffle": True, "seed": 5}
+    options: dict[str, Any] = {"flip": 0.5, **SEED}
     with Loader(data, 4, crop=RandomResizedCrop(16), device=device, **options, **how) as loader:
         for number, ((image, mask), target) in enumerate(loader):
             assert image.shape[2:] == mask.shape[1:] == (16, 16)
@@ -130,9 +146,11 @@ def test_boxes_and_companions_follow_a_crop_that_grows(
     assert cuda.problems == []
 
 
-def test_an_epoch_goes_on_with_the_crop_that_it_began_with(how: dict[str, Any], cuda: LateCuda, dataset: Path) -> None:
+def test_an_epoch_goes_on_with_the_crop_that_it_began_with(
+    how: dict[str, Any], cuda: Accelerator, dataset: Path
+) -> None:
     data = LMDBDataset(dataset)
-    options: dict[str, Any] = {"shuffle": True, "seed": 5}
+    options = SEED
     with Loader(data, 8, crop=RandomResizedCrop(24), device="cuda", **options, **how) as loader:
         batches = iter(loader)
         found = [next(batches)]
@@ -146,7 +164,7 @@ def test_an_epoch_goes_on_with_the_crop_that_it_began_with(how: dict[str, Any], 
 
 
 def test_an_epoch_that_is_left_early_leaves_no_copy_on_its_way(
-    how: dict[str, Any], cuda: LateCuda, dataset: Path
+    how: dict[str, Any], cuda: Accelerator, dataset: Path
 ) -> None:
     data = LMDBDataset(dataset)
     loader = Loader(data, 8, crop=RandomResizedCrop(24), device="cuda", **how)
@@ -159,3 +177,294 @@ def test_an_epoch_that_is_left_early_leaves_no_copy_on_its_way(
     del images
     gc.collect()
     assert cuda.problems == [] and not cuda.pinned
+
+
+OBJECTS: dict[str, Any] = {"target": {"boxes": "bbox", "label": "label"}}
+
+
+@pytest.mark.parametrize("kind", ["cuda", "xpu", "mps"])
+def test_images_companions_and_targets_are_the_same_on_every_kind_of_device(
+    kind: str, how: dict[str, Any], objects: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device, data = Accelerator(monkeypatch, kind), LMDBDataset(objects, **OBJECTS)
+    options: dict[str, Any] = {"crop": RandomResizedCrop(16), "flip": 0.5, **SEED}
+    with Loader(data, 4, device=kind, **options, **how) as loader:
+        assert loader.device == torch.device(kind, 0) and loader.pin_memory == (kind != "mps")
+        expected = Loader(data, 4, num_workers=0, **options)
+        for _ in range(2):  # epochs
+            same(list(loader), list(expected))
+    assert device.problems == []
+    assert device.pageable == (0 if kind != "mps" else device.pageable) and (device.copies > 0) == (kind != "mps")
+
+
+def train(device: Accelerator, data: LMDBDataset) -> None:
+    """An epoch whose steps are slower than its copies; `device.problems` lists batches that are wrong."""
+    device.gate.clear()
+    with Loader(data, 8, device=device.kind, num_workers=2, **SEED) as loader:
+        for got, want in zip(loader, Loader(data, 8, num_workers=0, **SEED), strict=True):
+            if not all(map(torch.equal, got, want)):
+                device.problems.append("a batch is wrong")
+            device.step(got[0])
+            del got
+        device.finish()
+    if device.most_waiting > 5:
+        device.problems.append("memory grows with the steps that wait")
+
+
+def train_with_slow_copies(device: Accelerator, data: LMDBDataset) -> None:
+    device.copy_s = 0.03
+    train(device, data)
+
+
+def close_in_mid_copy(device: Accelerator, data: LMDBDataset) -> None:
+    device.copy_s = 0.2
+    loader = Loader(data, 8, device=device.kind, num_workers=2)
+    batches = iter(loader)
+    next(batches)
+    time.sleep(0.2)  # for the workers to make more
+    next(batches)
+    del batches
+    loader.close()
+    time.sleep(0.4)
+
+
+def take_in_inference_mode(device: Accelerator, data: LMDBDataset) -> None:
+    batches = iter(Loader(data, 8, device=device.kind, num_workers=2))
+    with torch.inference_mode():
+        next(batches)
+        time.sleep(0.2)  # for the workers to make more
+        next(batches)
+    if next(batches)[0].is_inference():
+        device.problems.append("a batch outside of inference mode is of it")
+
+
+def leave_in_a_child(device: Accelerator, data: LMDBDataset) -> None:
+    batches: Any = iter(Loader(data, 8, device=device.kind, num_workers=0))
+    next(batches)
+
+    def leave() -> int:
+        batches.close()
+        return 0
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of threads
+        _, status = os.waitpid(fork(leave), 0)
+    if status:
+        device.problems.append("a forked child used the device")
+
+
+Scenario = Callable[[Accelerator, LMDBDataset], None]
+
+MUTANTS: dict[str, tuple[str, str, Scenario]] = {
+    "hands over before it arrived": ("        event.synchronize()\n", "", train),
+    "does not keep the source": (
+        "return to_device(source, self.device), source,", "return to_device(source, self.device), None,",
+        train_with_slow_copies,
+    ),
+    "does not tell the allocator": ("tensor.record_stream(", "id(", train),
+    "copies on the stream of the caller": ("inference_mode(False), stream:", "inference_mode(False):", train),
+    "uses staging memory again at once": ("))] * _COPIES", "))]", train_with_slow_copies),
+    "lets the caller run ahead": ("if len(steps) > _STEPS_AHEAD", "if False", train),
+    "leaves copies on their way": ("self._stream.synchronize()", "pass", close_in_mid_copy),
+    "is in the caller's inference mode": ("torch.inference_mode(False), stream", "stream", take_in_inference_mode),
+    "waits in a child": ("os.getpid() == owner:  # a forked", "True:  #", leave_in_a_child),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("scenario", sorted({mutant[2] for mutant in MUTANTS.values()}, key=lambda each: each.__name__))
+@pytest.mark.parametrize("kind", ["cuda", "xpu"])
+def test_training_on_a_device_goes_well(
+    kind: str, scenario: Scenario, data: LMDBDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = Accelerator(monkeypatch, kind)
+    scenario(device, data)
+    gc.collect()
+    assert device.problems == [] and not device.pinned
+
+
+@pytest.mark.parametrize("mutant", MUTANTS.values(), ids=list(MUTANTS))
+def test_the_simulated_device_sees_a_fault_in_the_transfer(
+    mutant: tuple[str, str, Scenario], cuda: Accelerator, data: LMDBDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right, wrong, scenario = mutant
+    source = Path(str(transfer.__file__)).read_text()
+    assert source.count(right) == 1
+    faulty = ModuleType("faulty_transfer")
+    exec(source.replace(right, wrong), vars(faulty))
+    monkeypatch.setattr("presize.datasets.loader.Transfer", faulty.Transfer)
+    scenario(cuda, data)
+    gc.collect()
+    assert cuda.problems
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.usefixtures("cuda")
+def test_a_batch_that_the_caller_lets_go_of_is_freed(device: str, how: dict[str, Any], data: LMDBDataset) -> None:
+    with Loader(data, 8, device=device, **how) as loader:
+        for images, _ in loader:
+            gone = weakref.ref(images)
+            del images, _
+            assert gone() is None
+
+
+@pytest.mark.usefixtures("cuda")
+def test_a_batch_does_not_wait_for_the_next_one(dataset: Path) -> None:
+    calls, gate = [0], threading.Event()
+
+    def transform(image: Any) -> Any:
+        calls[0] += 1
+        if calls[0] > 9:  # the second batch: one more call learns the shape
+            assert gate.wait(10), "the first batch was not handed over"
+        return torch.from_numpy(np.array(image))
+
+    how: dict[str, Any] = {"num_workers": 1, "mode": "threads"}
+    with Loader(
+        LMDBDataset(dataset), 8, crop=RandomResizedCrop(24), transform=transform, device="cuda", **how
+    ) as loader:
+        batches = iter(loader)
+        next(batches)
+        gate.set()
+        assert len(list(batches)) == 6
+
+
+def test_slots_are_pinned_after_the_first_request_and_once_for_many_early_breaks(
+    cuda: Accelerator, dataset: Path
+) -> None:
+    calls: list[object] = []
+    at_register: list[int] = []
+    cuda.on_register = lambda: at_register.append(len(calls))
+
+    def transform(image: Any) -> Any:
+        calls.append(image)
+        return torch.from_numpy(np.array(image))
+
+    loader = Loader(
+        LMDBDataset(dataset), 8, crop=RandomResizedCrop(24), transform=transform, device="cuda", num_workers=0
+    )
+    for _ in range(3):
+        next(iter(loader))
+        gc.collect()
+    assert at_register[0] >= 8
+    assert cuda.registered.count(max(cuda.registered)) == 1
+    loader.close()
+    gc.collect()
+    assert not cuda.pinned and cuda.problems == []
+
+
+@pytest.mark.parametrize("mode", ["processes", "threads"])
+def test_memory_that_is_kept_over_an_early_break_has_room_for_whole_epochs(mode: Any, data: LMDBDataset) -> None:
+    with Loader(data, 8, num_workers=2, mode=mode, **SEED) as loader:
+        for _ in range(5):
+            kept = next(iter(loader))
+            gc.collect()
+        before = kept[0].clone()
+        loader.set_epoch(0)
+        same(list(loader), list(Loader(data, 8, num_workers=0, **SEED)))
+        assert torch.equal(kept[0], before)
+
+
+@pytest.mark.parametrize("kind", ["cuda", "xpu"])
+def test_memory_that_cannot_be_pinned_is_a_warning(
+    kind: str, how: dict[str, Any], data: LMDBDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = Accelerator(monkeypatch, kind)
+    device.refuses = 2
+    with Loader(data, 8, device=kind, **SEED, **how) as loader:
+        with pytest.warns(PresizeWarning, match="cannot pin .* raise ulimit -l"):
+            found = list(loader)
+        found += list(loader)  # says it no more
+    assert len(found) == 14 and device.copies == 0 and device.problems == []
+    same(found[:7], list(Loader(data, 8, num_workers=0, **SEED)))
+
+
+def test_an_epoch_follows_one_whose_copy_failed(how: dict[str, Any], cuda: Accelerator, data: LMDBDataset) -> None:
+    with Loader(data, 8, device="cuda", **SEED, **how) as loader:
+        batches = iter(loader)
+        next(batches)
+        cuda.out_of_memory_in = 3
+        with pytest.raises(torch.OutOfMemoryError):
+            list(batches)
+        cuda.out_of_memory_in = None
+        del batches
+        loader.set_epoch(0)
+        same(list(loader), list(Loader(data, 8, num_workers=0, **SEED)))
+    assert cuda.problems == []
+
+
+def test_two_loaders_take_turns(how: dict[str, Any], cuda: Accelerator, data: LMDBDataset) -> None:
+    how = {"device": "cuda", **SEED, **how}
+    with Loader(data, 8, **how) as one, Loader(data, 8, **how) as other:
+        both = [batch for batches in zip(one, other, strict=True) for batch in batches]
+    want = list(Loader(data, 8, num_workers=0, **SEED))
+    same(both[::2], want)
+    same(both[1::2], want)
+    assert cuda.problems == []
+
+
+def test_a_loader_that_is_closed_in_mid_epoch_begins_anew(
+    how: dict[str, Any], cuda: Accelerator, data: LMDBDataset
+) -> None:
+    loader = Loader(data, 8, device="cuda", **SEED, **how)
+    batches = iter(loader)
+    next(batches)
+    loader.close()
+    with pytest.raises(PresizeError, match="this epoch ended early"):
+        next(batches)
+    loader.set_epoch(0)
+    same(list(loader), list(Loader(data, 8, num_workers=0, **SEED)))
+    loader.close()
+    gc.collect()
+    assert cuda.problems == [] and not cuda.pinned
+
+
+@pytest.mark.parametrize(("kind", "pins"), [("cuda", True), ("xpu", True), ("mps", False), (None, False)])
+def test_make_loader_pins_for_devices_that_copy_from_pinned_memory(
+    kind: str | None, pins: bool, data: LMDBDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if kind is not None:
+        Accelerator(monkeypatch, kind)
+    elif torch.accelerator.is_available():
+        pytest.skip("of a machine without an accelerator")
+    assert make_loader(data, 8).pin_memory is pins
+
+
+@pytest.mark.parametrize("device", ["cuda:3", "xpu", "mps", "hpu", "xla", "nowhere"])
+@pytest.mark.usefixtures("cuda")
+def test_a_device_that_the_machine_lacks_is_refused_in_one_line(device: str, data: LMDBDataset) -> None:
+    with pytest.raises(OptionError, match=r"^device: [^\n]*got '[^\n]*$"):
+        Loader(data, 8, device=device)
+
+
+@pytest.fixture
+def default_device() -> Iterator[None]:
+    """torch makes tensors on the device "meta", where no value can be read."""
+    torch.set_default_device("meta")
+    yield
+    torch.set_default_device(None)
+
+
+def of_numbers(image: Any) -> Any:
+    return {"pixels": np.asarray(image)[::3], "mean": float(np.asarray(image).mean())}
+
+
+READERS: dict[str, Callable[[LMDBDataset, dict[str, Any]], Any]] = {
+    "a sample": lambda data, _: [data[0]],
+    "a list of samples": lambda data, _: data.__getitems__([0, 1]),
+    "Loader": lambda data, how: list(Loader(data, 8, **SEED, **how)),
+    "Loader normalized": lambda data, how: list(Loader(data, 8, normalize=NORMALIZE, **SEED, **how)),
+    "Loader with a transform": lambda data, how: list(Loader(data, 8, transform=of_numbers, **SEED, **how)),
+    "make_loader": lambda data, how: list(make_loader(data, 8, **SEED, **how)),
+}
+
+
+@pytest.mark.parametrize("read", READERS.values(), ids=list(READERS))
+def test_batches_are_in_memory_whatever_torchs_default_device_is(
+    read: Callable[..., Any], how: dict[str, Any], objects: Path, request: pytest.FixtureRequest
+) -> None:
+    data = LMDBDataset(objects, crop=CenterCrop(24), decode="tensor", **OBJECTS)
+    want = read(data, how)
+    request.getfixturevalue("default_device")
+    found = read(data, how)
+    torch.set_default_device(None)
+    same(found, want)
+    assert {tensor.device.type for tensor in transfer.tensors_of(found)} == {"cpu"}

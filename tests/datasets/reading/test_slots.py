@@ -20,10 +20,10 @@ def slots() -> FreeSlots:
 
 def filled(slots: FreeSlots, value: int) -> list[np.ndarray]:
     """A batch of `value`, handed over while a worker fills another."""
-    slot, other = slots.free.pop(), slots.free.pop()
+    slot, _ = slots.take(), slots.take()
     slots.shared[slot][0][:] = value
-    batch = slots.hand_over(slot, 3, busy=1)
-    slots.free.append(other)
+    batch = slots.hand_over(slot, 3)
+    slots.take_back()
     return batch
 
 
@@ -59,8 +59,8 @@ def test_only_slots_that_are_needed_are_ever_written_to(slots: FreeSlots) -> Non
 
 def test_the_slots_of_the_caller_are_not_filled_ahead(slots: FreeSlots) -> None:
     busy = []
-    while slots.may_fill(len(busy)):
-        busy.append(slots.free.pop())
+    while slots.can_take():
+        busy.append(slots.take())
     assert len(busy) == 3  # two that workers fill, and one that is due
     assert len(slots.free) == HELD_BY_CALLER - 1
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
+from accelerators import Accelerator
 from presize.datasets.reading.transfer import Normalization, as_device, map_tensors, tensors_of, to_device
 from presize.errors import OptionError
 
@@ -61,3 +62,16 @@ def test_every_grey_level_is_normalized_as_torchvision_does_it(dtype: torch.dtyp
     assert found.dtype == dtype and found.is_contiguous(memory_format=torch.channels_last)
     assert torch.allclose(found, expected.to(dtype), rtol=0, atol=1e-7 if dtype == torch.float64 else 0)
     assert normalization(images[:0]).shape == images[:0].shape
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+def test_a_device_rounds_a_normalized_number_once(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    Accelerator(monkeypatch)
+    mean, std = torch.tensor([0.485, 0.456, 0.406]).double(), torch.tensor([0.229, 0.224, 0.225]).double()
+    images = torch.arange(256, dtype=torch.uint8).reshape(2, 1, 8, 16).repeat(1, 3, 1, 1)
+    images = images.contiguous(memory_format=torch.channels_last)
+    found = Normalization((mean.tolist(), std.tolist()), dtype, 3, torch.device("cuda", 0))(images)
+    exact = (images.double() / 255 - mean.view(-1, 1, 1)) / std.view(-1, 1, 1)
+    assert found.dtype == dtype and found.is_contiguous(memory_format=torch.channels_last)
+    # Half of the distance of two numbers of the type, and what float32 rounds.
+    assert ((found.double() - exact).abs() <= exact.abs().clamp(min=0.1) * torch.finfo(dtype).eps / 2 + 1e-6).all()
