@@ -10,9 +10,10 @@ from statistics import fmean
 import numpy as np
 
 from presize.formatting import duration, factor_text, plural, rate_text, seconds_text
-from presize.measure.diagnosis import WORDS, Diagnosis, interval_text
+from presize.measure.diagnosis import WORDS, Diagnosis
 from presize.measure.profile import PARTS
 from presize.measure.simulation_report import PictureVariant, picture, picture_policy
+from presize.measure.stages import interval_text
 from presize.pages import charts
 from presize.pages.html import template
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import cProfile
 import re
 import sysconfig
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import Any, Final, Literal, NamedTuple, TypeVar, get_args
 
 T = TypeVar("T")
@@ -123,6 +123,25 @@ def split(profile: cProfile.Profile, most: int = 8, *, collate: Any = None) -> S
         [(name, max(shares[name], key=shares[name].__getitem__), own[name]) for name in longest],
         dict(sorted(frames.items(), key=lambda pair: -pair[1])[:most]),
     )
+
+
+def own_python(profile: cProfile.Profile) -> dict[str, float]:
+    """Seconds of the profiled time by the function outside of installed packages that they belong to, the most first.
+    What torch takes, whoever called it, belongs to none."""
+    entries: Any = profile.getstats()
+    known: dict[str, str | None] = {}
+    callers: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    for entry in entries:
+        name = _name(entry.code)
+        known[name] = "torch" if "torch" in name else name if _is_mine(entry.code) else None
+        for call in entry.calls or ():
+            callers[_name(call.code)][name] += call.totaltime
+    owners = _shares(known, callers, "torch")
+    found: Counter[str] = Counter()
+    for entry in entries:
+        for owner, share in owners[_name(entry.code)].items():
+            found[owner] += share * entry.inlinetime
+    return {owner: seconds for owner, seconds in found.most_common() if owner != "torch"}
 
 
 def part_of(name: str) -> Part | None:
