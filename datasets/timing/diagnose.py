@@ -5,6 +5,7 @@ from __future__ import annotations
 import cProfile
 import math
 import random
+import sys
 import time
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -20,7 +21,17 @@ from presize.datasets.loader import Loader
 from presize.datasets.make_loader import CountingLoader
 from presize.datasets.reading.transfer import as_device, map_tensors, tensors_of, to_device
 from presize.datasets.timing.loading import changed, images_of, in_channels_last, measure_loading
-from presize.datasets.timing.loops import LEAST, Budget, Clock, Repeated, clock_of, closed, failed, repeat
+from presize.datasets.timing.loops import (
+    LEAST,
+    Budget,
+    Clock,
+    Repeated,
+    TimedIterator,
+    clock_of,
+    closed,
+    failed,
+    repeat,
+)  # fmt: skip
 from presize.errors import DiagnosisError
 from presize.formatting import seconds_text
 from presize.measure.diagnosis import WORTH_WHILE, Alternative, Change, Diagnosis, Loading, Trial, with_start
@@ -31,6 +42,8 @@ from presize.system.resources import read_cpu
 
 _MOST_BATCHES = 200
 """A part of the measurement ends after so many batches, whatever they take."""
+
+_ENDLESS = Budget(sys.maxsize, math.inf)
 
 _SHORTEST_S = 1e-9
 
@@ -283,13 +296,7 @@ class _ReadOn:
         self.batches = batches
 
     def __iter__(self) -> Iterator[Any]:
-        while True:
-            try:
-                batch = next(self.batches)
-            except StopIteration:
-                return
-            yield batch
-            del batch
+        return (batch for batch in self.batches)
 
 
 @contextmanager
@@ -401,7 +408,7 @@ def _train(
         first: _Edge | None = None
         batches = _epoch(loader)
         with closed(batches):
-            for batch in counted.taken(batches):
+            for batch in TimedIterator(batches, _ENDLESS, 1):
                 now = time.perf_counter()
                 if counted.batches == before:
                     starts.append(now - epochs[-1].seconds)
@@ -460,17 +467,6 @@ class _Counted:
     training: _Training
     batches: int = 0
     images: int = 0
-
-    def taken(self, batches: Iterator[Any]) -> Iterator[Any]:
-        while True:
-            try:
-                batch = next(batches)
-            except StopIteration:
-                return
-            except Exception as error:
-                raise failed("loader", self.batches, "batches", error) from error
-            yield batch
-            del batch
 
     def step(self, batch: Any) -> None:
         self.images += images_of(batch)
