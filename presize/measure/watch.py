@@ -192,9 +192,7 @@ class Watch:
 
     def __enter__(self) -> Watch:
         patches = {"torch.utils.data.dataloader": self._patch_torch, "presize.datasets.loader": self._patch_presize}
-        later = _AfterImport(
-            {name: patch for name, patch in patches.items() if not hasattr(sys.modules.get(name), "__name__")}
-        )
+        later = _AfterImport({name: patch for name, patch in patches.items() if name not in sys.modules})
         for name in patches.keys() - later.calls.keys():
             patches[name](sys.modules[name])
         sys.meta_path.insert(0, later)
