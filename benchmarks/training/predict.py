@@ -225,7 +225,7 @@ def predict(number: int, sets: dict[str, tuple[Path, Path]], seconds: float) -> 
     others = {name: make() for name, make in one.others.items()}
     found = diagnose(one.loader(), one.step(), device=CPU, alternatives=others)
     predicted: list[tuple[Change | None, Interval]] = [(None, found.images_per_s)]
-    predicted += [(change, Interval.of(rounds)) for change, rounds in found.tried]
+    predicted += [(trial.change, trial.images_per_s) for trial in found.tried]
     ran: list[list[float]] = [[] for _ in predicted]
     order = list(range(len(predicted)))
     for at in [*order, *reversed(order)]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import cProfile
+import math
 import random
+import sys
 import time
 import warnings
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from itertools import count
-from statistics import median
+from itertools import count, pairwise
+from statistics import fmean, median, stdev
 from typing import Any, NamedTuple
 
 import torch
@@ -17,30 +20,62 @@ import torch
 from presize.datasets.loader import Loader
 from presize.datasets.make_loader import CountingLoader
 from presize.datasets.reading.transfer import as_device, map_tensors, tensors_of, to_device
-from presize.datasets.timing.loading import changed, images_of, measure_loading
-from presize.datasets.timing.loops import LEAST, Budget, Clock, Repeated, clock_of, closed, failed, repeat
+from presize.datasets.timing.loading import changed, images_of, in_channels_last, measure_loading
+from presize.datasets.timing.loops import (
+    LEAST,
+    Budget,
+    Clock,
+    Repeated,
+    TimedIterator,
+    clock_of,
+    closed,
+    failed,
+    repeat,
+)  # fmt: skip
 from presize.errors import DiagnosisError
 from presize.formatting import seconds_text
-from presize.measure.diagnosis import WORTH_WHILE, Alternative, Change, Diagnosis, Loading, with_start
+from presize.measure.diagnosis import WORTH_WHILE, Alternative, Change, Diagnosis, Loading, Trial, with_start
+from presize.measure.profile import own_python
+from presize.measure.simulation import Times
 from presize.options import check_above_0
 from presize.system.resources import read_cpu
 
 _MOST_BATCHES = 200
 """A part of the measurement ends after so many batches, whatever they take."""
 
+_ENDLESS = Budget(sys.maxsize, math.inf)
+
 _SHORTEST_S = 1e-9
 
 _OTHER_STEP = 1.1
 """A step on the batches of another loader that takes so much longer or shorter is told; less may be chance."""
 
-_PARTS = 25
-"""A part of the measurement gets the seconds for all divided by that: three rounds of five parts, and the survey."""
+_PARTS = 60
+"""A part of the survey gets the seconds for all divided by that."""
 
 _ENOUGH = 0.10
 """The error of a figure that needs no more rounds."""
 
 _ROUNDS = 3
 """Rounds at least, where there is time."""
+
+_PLANNED_ROUNDS = 4
+"""Training gets so much time in a round that so many fit."""
+
+_LEAST_TRIAL = 8
+"""Batches that a run of training should have. If there is no time for three rounds of that, fewer changes are tried."""
+
+_FEW_CHANGES = 2
+
+_PROFILED_STEPS = 5
+_OWN_PYTHON = 0.10
+"""The share of a step from which the Python of the training loop is worth a word."""
+
+_FASTER = 1.03
+"""From there on another memory layout makes the step faster, and is tried."""
+
+_CHUNKS = 8
+"""Parts of a run of training by whose spread it is judged."""
 
 
 def diagnose(
@@ -65,8 +100,8 @@ def diagnose(
             iterator is continued. Afterwards the position of a presize loader, and torch's random state, are restored.
         step: what training does with a batch as it comes: copies it to the device, computes, updates. It really
             trains. It may return before the device is done. Or a presize.datasets.timing.epochs.Step.
-        seconds: for all rounds at most, above 0. They end earlier, after three, when each figure that is given is
-            known to 10 %. A round that has begun is finished, and there is one.
+        seconds: for all of it, above 0; the start of a round counts, and there is one. It ends earlier, after three
+            rounds, when each figure that matters is known to 10 %.
         device: what `step` computes on; None takes CUDA where there is any.
         alternatives: other loaders of about as large batches that `step` can train on too, by what using them means
             ("Read the LMDB dataset"). The advice says how much training gained by each.
@@ -93,7 +128,7 @@ def diagnose(
         on_step("training on the batches of the loader")
         epoch = _batches_in(loader)
         now = trials.enter(loader)
-        first = _train(now, training, part, max(loading.workers, 1), epoch)
+        first = _train(now, training, part.seconds, max(loading.workers, 1), epoch)
         if first is None:
             raise DiagnosisError(
                 "loader: expected more batches for training, got none; give an iterable that can be iterated again"
@@ -117,17 +152,21 @@ def diagnose(
             cores=read_cpu().usable,
             device=training.device.type,
             alternatives=tuple(found),
+            layout_step=_layout_step(training, batch, part),
+            own_python=_own_python(training, batch, resident, part),
             storage_images_per_s=storage_images_per_s,
         )
+        left_s = begin + seconds - time.perf_counter()
+        changes, rounds = survey.changes(), _PLANNED_ROUNDS
+        if _ROUNDS * sum(_least_s(survey, change) for change in (None, *changes)) > left_s:
+            changes, rounds = changes[:_FEW_CHANGES], _ROUNDS
         sources = [loader, *others.values()]
-        changes = [
-            (
-                change,
-                trials.enter(sources[0 if change.alternative is None else 1 + change.alternative], **change.options),
-            )
-            for change in survey.changes()
-        ]
-        result = _Rounds(survey, training, part, batch, [(None, now), *changes]).run(seconds, on_step)
+        loaders = [now]
+        for change in changes:
+            at = 0 if change.alternative is None else 1 + change.alternative
+            loaders.append(trials.enter(sources[at], **change.options))
+        run_s = max(left_s / rounds / (1 + len(loaders)), part.seconds)
+        result = _Rounds(survey, training, run_s, batch, [None, *changes], loaders).run(begin + seconds, on_step)
     return replace(
         result,
         notes=(*notes, *result.notes, *_notes(result)),
@@ -135,8 +174,15 @@ def diagnose(
     )
 
 
+def _least_s(survey: Diagnosis, change: Change | None) -> float:
+    """Seconds of a run of training that is long enough to be believed."""
+    pipeline = survey.pipeline() if change is None else change.pipeline
+    burst = max(pipeline.workers, 1)
+    return survey.loading.images * (burst + max(burst, _LEAST_TRIAL)) / survey.simulated(pipeline)
+
+
 class _Trials(ExitStack):
-    """Loaders that are changed copies; their workers end with the block."""
+    """Loaders that are changed copies; workers that persist end with the block."""
 
     def enter(self, loader: Iterable[Any], **options: Any) -> Iterable[Any]:
         copied = changed(loader, **options)
@@ -159,47 +205,44 @@ def _batches_in(loader: Iterable[Any]) -> int | None:
 
 @dataclass(frozen=True)
 class _Rounds:
-    """Rounds of training as it is, and with each change, in random order; the step alone before and after them.
-    `loaders` are what to train with: first as it is, then with each change."""
+    """Rounds of training as it is, and with each change, in random order, for `run_s` seconds each; the step alone
+    before and after them. `changes` and `loaders` begin with None and the loader as it is."""
 
     survey: Diagnosis
     training: _Training
-    part: Budget
+    run_s: float
     batch: Any
-    loaders: list[tuple[Change | None, Iterable[Any]]]
+    changes: list[Change | None]
+    loaders: list[Iterable[Any]]
 
-    def run(self, seconds: float, on_step: Callable[[str], None]) -> Diagnosis:
-        begin, shuffled = time.perf_counter(), random.Random(0)
+    def run(self, deadline_s: float, on_step: Callable[[str], None]) -> Diagnosis:
+        shuffled = random.Random(0)
         runs: list[list[_Trained]] = [[] for _ in self.loaders]
         alone: list[Repeated] = []
-        layout: list[Repeated] = []
-        other_layout = _channels_last(self.batch)
-        half = replace(self.part, seconds=self.part.seconds / 2)
+        half = Budget(_MOST_BATCHES, self.run_s / 2)
         found = self.survey
         for number in count(1):
-            round_begin = time.perf_counter()
+            begin = time.perf_counter()
             on_step(f"round {number}: training as it is" + (", and with each change" if len(self.loaders) > 1 else ""))
             alone.append(_repeat(self.training, self.batch, half, resident=True))
-            if other_layout is not None:
-                layout.append(_repeat(self.training, other_layout, half, resident=True))
             for at in shuffled.sample(range(len(self.loaders)), len(self.loaders)):
-                change, loader = self.loaders[at]
+                change = self.changes[at]
                 workers = self.survey.loading.workers if change is None else change.pipeline.workers
-                ran = _train(loader, self.training, self.part, max(workers, 1), self.survey.epoch_batches)
+                ran = _train(self.loaders[at], self.training, self.run_s, max(workers, 1), self.survey.epoch_batches)
                 if ran is None:
                     return replace(found, notes=(_ENDED,))
                 runs[at].append(ran)
             # Before and after training, so that a machine that slows down or speeds up affects both alike in the mean.
             alone.append(_repeat(self.training, self.batch, half, resident=True))
-            found = self._found(runs, alone, layout)
+            found = self._found(runs, alone)
             if any(of[-1].ended for of in runs):
                 return replace(found, notes=(_ENDED,))
             now = time.perf_counter()
-            if now - begin + (now - round_begin) > seconds or (number >= _ROUNDS and _is_known(found)):
+            if now + (now - begin) > deadline_s or (number >= _ROUNDS and _is_known(found)):
                 break
         return found
 
-    def _found(self, runs: list[list[_Trained]], alone: list[Repeated], layout: list[Repeated]) -> Diagnosis:
+    def _found(self, runs: list[list[_Trained]], alone: list[Repeated]) -> Diagnosis:
         step, before = sum(alone[1:], alone[0]), self.survey
         possible = before.loading.images / step.mean_s
         return replace(
@@ -208,29 +251,38 @@ class _Rounds:
             step_cores=step.cores,
             copied_s=max(before.copied_s - before.step.mean_s, 0.0) + step.mean_s,
             rates=tuple(ran.images_per_s for ran in runs[0]),
+            within=median(ran.within for ran in runs[0]),
             batches=runs[0][-1].batches,
             start_s=median(ran.start_s for ran in runs[0]),
             tried=tuple(
-                (change, tuple(min(ran.images_per_s, self._possible(change, possible)) for ran in of))
-                for (change, _), of in zip(self.loaders[1:], runs[1:], strict=True)
+                Trial(
+                    change,
+                    tuple(min(ran.images_per_s, self._possible(change, possible)) for ran in of),
+                    median(ran.within for ran in of),
+                )
+                for change, of in zip(self.changes, runs, strict=True)
                 if change is not None
             ),
-            layout_step=sum(layout[1:], layout[0]).step if layout else None,
         )
 
     def _possible(self, change: Change, present: float) -> float:
         """Images/s of the step alone on the batches of a change."""
-        if change.alternative is None:
-            return present
-        other = self.survey.alternatives[change.alternative]
-        return other.loading.images / other.step.mean_s
+        if change.alternative is not None:
+            other = self.survey.alternatives[change.alternative]
+            return other.loading.images / other.step.mean_s
+        layout = self.survey.layout_step
+        if "channels_last" in change.options and layout is not None:
+            return present * self.survey.step.mean_s / layout.mean_s
+        return present
 
 
 def _is_known(found: Diagnosis) -> bool:
-    """Whether all that is given is known well enough."""
-    gains = [found.gain(rates) for _, rates in found.tried]
-    given = [found.images_per_s, *(gain for gain in gains if gain.high >= WORTH_WHILE)]
-    return all(one.error <= _ENOUGH for one in given)
+    """Whether all that matters is known well enough: the present rate, and the gain of each change that may be worth
+    while and is not surely less than another's."""
+    gains = [found.gain(one) for one in found.tried]
+    most = max((gain.low for gain in gains), default=1.0)
+    matters = [gain for gain in gains if gain.high >= max(WORTH_WHILE, most)]
+    return all(one.error <= _ENOUGH for one in [found.images_per_s, *matters])
 
 
 def _readable_again(loader: Iterable[Any]) -> Iterable[Any]:
@@ -244,13 +296,7 @@ class _ReadOn:
         self.batches = batches
 
     def __iter__(self) -> Iterator[Any]:
-        while True:
-            try:
-                batch = next(self.batches)
-            except StopIteration:
-                return
-            yield batch
-            del batch
+        return (batch for batch in self.batches)
 
 
 @contextmanager
@@ -308,62 +354,100 @@ def _copied_s(training: _Training, batch: Any, resident: Repeated, budget: Budge
     return _repeat(training, map_tensors(torch.Tensor.pin_memory, batch), budget, resident=False).mean_s
 
 
-def _channels_last(batch: Any) -> Any:
-    """The same batch with its images in channels-last memory; None where that is nothing else."""
-    tensors = list(tensors_of(batch))
-    if not tensors or tensors[0].dim() != 4 or tensors[0].shape[1] not in (3, 4):
+def _layout_step(training: _Training, batch: Any, part: Budget) -> Times | None:
+    """Time of the step on the batch in channels-last memory; None where it is not faster, or that is nothing else."""
+    other = in_channels_last(batch)
+    if other is None:
         return None
-    if tensors[0].is_contiguous(memory_format=torch.channels_last):
-        return None
+    half = replace(part, seconds=part.seconds / 2)
+    pairs = [[_repeat(training, one, half, resident=True) for one in (batch, other)] for _ in range(2)]
+    present, changed_step = (sum(of[1:], of[0]) for of in zip(*pairs, strict=True))
+    return changed_step.step if present.mean_s >= _FASTER * changed_step.mean_s else None
 
-    def change(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.contiguous(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor
 
-    return map_tensors(change, batch)
+def _own_python(training: _Training, batch: Any, resident: Repeated, part: Budget) -> tuple[float, str] | None:
+    """See Diagnosis.own_python. `resident`: the step without a profiler."""
+    profiler = cProfile.Profile(time.process_time)
+    steps = 0
+
+    def profiled(placed: Any) -> None:
+        nonlocal steps
+        steps += 1
+        profiler.runcall(training.on_placed, placed)
+
+    _repeat(replace(training, on_placed=profiled), batch, Budget(_PROFILED_STEPS, part.seconds), resident=True)
+    frames = own_python(profiler)
+    own_s = sum(frames.values()) / steps
+    return (own_s, next(iter(frames))) if own_s >= _OWN_PYTHON * min(resident.samples_s) else None
 
 
 @dataclass(frozen=True)
 class _Trained:
-    """Training on the batches of a loader: its rate, with the start of an epoch where its length is known; the seconds
-    to the first batch of an epoch; how many batches; and whether the loader had no more."""
+    """Training on the batches of a loader: its rate, with the start of an epoch where its length is known; the standard
+    error of that, as a share, by the spread of its parts; the seconds to the first batch of an epoch; how many batches;
+    and whether the loader had no more."""
 
     images_per_s: float
+    within: float
     start_s: float
     batches: int
     ended: bool
 
 
 def _train(
-    loader: Iterable[Any], training: _Training, budget: Budget, burst: int, epoch_batches: int | None
+    loader: Iterable[Any], training: _Training, seconds: float, burst: int, epoch_batches: int | None
 ) -> _Trained | None:
-    """Train for whole epochs; or, where an epoch takes longer than the budget, for whole bursts after the first one:
-    workers that start together deliver a batch each at about the same time. Returns None where no batch comes."""
+    """Train for `seconds` on whole epochs; or, where an epoch takes longer, on whole bursts, after the first one and a
+    quarter of the time: workers that start together deliver a batch each at about the same time, and new processes are
+    slow until they have got their memory. Returns None where no batch comes."""
     counted = _Counted(training)
     begin, starts = counted.edge(), []
+    epochs = [begin]
     while True:
-        epoch, before = counted.edge(), counted.batches
-        first_burst = epoch
+        before = counted.batches
+        first: _Edge | None = None
         batches = _epoch(loader)
         with closed(batches):
-            for batch in counted.taken(batches):
+            for batch in TimedIterator(batches, _ENDLESS, 1):
+                now = time.perf_counter()
                 if counted.batches == before:
-                    starts.append(time.perf_counter() - epoch.seconds)
+                    starts.append(now - epochs[-1].seconds)
                 counted.step(batch)
                 del batch  # its memory may be wanted for the next one
                 done = counted.batches
                 if before or done % burst:  # of the first epoch, at the end of a burst
                     continue
-                if done == burst:
-                    first_burst = counted.edge()
-                elif budget.is_spent(done - burst, LEAST, first_burst.seconds):
+                now = time.perf_counter()
+                if first is None:
+                    if now - begin.seconds >= seconds / 4 or done >= _MOST_BATCHES:
+                        first = counted.edge()
+                        bursts, first_done = [first], done
+                    continue
+                bursts.append(_Edge(now, counted.images))
+                enough = done - first_done >= LEAST and now - first.seconds >= seconds / 2
+                if done - first_done >= _MOST_BATCHES or (enough and now - begin.seconds >= seconds):
                     of = None if epoch_batches is None else epoch_batches * counted.images / done
-                    rate = with_start(counted.edge().rate_since(first_burst), starts[0], of)
-                    return _Trained(rate, starts[0], done, ended=False)
-        ended = counted.batches == before  # an iterator cannot be iterated again
+                    rate = with_start(counted.edge().rate_since(first), starts[0], of)
+                    return _Trained(rate, _within(bursts), starts[0], done, ended=False)
+        if counted.batches > before:
+            epochs.append(counted.edge())
         if not counted.batches:
             return None
-        if ended or budget.is_spent(counted.batches, LEAST, begin.seconds):
-            return _Trained(counted.edge().rate_since(begin), median(starts), counted.batches, ended)
+        ended = counted.batches == before  # an iterator cannot be iterated again
+        spent = counted.batches >= LEAST and epochs[-1].seconds - begin.seconds >= seconds
+        if ended or spent or counted.batches >= _MOST_BATCHES:
+            rate = epochs[-1].rate_since(begin)
+            return _Trained(rate, _within(epochs), median(starts), counted.batches, ended)
+
+
+def _within(edges: Sequence[_Edge]) -> float:
+    """The standard error of the mean rate between edges, as a share, by the spread of parts; 0 where they are few."""
+    size = max((len(edges) - 1) // _CHUNKS, 1)
+    chosen = edges[::size]
+    if len(chosen) <= _CHUNKS // 2:
+        return 0.0
+    rates = [after.rate_since(before) for before, after in pairwise(chosen)]
+    return stdev(rates) / fmean(rates) / math.sqrt(len(rates))
 
 
 class _Edge(NamedTuple):
@@ -383,17 +467,6 @@ class _Counted:
     training: _Training
     batches: int = 0
     images: int = 0
-
-    def taken(self, batches: Iterator[Any]) -> Iterator[Any]:
-        while True:
-            try:
-                batch = next(batches)
-            except StopIteration:
-                return
-            except Exception as error:
-                raise failed("loader", self.batches, "batches", error) from error
-            yield batch
-            del batch
 
     def step(self, batch: Any) -> None:
         self.images += images_of(batch)

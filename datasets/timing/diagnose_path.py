@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -26,10 +27,14 @@ from presize.measure.diagnosis import Diagnosis
 from presize.measure.doctor import Finding, check_up, judge
 from presize.measure.read_speed import Reading
 from presize.store.data_files import MANIFEST
+from presize.store.index import read_index
 from presize.store.manifest import read_manifest
 from presize.system.resources import usable_cores
 
 _MOST_BROKEN = 100
+
+_SMALL_ALREADY = 0.95
+"""Presizing that stores so much of what the files take has nothing to make smaller."""
 
 _LONG_EPOCH = 1_000_000
 """Batches in an epoch, so that none ends while it is measured."""
@@ -71,6 +76,7 @@ def diagnose_path(
         DiagnosisError: reading or training fails.
         PresizeError: `path` cannot be opened.
     """
+    begin = time.perf_counter()
     device = find_device(options.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     notes = []
     threads = torch.get_num_threads()
@@ -89,6 +95,10 @@ def diagnose_path(
     alternatives: dict[str, Iterable[Any]] = {}
     if is_dataset:
         alternatives["Read it with Loader"] = _loader("loader", path, options, device)
+    elif trial is not None and (share := _stored_share(trial)) >= _SMALL_ALREADY:
+        notes.append(
+            f"{trial_name} would store {share:.0%} of what the images take: they are small already, so it is not tried."
+        )
     elif trial is not None:
         read_with = f"{trial_name} and read it with"
         alternatives[f"{read_with} LMDBDataset"] = _loader("lmdb", trial, options, device)
@@ -101,7 +111,7 @@ def diagnose_path(
         return diagnose(
             loader,
             step,
-            seconds=options.seconds,
+            seconds=max(options.seconds - (time.perf_counter() - begin), options.seconds / 2),
             device=device,
             alternatives=alternatives,
             storage_images_per_s=reading.random_reads_per_s
@@ -110,6 +120,13 @@ def diagnose_path(
             notes=notes,
             on_step=on_step,
         )
+
+
+def _stored_share(trial: str | os.PathLike[str]) -> float:
+    """Bytes that a presized dataset stores, as a share of those of the files that it was built from."""
+    manifest = read_manifest(trial)
+    files = int(read_index(trial, manifest).column("source_nbytes").to_numpy().sum())
+    return manifest.bytes / max(files, 1)
 
 
 def _note(finding: Finding) -> str:

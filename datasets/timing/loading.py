@@ -17,11 +17,12 @@ from itertools import pairwise
 from statistics import fmean
 from typing import Any, NamedTuple
 
+import torch
 import torch.utils.data
 from torch.utils.data._utils import fetch as torch_fetch
 
 from presize.datasets.loader import Loader
-from presize.datasets.reading.transfer import tensors_of
+from presize.datasets.reading.transfer import map_tensors, tensors_of
 from presize.datasets.reading.workers import Work
 from presize.datasets.timing.epochs import count_images
 from presize.datasets.timing.loops import LEAST, Budget, TimedIterator, closed
@@ -95,8 +96,10 @@ def changed(loader: Iterable[Any], **options: Any) -> Iterable[Any]:
     Args:
         loader: a DataLoader or a Loader. Any other iterable is returned as it is.
         options: what is different: "num_workers", "prefetch_factor", and of a DataLoader "in_order", "pin_memory" and
-            "persistent_workers" too.
+            "persistent_workers" too; "channels_last" to have its images in that memory format.
     """
+    if options.pop("channels_last", False):
+        return _ChannelsLast(changed(loader, **options))
     copied: Any = loader
     if isinstance(loader, Loader):
         copied = loader.observed(options.pop("num_workers", loader.num_workers), lambda _: None)
@@ -112,6 +115,30 @@ def changed(loader: Iterable[Any], **options: Any) -> Iterable[Any]:
         vars(copied).update(options)  # a DataLoader refuses to have most of these set later
     iterable: Iterable[Any] = copied
     return iterable
+
+
+def in_channels_last(batch: Any) -> Any:
+    """The same batch with its images in channels-last memory; None where they are no images, or lie in it already."""
+    tensors = list(tensors_of(batch))
+    if not tensors or tensors[0].dim() != 4 or tensors[0].shape[1] not in (3, 4):
+        return None
+    if tensors[0].is_contiguous(memory_format=torch.channels_last):
+        return None
+
+    def change(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.contiguous(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor
+
+    return map_tensors(change, batch)
+
+
+class _ChannelsLast:
+    def __init__(self, loader: Iterable[Any]) -> None:
+        self.loader = loader
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in self.loader:
+            yield in_channels_last(batch)
+            del batch
 
 
 class _TimeFetches:
@@ -208,7 +235,7 @@ def measure_loading(loader: Iterable[Any], budget: Budget) -> Measured:
     burst = max(workers or 1, 1)
     fetches: list[Fetch] = []
     window = read(timed(loader, fetches), budget, 2 * burst + LEAST)
-    between = [after - before for before, after in pairwise([window.begin_s, *window.ends_s])]
+    between = [max(after - before, 1e-9) for before, after in pairwise([window.begin_s, *window.ends_s])]
     between = between[1:] or between  # the start is in the first
     if workers is None:
         load = in_process = Times.measured(between)

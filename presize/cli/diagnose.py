@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import shutil
@@ -129,8 +130,7 @@ def _compared(before: str, after: str) -> str:
 
 def _watch(script: str, arguments: list[str], as_json: bool, shows_warnings: Any) -> int:
     """Run a script and say how long it waited for its loaders. Returns its exit code."""
-    from presize.datasets.timing.watch import Watch, run_script, share_with_ranks
-    from presize.measure.watched import watched_text
+    from presize.measure.watch import Watch, run_script, share_with_ranks
 
     # What presize has set up for itself, back as Python has it.
     warnings.showwarning = shows_warnings
@@ -138,17 +138,33 @@ def _watch(script: str, arguments: list[str], as_json: bool, shows_warnings: Any
         if callable(signal.getsignal(number)):  # not nohup's
             signal.signal(number, signal.SIG_DFL)
     sys.unraisablehook = sys.__unraisablehook__
-    watch = Watch()
+    out, messages = sys.stdout, sys.stderr  # the script may replace its own
+
+    def tell_interim() -> None:
+        from presize.measure.watched import watched_text
+
+        text = watched_text([one for one in watch.watched() if one.is_known])
+        click.echo(f"\nUntil now:\n{text}\n", file=messages)
 
     def tell() -> None:
+        from presize.measure.watched import watched_text
+
         found = watch.watched()
         ranks = share_with_ranks([one.known() for one in found])
         if ranks is None:
             return
-        if as_json:
-            print_json(loaders=[one.known() for one in found], ranks=ranks)
-        else:
+        if not sys.stdout.closed:
             sys.stdout.flush()
-            click.echo(f"\n{watched_text(found, ranks)}", err=True)
+        if as_json:
+            click.echo(json.dumps({"loaders": [one.known() for one in found], "ranks": ranks}), file=out)
+        else:
+            click.echo(f"\n{watched_text(found, ranks)}", file=messages)
 
-    return run_script(script, arguments, watch, tell)
+    is_first = os.environ.get("LOCAL_RANK", "0") == "0"
+    watch = Watch(tell_interim if is_first else None)
+    code = run_script(script, arguments, watch, tell)
+    if code == -signal.SIGINT:  # as Python ends itself, so that a shell's loop ends, too
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        atexit.register(os.kill, os.getpid(), signal.SIGINT)
+        return 128 + signal.SIGINT
+    return code

@@ -8,7 +8,7 @@ measurement: where they disagree, the diagnosis says by how much.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from presize.formatting import factor_text, plural, rate_text, seconds_text
 from presize.measure.profile import Part
 from presize.measure.simulation import Pipeline, Timeline, Times, fewest_workers, simulate, sweep
-from presize.measure.stages import Interval, Stages, explanation, headline
+from presize.measure.stages import VAGUE, Interval, Stages, explanation, headline, interval_text
 from presize.pages.html import notebook_html
 
 LEAST_CORES = 0.1
@@ -123,7 +123,7 @@ class Change(NamedTuple):
     Attributes:
         what: What to do, as a sentence.
         options: What to change of the loader: "num_workers", "prefetch_factor", "in_order", "pin_memory",
-            "persistent_workers" -> value.
+            "persistent_workers", "channels_last" -> value.
         pipeline: The training with it, to simulate.
         alternative: The number of the other loader that it reads; None for the present one.
     """
@@ -132,6 +132,19 @@ class Change(NamedTuple):
     options: Mapping[str, Any]
     pipeline: Pipeline
     alternative: int | None = None
+
+
+class Trial(NamedTuple):
+    """A change that was tried: images/s of training with it, round by round, and their standard error within a round,
+    as a share."""
+
+    change: Change
+    rates: tuple[float, ...]
+    within: float = 0.0
+
+    @property
+    def images_per_s(self) -> Interval:
+        return Interval.of(self.rates, self.within)
 
 
 class Advice(NamedTuple):
@@ -181,14 +194,17 @@ class Diagnosis:
         copied_s: Seconds of a step that first copies a batch from pinned memory to the device.
         rates: Images/s of training with the loader, the start of an epoch included where its length is known, round by
             round.
+        within: Their standard error within a round, as a share.
         batches: Batches that were trained on in a round.
         start_s: Seconds from the beginning of an epoch to its first batch.
         epoch_batches: Batches in an epoch; None if not known.
         cores: CPU cores that this process may use.
         device: What the step runs on, "cpu" or "cuda".
         alternatives: Other loaders that were measured.
-        tried: Each change that was tried, and images/s of training with it, round by round.
-        layout_step: Time of the step on the same batch in channels-last memory; None where that cannot be.
+        tried: The changes that were tried.
+        layout_step: Time of the step on the same batch in channels-last memory; None where that is not faster.
+        own_python: CPU seconds of the step that are spent in Python of its own, and the name of the function outside of
+            installed packages that takes most of them; None where that is little.
         storage_images_per_s: Rate of the storage with nothing in the page cache; None if not measured.
         notes: Remarks for the reader, in sentences.
         seconds: Seconds that the diagnosis took.
@@ -205,8 +221,10 @@ class Diagnosis:
     cores: float
     device: str
     alternatives: tuple[Alternative, ...] = ()
-    tried: tuple[tuple[Change, tuple[float, ...]], ...] = ()
+    within: float = 0.0
+    tried: tuple[Trial, ...] = ()
     layout_step: Times | None = None
+    own_python: tuple[float, str] | None = None
     storage_images_per_s: float | None = None
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
@@ -214,7 +232,7 @@ class Diagnosis:
     @cached_property
     def images_per_s(self) -> Interval:
         """Rate of training."""
-        return Interval.of(self.rates)
+        return Interval.of(self.rates, self.within)
 
     @property
     def trained_s(self) -> float:
@@ -268,26 +286,29 @@ class Diagnosis:
         """By what share the simulated present differs from the measured one."""
         return abs(math.log(self.simulated_now / self.images_per_s.value))
 
-    def predict(self, pipeline: Pipeline) -> Interval:
-        """Predict images/s of training with another pipeline by simulation. Its error is the disagreement of the
-        simulated present with the measured one, and the error of that."""
-        return Interval(self.simulated(pipeline), math.hypot(self.disagreement, self.images_per_s.error))
-
     def changes(self) -> list[Change]:
-        """What is worth trying: the other loaders, with as many workers as suffice, and, where compute is not the
-        bottleneck, what makes the simulated present faster."""
+        """What is worth trying, the most promising first: the other loaders, with as many workers as suffice; another
+        memory layout, where that makes the step faster; and, where compute is not the bottleneck, what makes the
+        simulated present faster."""
         found = []
         for number, other in enumerate(self.alternatives):
             best = self._best_workers(other)
             how = f" with {plural(best, 'worker')}" if other.loading.chosen else ""
             options = {"num_workers": best} if best != other.loading.workers else {}
             found.append(Change(f"{other.name}{how}.", options, self.pipeline(other, best), number))
+        if self.layout_step is not None:
+            found.append(Change(_LAYOUT, {"channels_last": True}, replace(self.pipeline(), step=self.layout_step)))
         if self.stages.bottleneck != "compute" and self.loading.chosen:
-            found += [one for one in self._loader_changes() if one.options.keys() & _UNSIMULATED or self._helps(one)]
-        return found
+            for one in self._loader_changes():
+                if one.options.keys() & _UNSIMULATED or self._promise(one) >= _TRIED:
+                    found.append(one)
+        return sorted(found, key=self._promise, reverse=True)
 
-    def _helps(self, change: Change) -> bool:
-        return self.simulated(change.pipeline) >= _TRIED * self.simulated_now
+    def _promise(self, change: Change) -> float:
+        """How many times as fast as the present a change may make training."""
+        if "persistent_workers" in change.options:
+            return 1 / max(1 - self.start_share, 0.01)
+        return self.simulated(change.pipeline) / self.simulated_now
 
     def _loader_changes(self) -> Iterator[Change]:
         loading, now = self.loading, self.pipeline()
@@ -316,19 +337,20 @@ class Diagnosis:
     @cached_property
     def advice(self) -> tuple[Advice, ...]:
         """What made training at least WORTH_WHILE times as fast, and by more than the error of that, best first."""
-        found = []
-        for change, rates in self.tried:
-            found.append(Advice(change.what, Interval.of(rates), self.gain(rates), change.pipeline))
-        if self.layout_step is not None:
-            faster = replace(self.pipeline(), step=self.layout_step)
-            gain = Interval(self.simulated(faster) / self.simulated_now, self.images_per_s.error)
-            found.append(Advice(_LAYOUT, self.predict(faster), gain, faster))
+        found = [Advice(one.change.what, one.images_per_s, self.gain(one), one.change.pipeline) for one in self.tried]
         worth = [advice for advice in found if advice.gain.value >= WORTH_WHILE and advice.gain.low > 1]
         return tuple(sorted(worth, key=lambda advice: -advice.gain.value))
 
-    def gain(self, rates: Sequence[float]) -> Interval:
+    @property
+    def undecided(self) -> list[str]:
+        """What was tried and may bring much or nothing, in sentences: too few batches came to tell."""
+        gains = [(one.change.what, self.gain(one)) for one in self.tried]
+        return [what for what, gain in gains if gain.error > VAGUE and gain.low <= 1 < WORTH_WHILE <= gain.high]
+
+    def gain(self, trial: Trial) -> Interval:
         """How many times as fast as the present one each round of another training was."""
-        return Interval.of([rate / now for rate, now in zip(rates, self.rates, strict=True)])
+        gains = [rate / now for rate, now in zip(trial.rates, self.rates, strict=True)]
+        return Interval.of(gains, max(trial.within, self.within))
 
     def _best_workers(self, other: Alternative | None = None) -> int:
         """The fewest workers that are about as fast as any, at least one; as many as it has where that cannot be
@@ -369,6 +391,12 @@ class Diagnosis:
             said.append(f"A worker takes {load} per batch, {share:.0%} of it for {WORDS[part]}{self._frame(part)}.")
         if self.start_share >= _LONG_START:
             said.append(f"{self.start_share:.0%} of an epoch passes before its first batch.")
+        if self.own_python is not None:
+            own_s, frame = self.own_python
+            said.append(
+                f"{seconds_text(own_s)} of a step of {seconds_text(self.step.mean_s)} is Python of the training loop "
+                f"on a core, most of it in {frame}: faster loading leaves that as it is."
+            )
         if self.advice:
             best = self.advice[0]
             how = "What helps makes the step itself faster. " if is_compute else ""
@@ -376,7 +404,9 @@ class Diagnosis:
                 f"{how}{best.what[:-1]}: {interval_text(best.images_per_s, rate_text)} images/s, "
                 f"{interval_text(best.gain, factor_text)} times the present {rate_text(self.images_per_s.value)}."
             )
-        elif not is_compute:
+        if self.undecided:
+            said.append(f"Too few batches came to tell what these bring: {' '.join(self.undecided)} Give more seconds.")
+        elif not self.advice and not is_compute:
             said.append("Nothing that was tried made it more than 5% faster.")
         return " ".join(said)
 
@@ -454,11 +484,12 @@ class Diagnosis:
                 }
                 for advice in self.advice
             ],
-            "tried": [{"what": change.what, "images_per_s": list(rates)} for change, rates in self.tried],
+            "tried": [{"what": one.change.what, "images_per_s": list(one.rates)} for one in self.tried],
             "rates": list(self.rates),
             "step": {
                 "resident_s": self.step.mean_s, "copied_s": self.copied_s, "trained_s": self.trained_s,
                 "channels_last_s": None if self.layout_step is None else self.layout_step.mean_s,
+                "own_python_s": None if self.own_python is None else self.own_python[0],
                 "cores": self.step_cores, "device": self.device,
             },
             "epoch": {"batches": self.epoch_batches, "start_s": self.start_s, "start_share": self.start_share},
@@ -479,8 +510,3 @@ class Diagnosis:
 def with_start(images_per_s: float, start_s: float, epoch_images: float | None) -> float:
     """The rate over an epoch of so many images that begins with `start_s` without a batch. None: there is no end."""
     return images_per_s if epoch_images is None else epoch_images / (start_s + epoch_images / images_per_s)
-
-
-def interval_text(interval: Interval, number: Callable[[float], str]) -> str:
-    """A figure with its error: ``1.90 ± 4%``."""
-    return f"{number(interval.value)} ± {interval.error:.0%}"

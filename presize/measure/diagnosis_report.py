@@ -6,10 +6,11 @@ import textwrap
 from functools import partial
 
 from presize.formatting import duration, factor_text, plural, rate_text, seconds_text
-from presize.measure.diagnosis import WORDS, Diagnosis, interval_text
+from presize.measure.diagnosis import WORDS, Diagnosis
 from presize.measure.profile import PARTS
 from presize.measure.simulation import Timeline
 from presize.measure.simulation_report import PictureVariant, picture, picture_policy
+from presize.measure.stages import interval_text
 from presize.pages import charts
 from presize.pages.html import template
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import cProfile
 import re
 import sysconfig
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import Any, Final, Literal, NamedTuple, TypeVar, get_args
 
 T = TypeVar("T")
@@ -86,21 +86,7 @@ class Spent(NamedTuple):
 def split(profile: cProfile.Profile, most: int = 8, *, collate: Any = None) -> Spent:
     """Split the own time of all profiled functions by part, and list the `most` functions that took longest. What
     `collate`, a function or an object that is called, takes belongs to collating, whatever its name."""
-    entries: Any = profile.getstats()
-    own: dict[str, float] = defaultdict(float)
-    total: dict[str, float] = defaultdict(float)
-    callers: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-    mine: dict[str, str | None] = {}
-    for entry in entries:
-        name = _name(entry.code)
-        mine[name] = name if _is_mine(entry.code) else None
-        own[name] += entry.inlinetime
-        total[name] += entry.totaltime
-        for call in entry.calls or ():
-            callers[_name(call.code)][name] += call.totaltime
-    for name, seconds in total.items():
-        # Nobody is recorded as the caller of what was profiled, though it may be called further down, too.
-        callers[name][""] = max(seconds - sum(callers[name].values()), 0.0)
+    own, callers, mine = _calls(profile)
     code = getattr(collate, "__code__", None) or getattr(type(collate).__call__, "__code__", None)
     known = {name: part_of(name) for name in own}
     if code is not None and _name(code) in own:
@@ -125,12 +111,47 @@ def split(profile: cProfile.Profile, most: int = 8, *, collate: Any = None) -> S
     )
 
 
+_Callers = dict[str, dict[str, float]]
+
+
+def _calls(profile: cProfile.Profile) -> tuple[dict[str, float], _Callers, dict[str, str | None]]:
+    """Of each profiled function its own seconds, the seconds that its callers spent in it ("" for nobody), and its name
+    if it is neither of Python nor of an installed package."""
+    entries: Any = profile.getstats()
+    own: dict[str, float] = defaultdict(float)
+    total: dict[str, float] = defaultdict(float)
+    callers: _Callers = defaultdict(lambda: defaultdict(float))
+    mine: dict[str, str | None] = {}
+    for entry in entries:
+        name = _name(entry.code)
+        mine[name] = name if _is_mine(entry.code) else None
+        own[name] += entry.inlinetime
+        total[name] += entry.totaltime
+        for call in entry.calls or ():
+            callers[_name(call.code)][name] += call.totaltime
+    for name, seconds in total.items():
+        # Nobody is recorded as the caller of what was profiled, though it may be called further down, too.
+        callers[name][""] = max(seconds - sum(callers[name].values()), 0.0)
+    return own, callers, mine
+
+
+def own_python(profile: cProfile.Profile) -> dict[str, float]:
+    """Seconds of the profiled time by the function outside of installed packages that they belong to, the most first.
+    What torch takes, whoever called it, belongs to none."""
+    own, callers, mine = _calls(profile)
+    owners = _shares({name: "torch" if "torch" in name else mine[name] for name in own}, callers, "torch")
+    found: Counter[str] = Counter()
+    for name, seconds in own.items():
+        found.update({owner: share * seconds for owner, share in owners[name].items()})
+    return {owner: seconds for owner, seconds in found.most_common() if owner != "torch"}
+
+
 def part_of(name: str) -> Part | None:
     """The part that a function of this name belongs to; None if not known."""
     return next((part for part, pattern in _KNOWN if pattern.search(name)), None)
 
 
-def _shares(known: dict[str, T | None], callers: dict[str, dict[str, float]], nobody: T) -> dict[str, dict[T, float]]:
+def _shares(known: dict[str, T | None], callers: _Callers, nobody: T) -> dict[str, dict[T, float]]:
     """How the time of each function is divided: it belongs to what is known of it, or else to its callers'."""
     shares: dict[str, dict[T, float]] = {name: {nobody if one is None else one: 1.0} for name, one in known.items()}
     unknown = [name for name, one in known.items() if one is None and sum(callers[name].values()) > 0]

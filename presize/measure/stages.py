@@ -9,7 +9,7 @@ preparation, fetch.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from statistics import fmean, median, stdev
@@ -83,6 +83,9 @@ _T90 = (6.31, 2.92, 2.35, 2.13, 2.02, 1.94, 1.90, 1.86, 1.83)
 UNKNOWN_ERROR = 0.25
 """The error of a figure that was measured once."""
 
+_BOTH = 1.64 * math.sqrt(2)
+"""A measurement and another run each vary by a standard error; nine in ten differ by less than that many of them."""
+
 _LEAST_ERROR = 0.02
 """Runs of one program minutes apart differ by that much."""
 
@@ -95,22 +98,25 @@ class Interval:
         value: Geometric mean of the rounds, above 0.
         error: How far another run may be from it, as a share: nine in ten lie between `low` and `high`. From the spread
             of the rounds, by Student's t for one more of them (a prediction interval); at least 0.02, and 0.25 where
-            there was one round.
+            there was one round. Never below what the spread within the rounds tells, as all may have seen the same
+            samples.
     """
 
     value: float
     error: float
 
     @classmethod
-    def of(cls, rounds: Sequence[float]) -> Self:
-        """The interval of `rounds`, each above 0. Raises OptionError if there are none."""
+    def of(cls, rounds: Sequence[float], within: float = 0.0) -> Self:
+        """The interval of `rounds`, each above 0. `within`: standard error of a round, as a share, from the spread
+        within it. Raises OptionError if there are no rounds."""
         if not rounds:
             raise OptionError("rounds: expected at least one, got none")
         logs, count = [math.log(value) for value in rounds], len(rounds)
         if count == 1:
-            return cls(rounds[0], UNKNOWN_ERROR)
+            return cls(rounds[0], max(UNKNOWN_ERROR, _BOTH * within))
         t = _T90[count - 2] if count - 2 < len(_T90) else 1.8
-        return cls(math.exp(fmean(logs)), max(t * stdev(logs) * math.sqrt(1 + 1 / count), _LEAST_ERROR))
+        between = t * stdev(logs) * math.sqrt(1 + 1 / count)
+        return cls(math.exp(fmean(logs)), max(between, _BOTH * within, _LEAST_ERROR))
 
     @property
     def low(self) -> float:
@@ -123,6 +129,17 @@ class Interval:
     def known(self) -> dict[str, float]:
         """Plain values of JSON."""
         return {"value": self.value, "error": self.error}
+
+
+VAGUE: Final = 0.30
+"""A figure with a larger error is given as a range."""
+
+
+def interval_text(interval: Interval, number: Callable[[float], str]) -> str:
+    """A figure with its error: ``1.90 ± 4%``; or from where to where it may be, if that is wide: ``1.1 to 3.2``."""
+    if interval.error > VAGUE:
+        return f"{number(interval.low)} to {number(interval.high)}"
+    return f"{number(interval.value)} ± {interval.error:.0%}"
 
 
 @dataclass(frozen=True)

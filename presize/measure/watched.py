@@ -13,12 +13,22 @@ from typing import Any
 
 from presize.formatting import factor_text, plural, printable, rate_text, seconds_text
 from presize.measure.simulation import regular_stops
-from presize.measure.stages import UNKNOWN_ERROR, Bottleneck, Interval, Quantiles, bottleneck, bottleneck_words
+from presize.measure.stages import (
+    UNKNOWN_ERROR,
+    Bottleneck,
+    Interval,
+    Quantiles,
+    bottleneck,
+    bottleneck_words,
+    interval_text,
+)
 
 LEAST_BATCHES = 10
 """Batches after the first of an epoch without which nothing is said."""
 
 _CHUNKS = 10
+_SLOW_SHARE = 0.6
+_NOTHING_ELSE = 0.99
 _LONG_START = 0.05
 _BUSY, _IDLE = 0.85, 0.5
 """Shares of a core from which a worker is at its limit, and below which it mostly waits."""
@@ -30,11 +40,13 @@ class Watched:
 
     Attributes:
         name: What it is, in words.
-        workers: Loader processes; None where that is not known.
+        workers: Loader processes.
+        prefetch: Batches requested of each worker ahead; None without workers.
+        in_order: Whether batches come in the order in which they were requested; None where that cannot be chosen.
         persistent: Whether workers live on from epoch to epoch; None where that cannot be chosen.
         pinned: Whether its batches are copied to pinned memory; None where that cannot be chosen, or brings nothing.
         cores: CPU cores that may be used.
-        images: Images in a batch, on average.
+        images: Images in a batch, on average; 0 where that is not known.
         starts_s: Seconds from the beginning of each epoch to its first batch.
         waits_s: Seconds that the script waited for each other batch.
         steps_s: Seconds from each batch to the request of the next one, without those of epochs of other loaders that
@@ -44,7 +56,9 @@ class Watched:
     """
 
     name: str
-    workers: int | None
+    workers: int
+    prefetch: int | None
+    in_order: bool | None
     persistent: bool | None
     pinned: bool | None
     cores: float
@@ -86,12 +100,18 @@ class Watched:
 
     @cached_property
     def images_per_s(self) -> Interval:
-        """The rate of training between the first and the last batch of an epoch, from tenths of all batches."""
+        """The rate of training between the first and the last batch of an epoch, from tenths of all batches; in
+        batches/s where the images in them are not known."""
         times = [wait + step for wait, step in zip(self.waits_s, self.steps_s, strict=False)]
-        size = max(len(times) // _CHUNKS, 1)
+        size = max(len(times) // _CHUNKS, 2 * self.workers, 1)  # workers that begin together deliver together
         chunks = [times[at : at + size] for at in range(0, len(times) - size + 1, size)]
-        rates = [self.images * len(chunk) / sum(chunk) for chunk in chunks if sum(chunk) > 0]
+        rates = [(self.images or 1) * len(chunk) / sum(chunk) for chunk in chunks if sum(chunk) > 0]
         return Interval.of(rates) if rates else Interval(0.0, UNKNOWN_ERROR)
+
+    @property
+    def unit(self) -> str:
+        """What is counted."""
+        return "images" if self.images else "batches"
 
     @property
     def headline(self) -> str:
@@ -100,10 +120,12 @@ class Watched:
 
     def sentences(self) -> Iterator[str]:
         """Yield what was seen, and what to try."""
-        if self.wait < 1:
+        if self.wait > _NOTHING_ELSE:
+            yield "The script does next to nothing but wait for batches."
+        else:
             gain = factor_text(1 / (1 - self.wait))
             yield f"If loading cost nothing, training would be {gain} times as fast."
-        every = regular_stops(self.waits_s, 2 * (self.workers or 1), self.seconds)
+        every = self._stops_every
         if every:
             yield f"It stops before every {every}th batch: workers that begin together deliver together."
         if self.worker_cores is not None and self.workers:
@@ -111,11 +133,27 @@ class Watched:
         if self.bottleneck != "compute":
             yield from self._advice()
 
+    @property
+    def _stops_every(self) -> int | None:
+        return regular_stops(self.waits_s, 2 * (self.workers or 1), self.seconds)
+
+    @property
+    def _slow_share(self) -> float:
+        """The share of the waiting that one batch in ten takes."""
+        waits = sorted(self.waits_s, reverse=True)
+        return sum(waits[: len(waits) // 10]) / (sum(waits) or 1)
+
     def _advice(self) -> Iterator[str]:
+        if self.workers > 1 and self.prefetch and self._slow_share >= _SLOW_SHARE and not self._stops_every:
+            also = " or in_order=False (the order of samples then varies)" if self.in_order else ""
+            yield (
+                f"{self._slow_share:.0%} of the waiting is for one batch in ten: slow batches hold up the others. "
+                f"Try prefetch_factor={2 * self.prefetch}{also}."
+            )
         if self.workers == 0:
             count = max(1, min(4, int(self.cores)))
             yield f"Try num_workers={count}: now batches are made between steps."
-        elif self.workers and self.worker_cores is not None:
+        elif self.worker_cores is not None:
             spare = self.cores - self.workers
             if self.worker_cores >= _BUSY and spare >= 1:
                 more = self.workers + int(spare)
@@ -125,7 +163,8 @@ class Watched:
             elif self.worker_cores < _IDLE:
                 yield "The workers wait, too: for the disk, for cores, or for their batches to be taken."
         if self.start >= _LONG_START:
-            how = "Try persistent_workers=True: " if self.persistent is False and self.workers else ""
+            again = self.persistent is False and self.workers and len(self.starts_s) > 1
+            how = "Try persistent_workers=True: " if again else ""
             yield f"{how}{self.start:.0%} of the time passes before the first batch of an epoch."
         if self.pinned is False:
             yield "Try pin_memory=True: batches are copied to the GPU from pageable memory."
@@ -144,6 +183,7 @@ class Watched:
             "epochs": len(self.starts_s),
             "batches": self.batches,
             "images": self.images,
+            "unit": self.unit,
             "seconds": self.seconds,
             "workers": self.workers,
             "worker_cores": self.worker_cores,
@@ -152,7 +192,7 @@ class Watched:
         }
 
 
-def watched_text(found: Sequence[Watched], ranks: Sequence[dict[str, Any]] = ()) -> str:
+def watched_text(found: Sequence[Watched], ranks: Sequence[dict[str, Any] | None] = ()) -> str:
     """The verdict on each loader, and on ranks: the `known` of the first loader of each."""
     lines: list[str] = []
     for one in found:
@@ -163,15 +203,16 @@ def watched_text(found: Sequence[Watched], ranks: Sequence[dict[str, Any]] = ())
         rate = one.images_per_s
         step_s = sum(one.steps_s) / max(len(one.steps_s), 1)
         lines += [f"  {one.headline}.", *(f"  {sentence}" for sentence in one.sentences())]
+        of = f" of {one.images:.0f}" if one.images else ""
         lines.append(
-            f"  {rate_text(rate.value)} ± {rate.error:.0%} images/s in {plural(one.batches, 'batch', 'batches')} of "
-            f"{one.images:.0f}; {seconds_text(step_s)} from a batch to the next request, then "
+            f"  {interval_text(rate, rate_text)} {one.unit}/s in {plural(one.batches, 'batch', 'batches')}"
+            f"{of}; {seconds_text(step_s)} from a batch to the next request, the step and all else in the loop, then "
             f"{seconds_text(sum(one.waits_s) / len(one.waits_s))} of waiting."
         )
     if not found:
         lines.append("No DataLoader or Loader was iterated: there is nothing to diagnose.")
-    if len(ranks) > 1:
-        waits = {rank: known["wait"] for rank, known in enumerate(ranks)}
+    waits = {rank: known["wait"] for rank, known in enumerate(ranks) if known is not None}
+    if len(waits) > 1:
         slowest = max(waits, key=waits.__getitem__)
         shares = ", ".join(f"{rank}: {wait:.0%}" for rank, wait in waits.items())
         lines.append(f"Ranks wait for batches (share of the time): {shares}.")
@@ -187,11 +228,14 @@ def compared_text(before: dict[str, Any], after: dict[str, Any]) -> str:
     pairs = zip(_parts(before), _parts(after), strict=False)
     for (name, old), (_, new) in pairs:
         was, now = (Interval(**one["images_per_s"]) for one in (old, new))
+        if not was.value or not now.value:
+            lines.append(f"{printable(name)}: too few batches came to compare")
+            continue
         gain = Interval(now.value / was.value, (was.error**2 + now.error**2) ** 0.5)
         verdict = "faster" if gain.low > 1 else "slower" if gain.high < 1 else "no difference that could not be chance"
         lines.append(
-            f"{printable(name)}: {rate_text(was.value)} ± {was.error:.0%} → {rate_text(now.value)} ± {now.error:.0%} "
-            f"images/s, {factor_text(gain.value)} ± {gain.error:.0%} times: {verdict}"
+            f"{printable(name)}: {interval_text(was, rate_text)} → {interval_text(now, rate_text)} "
+            f"{old.get('unit', 'images')}/s, {interval_text(gain, factor_text)} times: {verdict}"
         )
         lines.append(f"  waiting for batches: {_waiting(old):.0%} → {_waiting(new):.0%} of the time")
     return "\n".join(lines)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from builds import SERIAL
 from commands import Ran, read_json
@@ -27,9 +28,11 @@ from presize.errors import BenchError, OptionError
 from presize.measure import bench as bench_module
 from presize.measure.bench import answer, bench, run_apart
 from presize.measure.bench_options import VARIANTS, BenchOptions, DiagnoseOptions, Run
+from presize.measure.listings import build_trial
 from presize.measure.results import Results, bench_page, bench_text, row_of, summarise, table_of, to_csv, to_json
 from presize.options import BuildOptions, ImageOptions, Size, SourceOptions
 from presize.pages import charts
+from presize.sources.sample import SampleOptions, make_samples
 from presize.store.manifest import read_manifest
 
 QUICK = BenchOptions(size=Size(64, 64), crop=32, models=("none",), workers=(0,), batch=16, epochs=2, repeats=1)
@@ -73,6 +76,20 @@ def test_masks_and_labels_that_are_no_classes_are_left_out_and_a_diagnosis_has_w
     found = diagnose_path(tmp_path / "out", short)
     assert found.images_per_s.value > 0
     assert any("SIMD limited by JSIMD_FORCENONE=1; to fix it: unset JSIMD_FORCENONE." in note for note in found.notes)
+
+
+def test_images_that_are_small_already_are_not_presized_and_why_is_said(tmp_path: Path) -> None:
+    make_samples(tmp_path / "raw", SampleOptions(images=8, classes=2, long_side=64))
+    for path in filter(Path.is_file, [*(tmp_path / "raw").rglob("*")]):
+        Image.open(path).convert("RGB").save(path.with_suffix(".jpg"), quality=10)
+        path.with_suffix(".png").unlink(missing_ok=True)
+    trial = build_trial(str(tmp_path / "raw"), tmp_path / "trial", Size(256, 256))
+    short = DiagnoseOptions(device="cpu", workers=0, batch=2, crop=16, seconds=0.1)
+    found = diagnose_path(tmp_path / "raw", short, trial=trial, trial_name="Presize to 256 px")
+    assert found.alternatives == ()
+    assert any(
+        re.match(r"Presize to 256 px would store (9[5-9]|\d{3})% of what the images take", note) for note in found.notes
+    )
 
 
 @pytest.mark.parametrize("option", ["work", "out"])

@@ -16,7 +16,7 @@ from browsers import Watched
 from pages import parsed
 from presize.errors import OptionError
 from presize.measure.bench_options import DiagnoseOptions
-from presize.measure.diagnosis import Alternative, Diagnosis, Loading
+from presize.measure.diagnosis import Alternative, Diagnosis, Loading, Trial
 from presize.measure.diagnosis_report import diagnosis_page, diagnosis_text
 from presize.measure.simulation import Times
 
@@ -51,7 +51,7 @@ def tried(found: Diagnosis, *factors: float) -> Diagnosis:
     """All changes of a diagnosis, tried in rounds that were so many times as fast as the present ones."""
     given = factors or (2.0, 2.0, 2.0)
     rates = tuple(factor * now for factor, now in zip(given, found.rates, strict=True))
-    return replace(found, tried=tuple((change, rates) for change in found.changes()))
+    return replace(found, tried=tuple(Trial(change, rates) for change in found.changes()))
 
 
 def options(found: Diagnosis) -> list[dict[str, Any]]:
@@ -119,10 +119,32 @@ def test_nothing_is_advised_whose_gain_may_be_chance() -> None:
     assert tried(replace(diagnosis(), rates=(500.0,)), 1.2).advice == (), "a single round may be off by a quarter"
 
 
+def test_a_figure_that_varies_much_is_given_as_a_range_and_one_that_may_be_nothing_is_said_to() -> None:
+    wide = tried(diagnosis(), 2.0, 2.6, 2.2)
+    assert "1.44 to 3.5 times the present" in wide.verdict
+    vague = tried(diagnosis(), 1.0, 1.6, 1.3)
+    assert vague.advice == ()
+    assert "Too few batches came to tell what these bring: Use 3 workers instead of 1. Give" in vague.verdict
+
+
+def test_batches_that_vary_within_a_round_widen_what_rounds_agree_on() -> None:
+    found = tried(diagnosis(within=0.05))
+    assert found.images_per_s.error == pytest.approx(0.116, abs=0.001)
+    assert [advice.gain.error for advice in found.advice] == [pytest.approx(0.116, abs=0.001)]
+
+
+def test_python_of_the_training_loop_is_told_from_the_step() -> None:
+    found = diagnosis(own_python=(0.01, "./project/train.py:log"))
+    assert (
+        "10 ms of a step of 20 ms is Python of the training loop on a core, most of it in ./project/train.py:log"
+        in (found.verdict)
+    )
+
+
 def test_where_compute_is_the_bottleneck_advice_is_said_to_be_about_the_step() -> None:
-    busy = diagnosis(step_s=0.1, trained_s=0.1, layout_step=Times(0.08))
+    busy = tried(diagnosis(step_s=0.1, trained_s=0.1, layout_step=Times(0.08)), 1.2, 1.2, 1.2)
     assert busy.known()["bottleneck"] == "compute"
-    assert [advice.gain.value for advice in busy.advice] == [pytest.approx(1.25, rel=0.02)]
+    assert [trial.change.options for trial in busy.tried] == [{"channels_last": True}]
     assert "What helps makes the step itself faster. Give the step batches in channels-last memory" in busy.verdict
 
 
@@ -162,12 +184,10 @@ def test_its_title_is_the_result_in_plain_words(trained_s: float, result: str) -
     assert diagnosis_text(found).startswith(f"{result}.\n")
 
 
-def test_a_prediction_says_how_far_the_simulation_is_from_the_measurement() -> None:
+def test_the_evidence_says_how_far_the_simulation_is_from_the_measurement() -> None:
     found = diagnosis(trained_s=0.12)  # twice as slow as simulated, for no known reason
     assert found.disagreement == pytest.approx(math.log(2), rel=0.02)
-    predicted = found.predict(found.pipeline(workers=3))
-    assert predicted.value == pytest.approx(32 / 0.02, rel=0.02), "nothing repairs it"
-    assert predicted.error >= found.disagreement
+    assert found.simulated(found.pipeline(workers=3)) == pytest.approx(32 / 0.02, rel=0.02), "nothing repairs it"
     assert found.by_workers[1] == pytest.approx(1)
     assert found.by_workers[3] == pytest.approx(3, rel=0.02)
     assert "69% from what was measured" in diagnosis_text(found)
@@ -181,7 +201,7 @@ def test_workers_and_the_step_share_the_cores() -> None:
 
 def test_no_prediction_is_faster_than_the_step_alone() -> None:
     found = diagnosis(trained_s=0.03)  # faster than was measured of its loader
-    assert found.predict(found.pipeline(workers=8)).value <= 32 / 0.02
+    assert found.simulated(found.pipeline(workers=8)) <= 32 / 0.02
 
 
 def test_whose_other_code_it_is_is_named() -> None:

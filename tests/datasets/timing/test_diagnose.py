@@ -205,16 +205,16 @@ def test_a_step_that_takes_another_time_on_the_batches_of_an_alternative_is_told
 
 def test_a_machine_that_slows_down_while_training_is_as_slow_to_the_step_alone(our_time: Time) -> None:
     paces = count(100)
-    found = diagnose(generated(0.0, our_time), lambda _: our_time.sleep(next(paces) * 1e-5), **SOON)
-    assert found.step.mean_s == pytest.approx(found.trained_s, rel=0.05)
+    found = diagnose(generated(0.0, our_time), lambda _: our_time.sleep(next(paces) * 1e-5), **SOON | {"seconds": 3})
+    assert found.step.mean_s == pytest.approx(found.trained_s, rel=0.15), "within a run it slows down by a third"
 
 
 def test_what_helps_is_tried_and_its_gain_is_what_it_brought() -> None:
     found = diagnose(sleeping(0.02, 1), step_of(0.01), **SOON)
-    ((change, rates),) = [one for one in found.tried if one[0].options.get("num_workers")]
-    assert change.options["num_workers"] >= 2
-    assert len(rates) == len(found.rates) >= 1
-    assert 0 < max(rates) <= found.possible_images_per_s
+    (trial,) = [one for one in found.tried if one.change.options.get("num_workers")]
+    assert trial.change.options["num_workers"] >= 2
+    assert len(trial.rates) == len(found.rates) >= 1
+    assert 0 < max(trial.rates) <= found.possible_images_per_s
 
 
 @pytest.mark.slow
@@ -228,8 +228,8 @@ def test_where_an_epoch_loses_most_at_its_start_persistent_workers_are_all_that_
     found = diagnose(few, step_of(0.001), seconds=2, device="cpu")
     assert found.epoch_batches == 3
     assert found.start_share > 0.3
-    assert {"persistent_workers": True} in [dict(change.options) for change, _ in found.tried]
-    assert not [change for change, _ in found.tried if change.options.keys() & {"in_order", "prefetch_factor"}]
+    assert {"persistent_workers": True} in [dict(trial.change.options) for trial in found.tried]
+    assert not [trial for trial in found.tried if trial.change.options.keys() & {"in_order", "prefetch_factor"}]
     assert "of an epoch passes before its first batch" in found.verdict
 
 
@@ -288,6 +288,41 @@ def test_a_loader_that_never_ends_is_left_in_time(our_time: Time) -> None:
     assert our_time.now < 2
 
 
+def busy_between(seconds: float) -> None:
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+
+
+def test_work_of_the_training_loop_between_steps_is_named() -> None:
+    def step(_: Any) -> None:
+        time.sleep(0.005)
+        busy_between(0.01)
+
+    found = diagnose([[0] * 4] * 40, step, **SOON)
+    assert found.own_python is not None
+    own_s, name = found.own_python
+    assert own_s >= 0.01
+    assert name.endswith("test_diagnose.py:busy_between")
+    batch = torch.zeros(8, 3, 64, 64)
+    model = small_cnn(2)
+    assert diagnose([batch] * 40, lambda images: model(images).sum().backward(), **SOON).own_python is None
+
+
+def test_all_of_a_diagnosis_takes_the_seconds_that_it_is_given(our_time: Time) -> None:
+    others = {"Slow": generated(0.4, our_time)}
+    found = diagnose(generated(0.5, our_time), step_of(0.01, our_time), seconds=60, device="cpu", alternatives=others)
+    assert 30 < our_time.now < 66
+    assert len(found.rates) >= 3
+
+
+def test_where_batches_are_slow_fewer_changes_are_tried_for_longer(our_time: Time) -> None:
+    others = {f"Number {number}": generated(0.4, our_time) for number in range(5)}
+    found = diagnose(generated(0.5, our_time), step_of(0.01, our_time), seconds=60, device="cpu", alternatives=others)
+    assert len(found.tried) == 2
+    assert found.batches >= 6
+
+
 class Listed:
     """So many batches in each epoch."""
 
@@ -310,7 +345,7 @@ def test_short_epochs_are_trained_on_whole(our_time: Time) -> None:
 
 
 def test_an_iterator_that_ends_is_said_to(our_time: Time) -> None:
-    found = diagnose(iter(Listed(25, our_time)), step_of(0.01, our_time), **SOON)
+    found = diagnose(iter(Listed(15, our_time)), step_of(0.01, our_time), **SOON)
     assert any(note.startswith("A loader ended") for note in found.notes)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -18,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 from builds import SERIAL, SMALL
 from presize.builder.run import build_dataset
 from presize.datasets import LMDBDataset, Loader, RandomResizedCrop
-from presize.datasets.timing.watch import Watch, run_script
+from presize.measure.watch import Watch, run_script
 from presize.measure.watched import Watched, compared_text, watched_text
 from presize.sources.sample import SampleOptions, make_samples
 
@@ -69,9 +70,7 @@ def run(script: str, *arguments: str) -> tuple[int, list[Watched]]:
 def diagnosed(*command: str) -> subprocess.CompletedProcess[str]:
     *python, script = command
     program = [*python, "-m", "presize", "diagnose", script]
-    ran = subprocess.run(program, capture_output=True, text=True, check=False, cwd="/")
-    assert ran.returncode == 0, ran.stderr
-    return ran
+    return subprocess.run(program, capture_output=True, text=True, check=False, cwd="/")
 
 
 def test_a_script_runs_as_by_python(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -95,6 +94,7 @@ def test_a_script_runs_as_by_python(tmp_path: Path, capfd: pytest.CaptureFixture
         ("sys.exit('no such model')", 1, "no such model\n"),
         ("sys.exit()", 0, ""),
         ("raise ValueError('it diverged')", 1, "ValueError: it diverged\n"),
+        ("raise KeyboardInterrupt", -signal.SIGINT, "KeyboardInterrupt\n"),
     ],
 )
 def test_its_exit_code_and_errors_are_its_own(
@@ -105,6 +105,67 @@ def test_its_exit_code_and_errors_are_its_own(
     shown = capfd.readouterr().err
     assert shown.endswith(said)
     assert "runpy" not in shown and "watch.py" not in shown
+
+
+def test_a_script_that_cannot_be_parsed_is_shown_as_by_python(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    script = write(tmp_path, "def train(:\n    pass\n")
+    subprocess.run([sys.executable, script], check=False)
+    plain = capfd.readouterr().err
+    assert run(script) == (1, [])
+    assert capfd.readouterr().err == plain
+
+
+IMPORTS = """
+import os, sys
+print([name for name in ("torch", "numpy", "cv2") if name in sys.modules])
+os.environ["OMP_NUM_THREADS"] = "1"
+import torch
+from torch.utils.data import DataLoader
+print(torch.get_num_threads())
+for batch in DataLoader(range(40), 2): pass
+"""
+
+
+@pytest.mark.slow
+def test_a_script_sets_the_environment_of_libraries_before_they_are_imported(tmp_path: Path) -> None:
+    ran = diagnosed(sys.executable, write(tmp_path, IMPORTS))
+    assert (ran.returncode, ran.stdout) == (0, "[]\n1\n")
+    assert "DataLoader over range with 40 samples, 0 workers:" in ran.stderr
+
+
+class Strange:
+    """A batch whose length is nobody's business."""
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+
+class StrangeDataset(Slow):
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+
+def test_batches_and_loaders_without_a_length_are_counted_as_batches() -> None:
+    loader = DataLoader(StrangeDataset(), 2, sampler=range(24), collate_fn=lambda _: Strange())
+    with Watch() as watch:
+        for _ in loader:
+            pass
+    (seen,) = watch.watched()
+    assert (seen.batches, seen.images) == (12, 0)
+    assert " batches/s in 12 batches;" in watched_text([seen])
+    known = {"loaders": [json.loads(json.dumps(seen.known()))]}
+    assert " batches/s, " in compared_text(known, known)
+
+
+def test_there_is_one_interim_verdict_after_many_batches() -> None:
+    told: list[int] = []
+    with Watch(lambda: told.append(watch.watched()[0].batches), interim_s=0) as watch:
+        for _ in range(2):
+            for _ in DataLoader(TensorDataset(torch.zeros(150)), 1):
+                pass
+    assert told == [101]
 
 
 def test_a_script_without_a_loader_is_said_to_have_none(
@@ -172,17 +233,23 @@ def test_a_loader_of_presize_is_seen_too_and_gives_the_same(tmp_path: Path) -> N
     assert (seen.batches, seen.images) == (6, 4)
 
 
-def test_a_forked_child_tells_nothing(tmp_path: Path) -> None:
-    script = write(tmp_path, f"{LOADER}\nimport os\nfor _ in loader: pass\nif os.fork() == 0: sys.exit(0)\nos.wait()\n")
+@pytest.mark.parametrize("end", ["sys.exit(0)", "os._exit(0)", "os.execlp('true', 'true')"])
+def test_a_forked_child_tells_nothing(end: str, tmp_path: Path) -> None:
+    script = write(tmp_path, f"{LOADER}\nimport os\nfor _ in loader: pass\nif os.fork() == 0: {end}\nos.wait()\n")
     ran = diagnosed(sys.executable, script)
+    assert ran.returncode == 0
     assert ran.stderr.count("DataLoader over Sleeping with 60 samples, 0 workers:") == 1
 
 
 @pytest.mark.slow
-def test_what_was_seen_is_said_before_another_program_takes_over(tmp_path: Path) -> None:
-    script = write(tmp_path, f"{LOADER}\nimport os\nfor _ in loader: pass\nos.execlp('true', 'true')\n")
-    ran = diagnosed(sys.executable, script)
-    assert "training waits" in ran.stderr
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [("os.execlp('true', 'true')", 0), ("os._exit(7)", 7), ("os.kill(os.getpid(), 2); time.sleep(9)", -2)],
+)
+def test_what_was_seen_is_said_however_the_script_ends(end: str, code: int, tmp_path: Path) -> None:
+    ran = diagnosed(sys.executable, write(tmp_path, f"{LOADER}\nimport os\nfor _ in loader: pass\n{end}\n"))
+    assert ran.returncode == code
+    assert ran.stderr.count("training waits") == 1
 
 
 @pytest.mark.slow
@@ -190,6 +257,7 @@ def test_ranks_hand_over_what_they_found_and_the_first_one_tells(tmp_path: Path)
     script = write(tmp_path, f"{LOADER}\nfor _ in loader: pass\n")
     torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     ran = diagnosed(*torchrun, script)
+    assert ran.returncode == 0, ran.stderr
     assert ran.stderr.count("training waits") == 1
     assert "Ranks wait for batches (share of the time): 0: " in ran.stderr
     assert not list(Path(os.environ.get("TMPDIR", "/tmp")).glob("presize-diagnose-*-none-*"))
@@ -197,7 +265,8 @@ def test_ranks_hand_over_what_they_found_and_the_first_one_tells(tmp_path: Path)
 
 def watched(waits_s: list[float], steps_s: list[float], **changes: Any) -> Watched:
     known: dict[str, Any] = {
-        "name": "DataLoader over Photos", "workers": 4, "persistent": False, "pinned": None, "cores": 8.0,
+        "name": "DataLoader over Photos", "workers": 4, "prefetch": 2, "in_order": True, "persistent": False,
+        "pinned": None, "cores": 8.0,
         "images": 32.0, "starts_s": (0.1,), "worker_cores": 0.99,
     }  # fmt: skip
     return Watched(waits_s=waits_s, steps_s=steps_s, **known | changes)
@@ -210,13 +279,19 @@ def watched(waits_s: list[float], steps_s: list[float], **changes: Any) -> Watch
         (watched([0.03] * 40, [0.01] * 40, cores=4.0), "make less work of an image, by presizing"),
         (watched([0.03] * 40, [0.01] * 40, worker_cores=0.1), "The workers wait, too"),
         (watched([0.03] * 40, [0.01] * 40, workers=0, worker_cores=None), "Try num_workers=4: now batches are made"),
-        (watched([0.03] * 12, [0.01] * 12, starts_s=(2.0,)), "Try persistent_workers=True: 81% of the time"),
+        (watched([0.03] * 12, [0.01] * 12, starts_s=(2.0, 2.0)), "Try persistent_workers=True: 89% of the time"),
         (watched([0.03] * 40, [0.01] * 40, pinned=False), "Try pin_memory=True"),
         (watched([0.0, 0.0, 0.0, 0.2] * 12, [0.01] * 48), "It stops before every 4th batch"),
+        (
+            watched([1.0, *[0.01] * 12, 0.9, *[0.01] * 16], [0.01] * 30),
+            "slow batches hold up the others. Try prefetch_factor=4 or in_order=False",
+        ),
         (
             watched([0.03] * 40, [0.01] * 40, starts_s=()),
             "If loading cost nothing, training would be 4.0 times as fast.",
         ),
+        (watched([0.03] * 40, [0.0001] * 40), "The script does next to nothing but wait for batches."),
+        (watched([0.03] * 12, [0.01] * 12, starts_s=(2.0,)), "81% of the time passes before the first batch"),
     ],
 )
 def test_what_to_try_follows_from_what_was_seen(seen: Watched, said: str) -> None:
@@ -235,9 +310,9 @@ def test_a_gpu_that_was_busy_meanwhile_was_not_kept_waiting() -> None:
 
 
 def test_the_straggler_among_ranks_is_named() -> None:
-    text = watched_text([watched([0.01] * 20, [0.03] * 20)], [{"wait": 0.1}, {"wait": 0.7}, {"wait": 0.15}])
-    assert "0: 10%, 1: 70%, 2: 15%" in text
-    assert "Rank 1 is the straggler" in text
+    text = watched_text([watched([0.01] * 20, [0.03] * 20)], [{"wait": 0.1}, None, {"wait": 0.7}, {"wait": 0.15}])
+    assert "0: 10%, 2: 70%, 3: 15%" in text
+    assert "Rank 2 is the straggler" in text
 
 
 def test_two_results_are_compared_with_their_errors() -> None:
