@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.utils.data
 from PIL import Image
-from torch.utils._pytree import register_pytree_node
+from torch.utils._pytree import register_pytree_node, tree_leaves
 
 from presize.errors import OptionError
 
@@ -90,11 +90,13 @@ def _collated(samples: Any) -> Any:
         with cpu_by_default():
             return torch.utils.data.default_collate(samples)
     except (RuntimeError, TypeError):
-        images = [sample[0] if isinstance(sample, (list, tuple)) else sample for sample in samples]
-        if any(isinstance(image, Image.Image) for image in images):
-            raise OptionError('decode: images of PIL cannot be stacked; choose "tensor", or give a transform') from None
-        if len({getattr(image, "shape", None) for image in images}) > 1:
-            raise OptionError(f"crop: the images of a batch {NEEDS_A_CROP}") from None
+        for number, parts in enumerate(zip(*map(tree_leaves, samples), strict=False)):
+            if any(isinstance(part, Image.Image) for part in parts):
+                problem = 'decode: images of PIL cannot be stacked; choose "tensor", or give a transform'
+                raise OptionError(problem) from None
+            shapes = {getattr(part, "shape", ()) for part in parts}
+            if len(shapes) > 1 and (number == 0 or max(map(len, shapes)) > 2):  # or they are boxes
+                raise OptionError(f"crop: the images of a batch {NEEDS_A_CROP}") from None
         raise
 
 

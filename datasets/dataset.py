@@ -7,7 +7,7 @@ import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, SupportsIndex
+from typing import Any, SupportsIndex, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,7 @@ from presize.datasets.fuse import Fused
 from presize.datasets.read_only import (
     ClassNumbers,
     ImageFolderNames,
+    ImageFolderOptions,
     Samples,
     check_hooks,
     hooks_instead,
@@ -132,7 +133,7 @@ class LMDBDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
         tv_tensors: bool = False,
         cache_dir: str | os.PathLike[str] | None = None,
         cache_bytes: int | None = None,
-        **options: Any,
+        **options: Unpack[ImageFolderOptions],
     ) -> None:
         check_hooks(self, LMDBDataset, _HOOKS, options)
         check_decode(decode, is_cropped=crop is not None or bool(flip))

@@ -6,7 +6,7 @@ import operator
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, SupportsIndex
+from typing import Any, SupportsIndex, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ from presize.codecs.decode import decode as decode_image
 from presize.datasets.read_only import (
     ClassNumbers,
     ImageFolderNames,
+    ImageFolderOptions,
     Samples,
     check_hooks,
     hooks_instead,
@@ -63,7 +64,7 @@ class FolderDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
         target_transform: Callable[[Any], Any] | None = None,
         *,
         decode: Decode = "pil",
-        **options: Any,
+        **options: Unpack[ImageFolderOptions],
     ) -> None:
         check_hooks(self, FolderDataset, _HOOKS, options)
         check_decode(decode)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import closing
 from functools import partial
 from multiprocessing.context import BaseContext
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 import torch
 
@@ -20,7 +20,7 @@ from presize.datasets.collate import collate
 from presize.datasets.crops import Crop, Crops
 from presize.datasets.dataset import LMDBDataset
 from presize.datasets.fuse import AS_NUMPY
-from presize.datasets.read_only import check_options, read_only
+from presize.datasets.read_only import DataLoaderOptions, check_options, read_only
 from presize.datasets.reading.batch import Batch
 from presize.datasets.reading.batch_reader import BatchReader
 from presize.datasets.reading.order import Given, Last, Order, Schedule, choose_order, with_seed
@@ -44,14 +44,15 @@ from presize.datasets.reading.workers import (
     Mode,
     Reader,
     WorkerPool,
+    checked_timeout,
     read,
     start_method,
     worker_counts,
 )
-from presize.datasets.sampler import EpochSampler, warn_of_no_batch
-from presize.datasets.subsets import as_lmdb_dataset, is_changed, samples_crc32, transforms_of
+from presize.datasets.sampler import EpochSampler
+from presize.datasets.subsets import as_lmdb_dataset, check_length, differ, samples_crc32, state_of
 from presize.errors import LoaderError, OptionError
-from presize.options import check_above_0, check_choice, check_range
+from presize.options import check_choice, check_range
 
 OnErrorInBatch = Literal["raise", "skip"]
 
@@ -75,9 +76,9 @@ class Loader:
     epoch to epoch; they end when an epoch is left early (break, an error, Ctrl-C), with close(), and with the Loader.
     One epoch at a time.
 
-    Attributes are those that were given, and cannot be changed, but for `crop`. A transform that the dataset gets
-    later, or that is changed in place, is looked at when an epoch begins. DataLoader's attributes that a Loader has no
-    option for say what holds for it, such as `collate_fn`.
+    Attributes are those that were given, and cannot be changed, but for `crop`. Those of the dataset and its transforms
+    are looked at when an epoch begins, which starts workers anew if any has changed. DataLoader's attributes that a
+    Loader has no option for say what holds for it, such as `collate_fn`.
 
     Args:
         dataset: an LMDBDataset, or a Subset or ConcatDataset of such.
@@ -90,7 +91,7 @@ class Loader:
             by default, and with `normalize` a tensor. Its results are tensors, arrays, PIL images and numbers, also in
             lists, tuples and dicts, and have one shape. torch's, NumPy's and Python's generators are seeded for each
             visit of a sample, so that results are the same for any number of workers; but not with mode="threads",
-            where threads share the generators of the process. A worker keeps the copy that it started with.
+            where threads share the generators of the process.
         shuffle: True draws a new order each epoch, the same for any number of workers. Or an order
             (presize.datasets.reading.order.Order), such as ShardShuffled for a dataset larger than memory, or Weighted.
         sampler: in place of shuffle, any sampler of indices with a length, or a list of them, such as torch's
@@ -159,7 +160,7 @@ class Loader:
         ranks: int | None = None,
         timeout: float = TIMEOUT_S,
         multiprocessing_context: str | BaseContext | None = None,
-        **options: Any,
+        **options: Unpack[DataLoaderOptions],
     ) -> None:
         self._source, self.transform = dataset, transform
         dataset = self._dataset_of(dataset)
@@ -169,20 +170,18 @@ class Loader:
         self.batch_size = check_range("batch_size", batch_size, 1, 2**31)
         self.num_workers, self.prefetch_factor = worker_counts(num_workers, prefetch_factor)
         self.mode: Mode = mode
-        self.drop_last = drop_last
+        self.drop_last = bool(drop_last)
         self.on_error: OnErrorInBatch = on_error
         self.device = as_device(device)
         self.multiprocessing_context = start_method(multiprocessing_context)
         check_options("Loader", options, _OF_DATALOADER)
-        if timeout:
-            check_above_0("timeout", timeout)
-        self.timeout = timeout or 0
+        self.timeout = checked_timeout(timeout)
         self._transfer = Transfer(self.device)
         self.pin_memory = self._transfer.is_asynchronous
         self.persistent_workers = self.num_workers > 0
         self.skipped = 0
         if sampler is None:
-            order = choose_order(len(dataset), bool(shuffle) if shuffle is None else shuffle, seed)
+            order = choose_order(len(dataset), shuffle, seed)
         else:
             _check_sampler(sampler, shuffle, rank, ranks)
             order = with_seed(Given(sampler, len(dataset)), seed) if seed is not None else Given(sampler, len(dataset))
@@ -197,7 +196,9 @@ class Loader:
             last=last,
             fingerprint=partial(samples_crc32, dataset),
         )
-        self.batch_sampler = torch.utils.data.BatchSampler(self.sampler, self.batch_size, drop_last)  # for trainers
+        self.batch_sampler = torch.utils.data.BatchSampler(
+            self.sampler, self.batch_size, self.drop_last
+        )  # for trainers
         self._images_as: _ImagesAs = (crop, flip, normalize, dtype)
         self._pool: WorkerPool | None = None
         self._slots: FreeSlots | None = None
@@ -242,7 +243,7 @@ class Loader:
         self._reader, self._normalize = self._reader_for(dataset, self._images_as)
         vars(self)["dataset"] = dataset
         self._read_as = self._images_as
-        self._transforms = transforms_of(dataset), transforms_of(self._source)  # last: not after an error
+        self._states = state_of(dataset), state_of(self._source)  # last: not after an error
 
     def _reader_for(self, dataset: LMDBDataset, images_as: _ImagesAs) -> tuple[BatchReader, Normalization | None]:
         """What reads batches of `dataset`, and what normalizes them afterwards."""
@@ -278,20 +279,16 @@ class Loader:
         return reader, normalization
 
     def _follow_changes(self) -> None:
-        """Choose the reader anew if the crop, a transform of the dataset, or indices of a Subset, were assigned or
-        changed."""
-        own, source = self._transforms
+        """Choose the reader anew if the crop was assigned, or an attribute of the dataset, of its transforms or of a
+        Subset was assigned or changed."""
+        own, source = self._states
         dataset = self.dataset
-        if not is_changed(dataset, own):
-            if is_changed(self._source, source):
+        if not differ(state_of(dataset), own):
+            if differ(state_of(self._source), source):
                 dataset = self._dataset_of(self._source)
             elif self._read_as is self._images_as:
                 return
-            if len(dataset) != len(self.dataset):
-                raise OptionError(
-                    f"dataset: has {len(dataset)} samples now, and had {len(self.dataset)} when this Loader was made; "
-                    "make another Loader"
-                )
+            check_length(dataset, len(self.dataset))
         self.close()
         self._choose_reader(dataset)
 
@@ -321,7 +318,6 @@ class Loader:
         self._is_suspended = False
         try:
             epoch, start = self.sampler.begin()
-            warn_of_no_batch(self.sampler.schedule)
             schedule = gatherable(self.sampler.schedule, start)
             self._delivered, count = 0, schedule.batch_count(start)
             reading = closing(self._transfer.send(self._read(schedule, epoch, start)))
@@ -483,6 +479,7 @@ class Loader:
         """Start the workers of an epoch that will have these requests, and make their memory, unless they are there."""
         if self._slots is None:
             self._maker = self._chosen_maker(requests)
+            self._states = state_of(self.dataset), state_of(self._source)  # after a transform was called here
             count = max(1, self.num_workers * self.prefetch_factor) + HELD_BY_CALLER
             shapes = [(self.batch_size, *format.row_shape) for format in self._maker.formats]
             self._slots = FreeSlots(SharedSlots(count, shapes))
@@ -522,7 +519,10 @@ _ORDER = "give an order as shuffle=, such as Weighted or class_balanced; ranks s
 
 _OF_DATALOADER: dict[str, tuple[Sequence[Any] | None, str]] = {
     "batch_sampler": ((None,), f"a Loader takes no batch_sampler; {_ORDER}"),
-    "collate_fn": ((None, collate), "a Loader calls none, since it decodes into whole batches; use make_loader"),
+    "collate_fn": (
+        (None, collate, torch.utils.data.default_collate),
+        "a Loader calls none, since it decodes into whole batches; use make_loader",
+    ),
     "worker_init_fn": (
         (None,),
         "a Loader calls none: crops, and the random numbers of a transform, are drawn from seed; leave it out",

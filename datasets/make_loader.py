@@ -12,8 +12,9 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from multiprocessing.context import BaseContext
 from multiprocessing.reduction import ForkingPickler
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Unpack
 
 import cv2
 import torch
@@ -22,20 +23,26 @@ from torch._utils import ExceptionWrapper
 
 from presize.datasets.collate import collate, cpu_by_default
 from presize.datasets.dataset import LMDBDataset
+from presize.datasets.read_only import DataLoaderOptions
 from presize.datasets.reading.batch import send_without_descriptors
 from presize.datasets.reading.order import Last, Order, choose_order
 from presize.datasets.reading.shard_shuffle import ShardShuffled
 from presize.datasets.reading.transfer import accelerator, is_asynchronous
-from presize.datasets.reading.workers import STARTS_AGAIN, cannot_start, check_may_start, worker_counts
-from presize.datasets.sampler import EpochSampler, warn_of_no_batch
+from presize.datasets.reading.workers import (
+    STARTS_AGAIN,
+    cannot_start,
+    check_may_start,
+    checked_timeout,
+    worker_counts,
+)
+from presize.datasets.sampler import EpochSampler
 from presize.datasets.subsets import (
     as_lmdb_dataset,
     check_labels,
+    check_length,
     differ,
-    is_changed,
     samples_crc32,
     state_of,
-    transforms_of,
 )
 from presize.errors import LoaderError, OptionError, PresizeError
 from presize.formatting import plural, size_text
@@ -66,18 +73,12 @@ class CountingLoader(torch.utils.data.DataLoader[Any]):
 
     sampler: EpochSampler
     delivered = 0
-    _source: object = None  # what `dataset` was made of, such as a Subset
-    _source_transforms: Sequence[Any] = ()  # transforms_of() it, when this loader was made
-    _state: Sequence[Any] = ()  # state_of() `dataset`, when its workers began
+    _source: Any = None  # what `dataset` was made of, such as a Subset
+    _state: Sequence[Any] = ()  # state_of() it, when workers began
 
     def __iter__(self) -> Any:
         # A generator, so that the count begins with the epoch, which workers begin at once.
-        if self._source is not self.dataset and is_changed(self._source, self._source_transforms):
-            raise OptionError("dataset: its transform or indices were changed after make_loader(); make another loader")
-        state = state_of(self.dataset)
-        if differ(self._state, state):
-            self._end_workers()  # which have the dataset as it was
-            self._state = state
+        self._follow_changes()
         self.delivered = 0
         batches: Any = None
         while True:
@@ -85,7 +86,7 @@ class CountingLoader(torch.utils.data.DataLoader[Any]):
                 batches = self._begin() if batches is None else batches
                 batch = next(batches, _END)
             except BaseException as error:
-                self._end_workers()  # or the next epoch would get their answers to this one
+                self._end_workers(batches)  # or the next epoch would get their answers to this one
                 self._raise_clearly(error)
                 raise
             if batch is _END:
@@ -94,12 +95,25 @@ class CountingLoader(torch.utils.data.DataLoader[Any]):
             yield batch
             del batch
 
+    def _follow_changes(self) -> None:
+        """End persistent workers that have the dataset as it was, or one of which has died."""
+        state = state_of(self._source)
+        workers = self._iterator._workers if isinstance(self._iterator, _Workers) else ()
+        if differ(self._state, state):
+            if self._source is not self.dataset:
+                dataset = as_lmdb_dataset(self._source)
+                check_length(dataset, self.sampler.order.population)
+                vars(self)["dataset"] = dataset
+        elif all(worker.is_alive() for worker in workers):
+            return
+        self._end_workers()
+        self._state = state
+
     def _begin(self) -> Any:
         """Begin an epoch, and its workers where there are none. Those of each rank draw other random numbers."""
         if self.num_workers and self._iterator is None:
             check_may_start()
             _check_semaphores(self.multiprocessing_context)
-        warn_of_no_batch(self.sampler.schedule)
         rank, given = self.sampler.schedule.rank, self.generator
         if rank and self._iterator is None:
             drawn = int(torch.empty((), dtype=torch.int64, device="cpu").random_(generator=given))
@@ -110,11 +124,12 @@ class CountingLoader(torch.utils.data.DataLoader[Any]):
         finally:
             self.generator = given
 
-    def _end_workers(self) -> None:
-        """End persistent workers; the next epoch begins others."""
-        iterator, self._iterator = self._iterator, None
-        if iterator is not None:
-            iterator._shutdown_workers()  # type: ignore[attr-defined]
+    def _end_workers(self, batches: object = None) -> None:
+        """End persistent workers, and those of `batches`; the next epoch begins others."""
+        ended, self._iterator = self._iterator, None
+        for iterator in (ended, batches):
+            if isinstance(iterator, _Workers):
+                iterator._shutdown_workers()
 
     def _raise_clearly(self, error: BaseException) -> None:
         """Raise in a line of their own: errors of presize in a worker; errors of torch that are about shared memory, or
@@ -182,7 +197,7 @@ def make_loader(
     dataset: torch.utils.data.Dataset[Any],
     batch_size: int,
     *,
-    shuffle: bool | Order = False,
+    shuffle: bool | Order | None = False,
     seed: int | None = None,
     num_workers: int | None = None,
     prefetch_factor: int | None = None,
@@ -190,7 +205,10 @@ def make_loader(
     last: Last | None = None,
     rank: int | None = None,
     ranks: int | None = None,
-    **options: Any,
+    sampler: None = None,
+    timeout: float = 0,
+    multiprocessing_context: str | BaseContext | None = None,
+    **options: Unpack[DataLoaderOptions],
 ) -> CountingLoader:
     """A DataLoader over `dataset`, fastest with an LMDBDataset that has a crop and decode="tensor".
 
@@ -202,8 +220,10 @@ def make_loader(
         batch_size: samples in a batch, from 1.
         num_workers: how many processes; None uses every core this process may use, 0 reads in the caller's process.
         prefetch_factor: batches that each worker may be ahead, 1 to 64, in shared memory; None is 2.
-        shuffle, seed, drop_last, last, rank, ranks: as in Loader.
-        options: further arguments of DataLoader, which take precedence.
+        shuffle, seed, drop_last, last, rank, ranks, multiprocessing_context: as in Loader.
+        timeout: as in DataLoader: seconds to wait for a batch, 0 for ever.
+        sampler: none; an order is given as `shuffle`.
+        options: DataLoader's other options, which take precedence.
 
     Raises:
         OptionError: an option is out of range, or parts of a ConcatDataset give one label to several classes.
@@ -215,8 +235,9 @@ def make_loader(
             f"dataset: expected one with a length, got {type(dataset).__name__}; for an IterableDataset use "
             "DataLoader(dataset, batch_size, collate_fn=presize.datasets.collate)"
         )
-    for name in ("sampler", "batch_sampler"):
-        if options.pop(name, None) is not None:
+    given: dict[str, Any] = {**options}
+    for name, value in (("sampler", sampler), ("batch_sampler", given.pop("batch_sampler", None))):
+        if value is not None:
             raise OptionError(
                 f"{name}: make_loader takes an order as shuffle=; for a {name} use DataLoader(dataset, {name}=..., "
                 "collate_fn=presize.datasets.collate)"
@@ -231,11 +252,13 @@ def make_loader(
     order = choose_order(length, shuffle, seed)
     if isinstance(dataset, LMDBDataset):
         dataset.data.check_order(isinstance(order, ShardShuffled))
+    timeout = checked_timeout(timeout)
     if workers:
         if hasattr(dataset, "dev_shm_bytes"):  # an LMDBDataset, or another that can tell
             _check_shared_memory(dataset, batch_size, workers, ahead)
-        options = {"persistent_workers": True, "prefetch_factor": ahead, **options}
-    options = {"pin_memory": is_asynchronous(accelerator()), "collate_fn": collate, **options}
+        given = {"persistent_workers": True, "prefetch_factor": ahead, "timeout": timeout, **given}
+        given["multiprocessing_context"] = multiprocessing_context
+    given = {"pin_memory": is_asynchronous(accelerator()), "collate_fn": collate, **given}
     loader = CountingLoader(
         dataset,
         batch_size,
@@ -248,12 +271,12 @@ def make_loader(
             last=last,
             fingerprint=partial(samples_crc32, dataset),
         ),
-        drop_last=drop_last,  # all batches are full; but Accelerate asks
+        drop_last=bool(drop_last),  # all batches are full; but Accelerate asks
         num_workers=workers,
-        worker_init_fn=partial(_begin_worker, options.pop("worker_init_fn", None)),
-        **options,
+        worker_init_fn=partial(_begin_worker, given.pop("worker_init_fn", None)),
+        **given,
     )
-    loader._source, loader._source_transforms = source, transforms_of(source)
+    loader._source, loader._state = source, state_of(source)
     return loader
 
 

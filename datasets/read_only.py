@@ -9,7 +9,9 @@ import reprlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, Protocol, SupportsIndex, TypeVar
+from typing import Any, Never, NoReturn, Protocol, SupportsIndex, TypedDict, TypeVar
+
+import torch
 
 from presize.errors import OptionError
 
@@ -20,6 +22,27 @@ _MISSING = object()
 
 _SET_ANEW = frozenset(("classes", "class_to_idx", "decode", "fused", "imgs", "samples", "targets", "transforms"))
 """Attributes that a subclass may set before ``__init__``, which sets them anew as ImageFolder's does."""
+
+
+class ImageFolderOptions(TypedDict, total=False):
+    """ImageFolder's options of which presize's datasets have none, as a type checker is to see them."""
+
+    loader: None
+    is_valid_file: None
+    allow_empty: Never
+
+
+class DataLoaderOptions(TypedDict, total=False):
+    """DataLoader's options that Loader and make_loader have no parameters for."""
+
+    batch_sampler: None
+    collate_fn: Callable[[list[Any]], Any] | None
+    worker_init_fn: Callable[[int], object] | None
+    generator: torch.Generator | None
+    in_order: bool
+    persistent_workers: bool
+    pin_memory: bool
+    pin_memory_device: str
 
 
 class HasSamples(Protocol):

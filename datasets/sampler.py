@@ -225,6 +225,7 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
         if isinstance(self.order, Given):
             epoch = self.order.draw(epoch, *_rank())
         self._epoch, self._start, self._schedule, self._begun = epoch, start, schedule, True
+        _warn_of_no_batch(schedule)
         if isinstance(self.order, ShardShuffled):
             self.order.data.fetch_ahead(self.order.groups_ahead(self._epoch, self._start, schedule.rank))
         return self._epoch, self._start
@@ -328,7 +329,7 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
         return identity
 
 
-def warn_of_no_batch(schedule: Schedule) -> None:
+def _warn_of_no_batch(schedule: Schedule) -> None:
     """Warn of an epoch that drop_last=True leaves without a batch."""
     if schedule.last == "drop" and schedule.length and schedule.batch_count(0) == 0:
         on_ranks = f" on each of {schedule.ranks} ranks" if schedule.ranks > 1 else ""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import CellType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -38,49 +40,57 @@ _ALIKE = (
 
 
 _LISTED = 100
-"""A longer list, of samples most often, is looked at as a whole."""
+"""The elements of a longer list, of samples most often, are told apart but not looked into."""
 
+_MOST = 10_000
+"""Objects that state_of() looks at."""
 
-def transforms_of(dataset: object) -> list[Any]:
-    """How each LMDBDataset in a dataset is read, what is called with its targets, and a hash of the indices of each
-    Subset, for is_changed()."""
-    given: Any = dataset
-    if isinstance(dataset, torch.utils.data.ConcatDataset):
-        return [found for part in given.datasets for found in transforms_of(part)]
-    if isinstance(dataset, torch.utils.data.Subset):
-        found = transforms_of(given.dataset)
-        return [*found, hash(np.asarray(given.indices).tobytes())] if found else []
-    return [given._reading, given.target_transform] if isinstance(dataset, LMDBDataset) else []
-
-
-def is_changed(dataset: object, then: Sequence[Any]) -> bool:
-    """Whether a transform of `dataset`, or the indices of a Subset in it, were assigned, or changed in place, since
-    transforms_of() gave `then`."""
-    return differ(transforms_of(dataset), then)
+_MOST_BYTES = 1 << 26
+"""Of an array whose numbers are looked at."""
 
 
 def state_of(dataset: object) -> list[Any]:
-    """What the workers of a DataLoader would go on with, for differ(): the attributes of a dataset, and of the datasets
-    and transforms in it."""
-    return list(_state(dataset, set(), is_dataset=True))
+    """What the workers of a loader would go on with, for differ(): the attributes of a dataset, and of all that it
+    holds, such as datasets, transforms and what they are set by."""
+    found: list[Any] = []
+    seen: set[int] = set()
+    ahead = [dataset]
+    while ahead and len(found) < _MOST:
+        value = ahead.pop()
+        found.append(value)
+        if id(value) in seen:  # an object may hold itself
+            continue
+        seen.add(id(value))
+        if isinstance(value, np.ndarray) and value.nbytes <= _MOST_BYTES and not value.dtype.hasobject:
+            found.append(zlib_ng.crc32(np.ascontiguousarray(value)))
+        elif isinstance(value, torch.Tensor):
+            found.append(0 if value.is_inference() else value._version)
+        elif isinstance(value, (list, tuple, dict, set)):
+            inner = [*value, *value.values()] if isinstance(value, dict) else [*value]
+            found.append(hash(tuple(map(id, inner))))
+            ahead += inner if len(inner) <= _LISTED else []
+        else:
+            ahead += _held(value)
+    return found
 
 
-def _state(value: Any, seen: set[int], is_dataset: bool = False) -> Iterator[Any]:
-    yield value
-    if id(value) in seen:  # an object may hold itself
-        return
-    seen.add(id(value))
-    inner: Iterable[Any] = ()
-    if isinstance(value, (list, tuple, dict)):
-        yield len(value)
-        if len(value) <= _LISTED:
-            inner = [*value, *value.values()] if isinstance(value, dict) else value
-    elif isinstance(value, LMDBDataset):
-        inner = [value._reading, *value.__getstate__().values()]
-    elif is_dataset or callable(value) or isinstance(value, torch.utils.data.Dataset):
-        inner = getattr(value, "__dict__", {}).values() if not isinstance(value, type) else ()
-    for each in inner:
-        yield from _state(each, seen)
+def _held(value: Any) -> Iterable[Any]:
+    """What an object holds, each of it the same object whenever it is asked for."""
+    if isinstance(value, LMDBDataset):
+        return [value._reading, *LMDBDataset.__getstate__(value).values()]
+    if isinstance(value, functools.partial):
+        return value.func, value.args, value.keywords
+    if isinstance(value, MethodType):
+        return value.__func__, value.__self__
+    if isinstance(value, FunctionType):
+        cells = [cell for cell in value.__closure__ or () if cell != CellType()]  # one may be empty
+        return value.__defaults__, value.__kwdefaults__, *(cell.cell_contents for cell in cells)
+    is_ours = type(value).__module__.startswith("presize.") and not isinstance(value, FolderDataset)
+    if isinstance(value, (type, ModuleType)) or is_ours:
+        return ()
+    state: Any = object.__getstate__(value)
+    parts = state if isinstance(state, tuple) else (state,)  # attributes, and slots
+    return [each for part in parts if part is not None for each in part.values()]
 
 
 def differ(now: Sequence[Any], then: Sequence[Any]) -> bool:
@@ -89,6 +99,14 @@ def differ(now: Sequence[Any], then: Sequence[Any]) -> bool:
         a is not b and not (type(a) is type(b) and isinstance(a, (int, float, str)) and a == b)
         for a, b in zip(now, then, strict=True)
     )
+
+
+def check_length(dataset: LMDBDataset, expected: int) -> None:
+    """Raise OptionError if a dataset that a loader is to follow has another length than when that was made."""
+    if len(dataset) != expected:
+        raise OptionError(
+            f"dataset: has {len(dataset)} samples now, and had {expected} when this loader was made; make another one"
+        )
 
 
 def as_lmdb_dataset(dataset: object) -> LMDBDataset:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import numbers
 import operator
 from collections.abc import Callable
 from contextlib import suppress
@@ -142,9 +143,9 @@ def set_in_range(options: object, name: str, low: int, high: int) -> None:
     object.__setattr__(options, name, check_range(name, getattr(options, name), low, high))
 
 
-def check_above_0(name: str, value: float) -> None:
+def check_above_0(name: str, value: Any) -> None:
     """Raise OptionError unless `value` is a number above 0, and finite."""
-    if not 0 < value < math.inf:
+    if not isinstance(value, numbers.Real) or not 0 < float(value) < math.inf:
         raise OptionError(f"{name}: expected a number above 0, got {value!r}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -116,7 +117,8 @@ class BatchReader:
         rows: RowFormat | None = None,
         companions: Sequence[Dataset] = (),
     ) -> None:
-        if not isinstance(flip, (int, float)) or not 0 <= flip <= 1:
+        given: object = flip  # of NumPy's types, too
+        if not isinstance(given, numbers.Real) or not 0 <= flip <= 1:
             raise OptionError(f"flip: expected a probability from 0 to 1, got {flip!r}")
         self.data = data
         self.crop = None if crop is None else check_crops(crop)

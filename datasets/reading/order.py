@@ -256,8 +256,8 @@ def with_seed(order: Order, seed: int) -> Order:
     return seeded
 
 
-def choose_order(length: int, shuffle: bool | Order, seed: int | None) -> Order:
-    """The order that `shuffle` is, or Shuffled for True and Sequential for False, over `length` samples.
+def choose_order(length: int, shuffle: bool | Order | None, seed: int | None) -> Order:
+    """The order that `shuffle` is, or Shuffled for True and Sequential for False and None, over `length` samples.
 
     Raises:
         OptionError: the order has a seed and there is another one, or it is over another number of samples.

@@ -12,7 +12,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import BaseContext
 from multiprocessing.util import Finalize
@@ -28,7 +28,7 @@ from presize.datasets.reading.batch_reader import BatchReader, Skipped
 from presize.datasets.reading.slots import SharedSlots
 from presize.datasets.reading.transformed_reader import TransformedReader
 from presize.errors import LoaderError, OptionError, PresizeError
-from presize.options import check_range
+from presize.options import check_above_0, check_range
 from presize.system.resources import limit_of, usable_cores
 from presize.system.signals import leave_to_parent, starting_workers
 
@@ -53,6 +53,13 @@ def worker_counts(num_workers: int | None, prefetch_factor: int | None) -> tuple
     workers = usable_cores() if num_workers is None else num_workers
     ahead = 2 if prefetch_factor is None else prefetch_factor
     return check_range("num_workers", workers, 0, 4096), check_range("prefetch_factor", ahead, 1, 64)
+
+
+def checked_timeout(timeout: float) -> float:
+    """Return a loader's timeout, 0 for ever. Raise OptionError for a negative one."""
+    if timeout:
+        check_above_0("timeout", timeout)
+    return timeout or 0
 
 
 def start_method(multiprocessing_context: str | BaseContext | None) -> str | None:
@@ -251,7 +258,8 @@ class WorkerPool:
                 raise self._died(dead)
             waited_s += poll_s
             if 0 < self._timeout_s <= waited_s:
-                raise self._silent()
+                silent = {self._numbers[ours]: self._workers[ours] for ours, asked in self._busy.items() if asked}
+                raise silent_workers(silent, len(self._workers), self._timeout_s)
         for end in ready:
             connection: Any = end
             try:
@@ -261,18 +269,6 @@ class WorkerPool:
             self._busy[connection] -= 1
             self._has_answered = True
             yield answer._replace(worker=self._numbers[connection])
-
-    def _silent(self) -> LoaderError:
-        """The error for workers that have a request and do not answer; the others have answered all of theirs."""
-        silent = [(self._numbers[ours] + 1, self._workers[ours]) for ours, requests in self._busy.items() if requests]
-        named = ", ".join(
-            f"{number} ({f'process {worker.pid}' if hasattr(worker, 'pid') else worker.name})"
-            for number, worker in silent
-        )
-        return LoaderError(
-            f"no batch for {self._timeout_s:g} s from worker {named} of {len(self._workers)}: it was stopped, or what "
-            "it reads from does not answer; give a larger timeout= if a batch may take longer"
-        )
 
     def _died(self, connection: Connection) -> LoaderError:
         worker = self._workers[connection]
@@ -291,6 +287,19 @@ class WorkerPool:
 def cannot_start(number: int, workers: int, why: str) -> LoaderError:
     """The error for a limit that keeps worker `number`, from 0, from starting."""
     return LoaderError(f"cannot start worker {min(number + 1, workers)} of {workers}: {why}; use fewer num_workers")
+
+
+def silent_workers(silent: Mapping[int, Any], workers: int, timeout_s: float) -> LoaderError:
+    """The error for workers, by their numbers from 0, that have a request and do not answer: the others have answered
+    all of theirs."""
+    named = ", ".join(
+        f"{number + 1} ({f'process {worker.pid}' if hasattr(worker, 'pid') else worker.name})"
+        for number, worker in silent.items()
+    )
+    return LoaderError(
+        f"no batch for {timeout_s:g} s from worker {named} of {workers}: it was stopped, or what it reads from does "
+        "not answer; give a larger timeout= if a batch may take longer"
+    )
 
 
 def _end(workers: dict[Connection, Any]) -> bool:

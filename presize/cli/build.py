@@ -182,7 +182,7 @@ def build(
             **_pair_losses(result), **(result.changes.counts() if run.update else {}),
         )  # fmt: skip
     elif not quiet:
-        print_text(build_summary(result, run.update, KEEP in options.image.sizes))
+        print_text(build_summary(result, run.update, KEEP in options.image.sizes, samples.labels))
 
 
 def _pair_losses(result: BuildResult) -> dict[str, Any]:
@@ -280,8 +280,9 @@ def _compare(like: DatasetOptions | None, plan: Plan, samples: SourceOptions) ->
         )  # fmt: skip
 
 
-def build_summary(result: BuildResult, update: bool, keep: bool) -> str:
-    """What a build did, or with `update` an update, in a few lines. `keep`: images were to be stored as they are."""
+def build_summary(result: BuildResult, update: bool, keep: bool, labels: object) -> str:
+    """What a build did, or with `update` an update, in a few lines. `keep`: images were to be stored as they are;
+    `labels`: what --labels was."""
     from presize.codecs.source_facts import loss_sentences  # brings NumPy
 
     now = result.files - result.resumed
@@ -298,7 +299,7 @@ def build_summary(result: BuildResult, update: bool, keep: bool) -> str:
     if result.classes is not None:
         lines.append(f"  {plural(result.classes, 'class', 'classes')}")
     elif not result.labelled:
-        lines.append("  no labels: those of a folder of images come from a table, --labels")
+        lines.append(f"  no labels{_NO_LABELS.get(labels, ': the table of --labels has none')}")
     if result.smaller:
         lines.append(f"  {plural(result.smaller, 'image')} smaller than --size, not enlarged; --upscale does that")
     if result.largest_bytes >= result.source_bytes > 0 and not keep:
@@ -316,6 +317,12 @@ def build_summary(result: BuildResult, update: bool, keep: bool) -> str:
     if result.reports:
         lines.append(f"  report: {' and '.join(map(str, result.reports))}")
     return "\n".join(lines)
+
+
+_NO_LABELS: dict[object, str] = {
+    "none": ", as --labels none asks",
+    None: ": those of a folder of images come from a table, --labels; those of an LMDB from --label-keys",
+}
 
 
 def part_summary(result: PartResult) -> str:

@@ -73,6 +73,12 @@ def beside_a_table(folder: Path) -> list[str]:
     return ["--labels", str(folder.parent / "table.csv")]
 
 
+def listed(folder: Path) -> list[str]:
+    save_image(folder / "photo.jpg")
+    (folder.parent / "list.txt").write_text("photo.jpg\n")
+    return ["--labels", str(folder.parent / "list.txt")]
+
+
 def in_classes(folder: Path) -> list[str]:
     save_image(folder / "cats" / "photo.jpg")
     save_image(folder / "dogs" / "photo.jpg")
@@ -93,7 +99,8 @@ NO_SPACE = "  no space saved: files of"
     ("make", "options", "size", "said", "unsaid"),
     [
         (flat, [], 24, [NO_LABELS], ["class", SMALLER, NO_SPACE]),
-        (flat, ["--labels", "none"], 5000, [NO_LABELS, SMALLER], []),
+        (flat, ["--labels", "none"], 5000, ["  no labels, as --labels none asks", SMALLER], []),
+        (listed, [], 24, ["  no labels: the table of --labels has none"], ["class"]),
         (beside_a_table, [], 24, [], ["class", "no labels", "not enlarged"]),
         (in_classes, [], 64, ["  2 classes"], ["no labels"]),
         (in_one_class, [], 64, ["  1 class"], ["no labels"]),
@@ -296,7 +303,7 @@ def test_dry_run_tells_when_the_disk_is_too_small(build: Build, monkeypatch: pyt
 )
 def test_the_rate_of_a_resumed_build_is_that_of_what_it_built(resumed: int, told: str) -> None:
     result = BuildResult("OUT", 100, 100, 0, 0, 0, 0, 12_000, 4, 2.0, resumed, Changes(0, 0, 100, 0))
-    assert build_summary(result, update=False, keep=False).endswith(told)
+    assert build_summary(result, update=False, keep=False, labels=None).endswith(told)
 
 
 def test_info_tells_how_it_was_made_in_wrapped_lines(presize: Callable[..., Ran], dataset: Path) -> None:

@@ -487,15 +487,23 @@ def test_an_epoch_of_which_all_is_dropped_warns(
     said = f"drop_last: an epoch has no batch, since 56 samples cannot fill one of {loader.batch_size}{on_ranks}"
     with pytest.warns(PresizeWarning, match=said):
         assert list(loader) == []
+    with pytest.warns(PresizeWarning, match=said):
+        assert list(DataLoader(data, loader.batch_size, sampler=loader.sampler, drop_last=True)) == []
 
 
 @pytest.mark.parametrize("load", [Loader, make_loader])
 def test_a_number_of_another_type_is_a_whole_number(load: Any, data: LMDBDataset, epochs: list[Any]) -> None:
-    options = {"num_workers": np.int8(0), "prefetch_factor": np.uint8(2), "seed": np.int64(5), "rank": np.int64(0)}
-    loader = load(data, np.int64(8), shuffle=True, ranks=np.int32(1), **options)
+    options: dict[str, Any] = {"num_workers": np.int8(0), "prefetch_factor": np.uint8(2), "seed": np.int64(5)}
+    options |= {"rank": np.int64(0), "drop_last": np.False_, "shuffle": np.True_, "timeout": np.float32(9)}
+    loader = load(data, np.int64(8), ranks=np.int32(1), **options)
     assert digest(loader) == epochs[0]
     assert json.loads(json.dumps(loader.state_dict())) == loader.state_dict() and type(loader.batch_size) is int
     assert repr(CenterCrop(np.int64(24))) == "CenterCrop(size=24)"  # type: ignore[arg-type]
+    assert Loader(data, 8, flip=np.float32(0.5), crop=RandomResizedCrop(9, (np.float32(0.1), 1))).crop
+
+
+def in_a_dict(image: Any) -> dict[str, Any]:
+    return {"name": "image", "pixels": np.array(image)}
 
 
 UNEQUAL = "crop: the images of .* have different sizes and cannot be stacked; choose one, such as RandomResizedCrop"
@@ -510,6 +518,8 @@ UNEQUAL = "crop: the images of .* have different sizes and cannot be stacked; ch
         ("make_loader", 0, {"decode": "numpy"}, UNEQUAL),
         ("make_loader", 0, {"decode": "tensor", "target": None}, UNEQUAL),
         ("DataLoader", 0, {"decode": "tensor", "target": ("label", "path")}, UNEQUAL),
+        ("make_loader", 0, {"transform": in_a_dict}, UNEQUAL),
+        ("DataLoader", 0, {"transform": in_a_dict, "target": None}, UNEQUAL),
         ("make_loader", 1, {}, 'decode: images of PIL cannot be stacked; choose "tensor", or give a transform'),
     ],
 )
@@ -583,6 +593,8 @@ NORMALIZE = ((0.5,) * 3, (0.5,) * 3)
         (Loader, {"collate_fn": list}, "collate_fn: a Loader calls none, .*; use make_loader"),
         (Loader, {"worker_init_fn": print}, "worker_init_fn: a Loader calls none"),
         (Loader, {"generator": torch.Generator()}, "generator: a Loader draws from seed="),
+        (Loader, {"timeout": "3"}, "timeout: expected a number above 0, got '3'"),
+        (make_loader, {"timeout": -1}, "timeout: expected a number above 0, got -1"),
         (Loader, {"timeout": -1}, "timeout: expected a number above 0, got -1"),
         (Loader, {"dtype": torch.float16}, "dtype: torch.float16 needs normalize"),
         (Loader, {"normalize": ((0.5,), (0.5,))}, r"normalize: expected \(mean, std\) of 3 channels"),
@@ -605,6 +617,7 @@ HARMLESS: dict[str, Any] = {"persistent_workers": True, "collate_fn": collate, "
 
 @pytest.mark.parametrize("load", [Loader, make_loader])
 def test_options_of_a_dataloader_that_are_met_anyway_are_accepted(load: Any, data: LMDBDataset) -> None:
+    assert load(data, 16, collate_fn=torch.utils.data.default_collate).batch_size == 16
     harmless = HARMLESS | {"sampler": None, "batch_sampler": None, "generator": None, "in_order": True}
     context = multiprocessing.get_context("fork")
     pinned = {"pin_memory": True, "pin_memory_device": "cuda", "in_order": False} if load is Loader else {}

@@ -419,6 +419,29 @@ def test_a_fused_transform_of_a_loader_that_is_changed_in_place_is_looked_at_aga
     same(next(iter(loader))[0], next(iter(DataLoader(expected, 8)))[0])
 
 
+class Brighter:
+    def __init__(self, by: float) -> None:
+        self.by, self.calls = by, 0
+
+    def __call__(self, image: Image.Image) -> torch.Tensor:
+        self.calls += 1  # in a worker, or to learn the shape
+        return to_tensor(image) + self.by
+
+
+def test_a_transform_that_is_called_and_is_changed_in_place_holds_from_the_next_epoch_on(
+    how: dict[str, Any], dataset: Path
+) -> None:
+    transform = Brighter(0)
+    with Loader(LMDBDataset(dataset, transform, crop=Crop(24)), 4, **how) as loader:
+        first, _ = next(iter(loader))
+        list(loader)
+        workers = multiprocessing.active_children()
+        list(loader)
+        assert multiprocessing.active_children() == workers
+        transform.by = 2
+        same(next(iter(loader))[0], first + 2)
+
+
 def test_an_empty_share_of_an_epoch_has_no_batches(dataset: Path) -> None:
     data = LMDBDataset(dataset, to_tensor, crop=Crop(24))
     assert list(Loader(data, 8, sampler=[], num_workers=1)) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import io
 import json
 import operator
@@ -10,6 +11,7 @@ import pickle
 import random
 import shutil
 import tracemalloc
+import typing
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -352,6 +354,19 @@ def test_image_folders_arguments_are_refused_by_name_unless_they_ask_for_nothing
     assert len(kind(root, loader=None, is_valid_file=None)) == len(kind(root))
     with pytest.raises(TypeError, match=rf"{kind.__name__}\(\) got an unexpected keyword argument 'lader'"):
         kind(root, lader=len)
+
+
+@pytest.mark.parametrize(
+    ("make", "theirs"),
+    [
+        *((kind, ("loader", "is_valid_file", "allow_empty")) for kind in (LMDBDataset, FolderDataset)),
+        *((load, inspect.signature(DataLoader).parameters) for load in (Loader, make_loader)),
+    ],
+)
+def test_a_type_checker_knows_each_keyword_that_is_taken_or_refused(make: Any, theirs: Any) -> None:
+    hints = typing.get_type_hints(make.__init__ if isinstance(make, type) else make)
+    (options,) = typing.get_args(hints.pop("options"))
+    assert set(theirs) <= {*hints, *typing.get_type_hints(options)}
 
 
 def test_a_class_folder_without_images_is_a_class(tmp_path: Path, raw: Path) -> None:
