@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, SupportsIndex
 
@@ -108,7 +109,7 @@ def diagnose_path(
     what = f"training {options.model}"
     with memory_errors(what, options.batch, options.crop, device.type), _threads(threads):
         step = TrainingStep(make_model(options.model, classes)[0], device)
-        return diagnose(
+        found = diagnose(
             loader,
             step,
             seconds=max(options.seconds - (time.perf_counter() - begin), options.seconds / 2),
@@ -120,6 +121,7 @@ def diagnose_path(
             notes=notes,
             on_step=on_step,
         )
+    return replace(found, epoch_batches=None)  # that of the loader is not the user's
 
 
 def _stored_share(trial: str | os.PathLike[str]) -> float:

@@ -585,8 +585,9 @@ def test_diagnose_says_the_verdict_then_what_to_do_then_why(
     short = ("--crop", 32, "--size", 40, "--batch", 4, "--seconds", 0.05)
     ran = presize("diagnose", raw, *short, "-o", page)
     assert ran.code == 0, ran.err
-    verdict = r"[A-Z][a-z ]+ (is the bottleneck|are balanced): the training step is busy \d+% of the time\.\n"
-    assert re.match(verdict, ran.out)
+    result = r"[A-Z][^.]+, (training|it) would be \d+\.\d+ times as fast\.\n\n"
+    verdict = r"[A-Z][a-z ]+ (is the bottleneck|are balanced): the training step is busy \d+% of the time\."
+    assert re.match(result + verdict, ran.out)
     assert re.search(r"^  decoding +\d+%", ran.out, re.MULTILINE)
     assert "building a small dataset to try: Presize to 40 px" in ran.err
     assert "reading batches and training on one: Presize to 40 px and read it with Loader" in ran.err

@@ -82,7 +82,7 @@ REFUSED = {
     "code": (with_header("{'descr': __import__('os'), 'fortran_order': False, 'shape': (1,)}"), "several fields"),
     "deep nesting": (with_header("(" * 9000 + "{'fortran_order': False, 'shape': (1,)}"), "several fields"),
     "the magic alone": (b"\x93NUMPY\1\0", "it does not begin as a .npy does"),
-    "an archive": (b"PK\3\4" + bytes(99), "not an image format that presize reads"),
+    "an archive": (b"PK\3\4" + bytes(99), "a zip, as .npz and .pt are"),
 }  # fmt: skip
 
 

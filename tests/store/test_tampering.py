@@ -135,8 +135,13 @@ def removed(file: str) -> Change:
 
 
 def flipped(file: str) -> Change:
-    """A change of the last bit of a file, of which the manifest knows nothing."""
-    return content(file, lambda old: old[:-1] + bytes([old[-1] ^ 1]), hidden=False)
+    """A change of a bit in the last byte of a file that is not 0, of which the manifest knows nothing."""
+
+    def flip(old: bytes) -> bytes:
+        at = len(old.rstrip(b"\0")) - 1
+        return old[:at] + bytes([old[at] ^ 1]) + old[at + 1 :]
+
+    return content(file, flip, hidden=False)
 
 
 def record(sample: int, change: Callable[[bytes], bytes], **options: bool) -> Change:
