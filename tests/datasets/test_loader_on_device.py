@@ -327,19 +327,23 @@ def test_a_batch_does_not_wait_for_the_next_one(dataset: Path) -> None:
         assert len(list(batches)) == 6
 
 
+COUNTED: list[object] = []
+"""Not in a closure of `counted`: a transform that changes gets memory anew."""
+
+
+def counted(image: Any) -> Any:
+    COUNTED.append(image)
+    return torch.from_numpy(np.array(image))
+
+
 def test_slots_are_pinned_after_the_first_request_and_once_for_many_early_breaks(
     cuda: Accelerator, dataset: Path
 ) -> None:
-    calls: list[object] = []
+    COUNTED.clear()
     at_register: list[int] = []
-    cuda.on_register = lambda: at_register.append(len(calls))
-
-    def transform(image: Any) -> Any:
-        calls.append(image)
-        return torch.from_numpy(np.array(image))
-
+    cuda.on_register = lambda: at_register.append(len(COUNTED))
     loader = Loader(
-        LMDBDataset(dataset), 8, crop=RandomResizedCrop(24), transform=transform, device="cuda", num_workers=0
+        LMDBDataset(dataset), 8, crop=RandomResizedCrop(24), transform=counted, device="cuda", num_workers=0
     )
     for _ in range(3):
         next(iter(loader))

@@ -61,6 +61,7 @@ def test_a_sampler_gives_the_order() -> None:
         assert {(visit.seed, visit.epoch) for visit in visits} == {(order.seed, 0)}
 
 
+@pytest.mark.filterwarnings("ignore:drop_last. an epoch has no batch")
 @given(
     length=st.integers(0, 300),
     ranks=st.integers(1, 5),
