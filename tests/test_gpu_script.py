@@ -31,6 +31,7 @@ def test_its_help_names_every_option() -> None:
         assert f"\n  {option} " in ran.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is CUDA here")
 def test_without_cuda_it_says_what_it_found_and_touches_nothing(tmp_path: Path) -> None:
     ran = run("--work", tmp_path / "work", "--out", tmp_path / "out")

@@ -78,6 +78,7 @@ COMMANDS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", COMMANDS)
 def test_a_command_takes_a_quoted_path_from_the_home_folder(line: str, presize: Callable[..., Ran]) -> None:
     ran = presize(*line.split())

@@ -94,7 +94,7 @@ def rejects(build: Builder) -> list[dict[str, object]]:
     ("how", "reason", "jobs"),
     [
         ("segfault", "the process that decoded it died, twice (SIGSEGV)", 1),
-        ("hang", "it took longer than --timeout-s 2, twice", 2),
+        pytest.param("hang", "it took longer than --timeout-s 2, twice", 2, marks=pytest.mark.slow),
         pytest.param("memory", "memory ran out, twice", 2, marks=pytest.mark.slow),
         pytest.param("abort", "the process that decoded it died, twice (SIGABRT)", 2, marks=pytest.mark.slow),
         pytest.param("exit", "the process that decoded it died, twice (exit code 3)", 2, marks=pytest.mark.slow),
@@ -122,6 +122,7 @@ def test_many_such_images_cost_no_more_than_themselves_and_make_equal_bytes(buil
     assert build.files() == build.files("again")
 
 
+@pytest.mark.slow
 def test_an_image_that_crashes_once_is_stored_as_if_nothing_had_been(
     build: Builder, crash: Crash, tmp_path: Path
 ) -> None:
@@ -149,6 +150,7 @@ def test_an_update_contains_such_an_image_and_tries_it_again(
     assert "a/2.jpg" in [data.path(sample) for sample in range(8)]
 
 
+@pytest.mark.slow
 def test_on_error_fail_names_such_an_image(build: Builder, crash: Crash) -> None:
     crash("segfault")
     with pytest.raises(ImageError) as caught:

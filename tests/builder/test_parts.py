@@ -159,6 +159,7 @@ def test_the_same_part_and_a_plain_build_are_refused_while_a_part_runs(build: Bu
     assert stored == [4, 4]
 
 
+@pytest.mark.slow
 def test_a_part_is_refused_while_a_plain_build_runs(build: Builder) -> None:
     def refused(_: ShardDone) -> None:
         with pytest.raises(BuildError, match="another build is writing"):

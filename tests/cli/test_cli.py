@@ -578,6 +578,7 @@ def shell(args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(program, shell=True, capture_output=True, text=True, cwd="/", check=False)
 
 
+@pytest.mark.slow
 def test_diagnose_says_the_verdict_then_what_to_do_then_why(
     presize: Callable[..., Ran], raw: Path, tmp_path: Path
 ) -> None:
@@ -649,6 +650,7 @@ main(["diagnose", sys.argv[2], "-q"])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "number",
     [signal.SIGHUP, *(pytest.param(number, marks=pytest.mark.slow) for number in (signal.SIGINT, signal.SIGTERM))],

@@ -336,6 +336,7 @@ def test_where_it_can_be_compiled_it_is() -> None:
     assert jpeg_decoder.is_available()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "aarch64"), reason="it is for x86-64 and ARM64")
 @pytest.mark.parametrize("compiler", ["gcc", pytest.param("clang", marks=pytest.mark.slow)])
 def test_it_compiles_without_a_warning(compiler: str, tmp_path: Path) -> None:

@@ -285,6 +285,7 @@ def test_threads_resize_at_the_same_time() -> None:
         np.testing.assert_array_equal(result, pillow_model.resize(pixels, (33, 80), "bicubic"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
 def test_it_compiles_without_a_warning(compiler: str, tmp_path: Path) -> None:
     if not shutil.which(compiler):

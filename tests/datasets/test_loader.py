@@ -163,6 +163,7 @@ def test_a_dataset_that_is_deleted_while_open_is_one_error(dataset: Path, tmp_pa
         list(loader)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "how",
     [*(pytest.param(how, marks=pytest.mark.slow) for how in ("end", "break", "error", "exit in the middle")), "Ctrl-C"],
@@ -457,6 +458,7 @@ print(len(list(batches)))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loader", ["Loader", "make_loader"])
 def test_signals_that_a_scheduler_sends_to_the_group_reach_the_script_once(loader: str, dataset: Path) -> None:
     printed = run_python(GROUP, dataset, loader).split()

@@ -355,6 +355,7 @@ def test_slots_are_pinned_after_the_first_request_and_once_for_many_early_breaks
     assert not cuda.pinned and cuda.problems == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["processes", "threads"])
 def test_memory_that_is_kept_over_an_early_break_has_room_for_whole_epochs(mode: Any, data: LMDBDataset) -> None:
     with Loader(data, 8, num_workers=2, mode=mode, **SEED) as loader:

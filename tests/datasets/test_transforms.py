@@ -228,6 +228,7 @@ def bytes_of_kept() -> list[bytes]:
     return list(map(to_bytes, kept))
 
 
+@pytest.mark.slow
 def test_images_outlive_their_dataset_and_go_to_other_processes(out: Path, tmp_path: Path) -> None:
     copied = shutil.copytree(out, tmp_path / "copied")
     dataset = LMDBDataset(copied, transform=cropped, target=None)

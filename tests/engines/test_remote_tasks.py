@@ -169,6 +169,7 @@ def test_a_scheduler_that_is_lost_while_nothing_happens_ends_the_build(
 NO_WORKERS = "scheduler: dask at somewhere has no workers; the build waits until one comes"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("checks", "slots", "words"),
     [(7, 0, [NO_WORKERS]), (4, 0, []), (7, 2, [])],

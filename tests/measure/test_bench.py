@@ -352,6 +352,7 @@ def test_cold_runs_that_are_not_cold_are_owned_up_to(dataset: Path, monkeypatch:
     assert [row["resident_share"] for row in results.rows] == [1, 1]
 
 
+@pytest.mark.slow
 def test_a_run_in_a_process_of_its_own_says_what_it_measured(dataset: Path) -> None:
     found = run_apart(replace(RUN, variant="loader", model="none", root=str(dataset), crop=32, epochs=1))
     assert found["epochs"][0]["images"] == 50

@@ -156,6 +156,7 @@ def test_an_epoch_that_begins_late_is_said_to() -> None:
     assert found.simulated_now == pytest.approx(320 / (0.2 + 10 * 0.06), rel=0.02)
 
 
+@pytest.mark.slow
 def test_the_animation_shows_what_was_measured_and_says_where_it_plays_something_else(
     watch: Callable[..., Watched], tmp_path: Path
 ) -> None:

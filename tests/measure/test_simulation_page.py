@@ -90,6 +90,7 @@ def test_it_begins_in_a_wait_while_all_variants_run_or_a_quarter_of_the_way(show
     assert show(quick).at == pytest.approx(quick.seconds / 4, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_it_works_by_keyboard_and_every_control_can_be_reached_and_named(show: Show) -> None:
     seen = show(simulate(SEVEN, seconds=30))
     seen.press("Home", "ArrowRight")

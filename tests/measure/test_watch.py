@@ -233,6 +233,7 @@ def test_a_loader_of_presize_is_seen_too_and_gives_the_same(tmp_path: Path) -> N
     assert (seen.batches, seen.images) == (6, 4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["sys.exit(0)", "os._exit(0)", "os.execlp('true', 'true')"])
 def test_a_forked_child_tells_nothing(end: str, tmp_path: Path) -> None:
     script = write(tmp_path, f"{LOADER}\nimport os\nfor _ in loader: pass\nif os.fork() == 0: {end}\nos.wait()\n")

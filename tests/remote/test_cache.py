@@ -157,6 +157,7 @@ def test_a_connection_that_is_cut_again_and_again_gives_the_same_batches(
     assert_equal(ours, batches(LMDBDataset(shards, crop=CROP)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_cache_of_two_groups_is_enough_shard_by_shard(workers: int, shards: Path, tmp_path: Path) -> None:
     room = 2 * bytes_of(shards) // 3

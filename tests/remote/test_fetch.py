@@ -137,6 +137,7 @@ def test_a_copy_goes_on_from_the_byte_at_which_it_ended(dataset: Path, tmp_path:
     assert files(tmp_path / "copy") == files(dataset)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("silent", ["manifest", "shards"])
 def test_ctrl_c_ends_a_copy_from_a_server_that_does_not_answer(silent: str, dataset: Path, tmp_path: Path) -> None:
     """Nothing but Ctrl-C ends it: otherwise it would wait for an hour, and then six times."""

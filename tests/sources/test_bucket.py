@@ -318,6 +318,7 @@ def test_a_photograph_that_is_damaged_on_its_way_is_read_again(
     assert_same_shards(tmp_path / "out", local)
 
 
+@pytest.mark.slow
 def test_photographs_that_always_come_damaged_are_not_stored_and_are_tried_again(
     url: str, local: Path, proxy: Proxy, tmp_path: Path
 ) -> None:

@@ -85,6 +85,7 @@ def test_one_that_is_stopped_is_killed_and_that_is_said() -> None:
         assert not is_running(child.pid)
 
 
+@pytest.mark.slow
 def test_one_that_is_slow_is_waited_for() -> None:
     with closing(Child(silent_s=1)) as child:
         child.call(time.sleep, 3)

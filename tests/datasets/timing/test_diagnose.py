@@ -270,6 +270,7 @@ def test_workers_are_measured_alone_and_together_and_none_is_left(workers: int) 
     assert not set(torch.multiprocessing.active_children()) - before
 
 
+@pytest.mark.slow
 def test_a_step_is_really_trained_and_batches_of_any_kind_are_taken() -> None:
     torch.manual_seed(0)
     model = small_cnn(2)

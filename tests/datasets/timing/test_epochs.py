@@ -59,6 +59,7 @@ def briefly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(epochs, "STEP_BUDGET", Budget(100, 0.2))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("briefly")
 @pytest.mark.parametrize(
     ("loader", "warm", "expected"),
@@ -122,6 +123,7 @@ def test_an_epoch_counts_the_work_of_its_workers() -> None:
     del loader
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("channels", [3, 1])
 @pytest.mark.parametrize("labelled", [True, False])
 def test_a_step_trains_on_batches_of_any_kind(channels: int, labelled: bool) -> None:
