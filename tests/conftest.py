@@ -32,9 +32,11 @@ settings.register_profile(
 )
 settings.load_profile("presize")
 
-# A shell's background jobs ignore Ctrl-C, and what they start with them; programs that tests interrupt must not.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# A shell's background jobs ignore Ctrl-C, what nohup starts SIGHUP, and what they start with them; programs that tests
+# interrupt must not.
+for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, handler)
 
 
 @pytest.fixture(scope="session")
