@@ -250,7 +250,7 @@ def _grayscale(img: StoredImage, num_output_channels: int = 1) -> StoredImage | 
 
 
 def _without_info(image: Any) -> StoredImage:
-    """What torchvision makes of arrays and merged bands has none."""
+    """Drop `info`, as torchvision does when it builds an image from an array or merges bands."""
     return StoredImage(image.pixels())
 
 
@@ -270,7 +270,7 @@ class EachView:
 
     Args:
         transforms: one for each view; None leaves it as it is.
-        kind: list or tuple, of which the result is one.
+        kind: type of the result, list or tuple.
     """
 
     def __init__(self, transforms: tuple[Transform | None, ...], kind: type) -> None:

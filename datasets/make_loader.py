@@ -96,7 +96,7 @@ class CountingLoader(torch.utils.data.DataLoader[Any]):
             del batch
 
     def _follow_changes(self) -> None:
-        """End persistent workers that have the dataset as it was, or one of which has died."""
+        """Stop persistent workers if the dataset has changed since they started, or if one of them has died."""
         state = state_of(self._source)
         workers = self._iterator._workers if isinstance(self._iterator, _Workers) else ()
         if differ(self._state, state):
@@ -125,7 +125,7 @@ class CountingLoader(torch.utils.data.DataLoader[Any]):
             self.generator = given
 
     def _end_workers(self, batches: object = None) -> None:
-        """End persistent workers, and those of `batches`; the next epoch begins others."""
+        """Stop persistent workers and those of `batches`. The next epoch starts new ones."""
         ended, self._iterator = self._iterator, None
         for iterator in (ended, batches):
             if isinstance(iterator, _Workers):

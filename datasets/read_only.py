@@ -25,7 +25,7 @@ _SET_ANEW = frozenset(("classes", "class_to_idx", "decode", "fused", "imgs", "sa
 
 
 class ImageFolderOptions(TypedDict, total=False):
-    """ImageFolder's options of which presize's datasets have none, as a type checker is to see them."""
+    """Typed keywords for the options of ImageFolder that presize refuses."""
 
     loader: None
     is_valid_file: None

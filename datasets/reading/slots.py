@@ -67,7 +67,7 @@ class SharedSlots:
     """
 
     is_pinned = False
-    """Whether a device of this process copies from the memory directly; set by Transfer.pin."""
+    """True once Transfer.pin has registered the memory with a device of this process."""
 
     def __init__(self, count: int, shapes: Sequence[Shape]) -> None:
         self.shapes = list(shapes)
@@ -112,7 +112,7 @@ class FreeSlots:
         self._taken: set[int] = set()  # being filled, or waiting to be handed over
 
     def can_take(self) -> bool:
-        """Whether another slot may be filled. The caller's may not."""
+        """Return True if a slot is free beside those that the caller holds."""
         return bool(self.free) and len(self._taken) <= self.shared.count - HELD_BY_CALLER  # one is about to be its
 
     def take(self) -> int:

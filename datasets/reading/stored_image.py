@@ -376,7 +376,7 @@ class StoredImage(Image.Image):
 
 
 def _table(lut: Any, mode: str) -> Pixels:
-    """What point() makes of the 256 values of each channel: (1, 256, 3) or (1, 256)."""
+    """Return the lookup table of point(): uint8 (1, 256, 3) or (1, 256), a column for each value."""
     try:
         if isinstance(lut, list) and len(lut) == 256 * len(mode):
             return np.frombuffer(bytes(lut), np.uint8).reshape(len(mode), 256).T.reshape(1, 256, *_SHAPES[mode])

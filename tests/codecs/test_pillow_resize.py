@@ -208,8 +208,9 @@ def test_extreme_ratios_have_the_bytes_of_the_definition(
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("filter", ["bilinear", "lanczos"])
 @pytest.mark.parametrize("outputs", [224, 96])
-def test_every_side_is_resized_to_the_usual_ones(outputs: int, filter: Filter, level: int) -> None:
-    for side in range(1, 3 * outputs, 5 if EFFORT > 1 else 23):
+@pytest.mark.parametrize("step", [23, pytest.param(5, marks=pytest.mark.slow)])
+def test_every_side_is_resized_to_the_usual_ones(step: int, outputs: int, filter: Filter, level: int) -> None:
+    for side in range(1, 3 * outputs, step):
         for shape, size in (((side, 2, 3), (outputs, 2)), ((2, side, 3), (2, outputs))):
             found = resize_by(MODULE, noise(shape, side), size, filter, level=level)
             np.testing.assert_array_equal(found, pillow_model.resize(noise(shape, side), size, filter), str(side))

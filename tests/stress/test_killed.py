@@ -119,10 +119,12 @@ def test_nothing_outlives_a_kill(victim: str, kind: str, context: str, dataset: 
     found = kill(victim, kind, context, dataset, tmp_path)
     if kind == "DataLoader" and was_ignored(found["said"]):  # its workers end nevertheless, and it by their end
         found = kill(victim, kind, context, dataset, tmp_path)
+    if (victim, kind) == ("worker", "DataLoader") and found.get("dev_shm"):
+        # torch's own worker died between making a file and removing its name: it does not do so twice.
+        found = kill(victim, kind, context, dataset, tmp_path)
     said = found["said"]
     assert not found["hung"], said
-    if (victim, kind) != ("worker", "DataLoader"):  # torch's own may die between making a file and removing its name
-        assert found.get("dev_shm", []) == []
+    assert found.get("dev_shm", []) == []
     if victim == "worker":
         assert found["code"] == 1
         errors = ["LoaderError: a loader worker died"]
