@@ -367,17 +367,16 @@ def _layout_step(training: _Training, batch: Any, part: Budget) -> Times | None:
 
 def _own_python(training: _Training, batch: Any, resident: Repeated, part: Budget) -> tuple[float, str] | None:
     """See Diagnosis.own_python. `resident`: the step without a profiler."""
-    profiler = cProfile.Profile(time.process_time)
-    steps = 0
+    profiles: list[cProfile.Profile] = []
 
     def profiled(placed: Any) -> None:
-        nonlocal steps
-        steps += 1
-        profiler.runcall(training.on_placed, placed)
+        profiles.append(cProfile.Profile(time.thread_time))
+        profiles[-1].runcall(training.on_placed, placed)
 
     _repeat(replace(training, on_placed=profiled), batch, Budget(_PROFILED_STEPS, part.seconds), resident=True)
-    frames = own_python(profiler)
-    own_s = sum(frames.values()) / steps
+    # That of the median step: garbage of other code may be collected in any of them.
+    frames = sorted(map(own_python, profiles), key=lambda frames: sum(frames.values()))[len(profiles) // 2]
+    own_s = sum(frames.values())
     return (own_s, next(iter(frames))) if own_s >= _OWN_PYTHON * min(resident.samples_s) else None
 
 
