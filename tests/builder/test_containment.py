@@ -21,7 +21,7 @@ from presize.errors import BuildError, ImageError
 from processes import workers_of
 
 SITE = """
-import ctypes, os, pathlib
+import ctypes, os, pathlib, signal, sys
 from presize.codecs import transcode as module
 
 def hang():
@@ -49,9 +49,16 @@ def transcode(data, options):
     return real(data, options)
 
 module.transcode = transcode
+
+def freeze(event, arguments):
+    if event == "open" and arguments[0] == os.environ["PRESIZE_TEST_FROZEN"]:
+        signal.pause()
+
+if "PRESIZE_TEST_FROZEN" in os.environ:
+    sys.addaudithook(freeze)
 """
 """Run by every worker as it starts: an image that ends in "crash:abort" aborts whoever decodes it, and so on; one of
-PRESIZE_TEST_NBYTES hangs."""
+PRESIZE_TEST_NBYTES hangs. Whoever opens PRESIZE_TEST_FROZEN waits without end."""
 
 OPTIONS = BuildOptions(ImageOptions(sizes=(Size(16, 16),)), shard_samples=4)
 TWO_JOBS = RunOptions(jobs=2, report=False)
@@ -110,6 +117,22 @@ def test_an_image_that_ends_its_decoder_is_rejected_and_the_rest_is_stored(
     assert (result.stored, result.rejected) == (7, 1)
     assert rejects(build) == [{"path": "a/2.jpg", "error": "CrashError", "reason": reason}]
     assert max(running) <= jobs, "a worker whose memory ran out does not stay"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("update", [False, True])
+def test_a_source_that_does_not_answer_ends_the_build_and_rejects_no_image(
+    update: bool, build: Builder, crash: Crash, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if update:
+        build()
+        Image.fromarray(smooth_image(20, 30, seed=9)).save(build.source / "a/2.jpg", "JPEG")
+    monkeypatch.setenv("PRESIZE_TEST_FROZEN", str(build.source / "a/2.jpg"))
+    reason = r"a/2.jpg: SRC does not answer: it could not be read in 1 s \(--timeout-s\); run again to resume"
+    with pytest.raises(BuildError, match=reason):
+        build(run=RunOptions(jobs=2, timeout_s=1, update=update))
+    monkeypatch.delenv("PRESIZE_TEST_FROZEN")
+    assert build(run=replace(TWO_JOBS, update=update)).rejected == 0
 
 
 @pytest.mark.slow

@@ -216,9 +216,21 @@ def _by_image(spec: EncodeSpec, policy: CrashPolicy) -> Iterator[Encoder]:
         except (ChildDiedError, MemoryError) as error:
             raise CrashError(_why(error, policy.timeout_s)) from None
 
+    def encode(files: Sources, _: bool) -> Encoded:
+        try:
+            with suppress(MemoryError):
+                attempt(_read_in_this_child, spec, files)
+        except ChildDiedError as error:
+            if _took_too_long(error):  # a frozen mount is no fault of the image
+                raise BuildError(
+                    f"{files[0].path}: SRC does not answer: it could not be read in {policy.timeout_s:g} s "
+                    "(--timeout-s); run again to resume"
+                ) from None
+        return contained(_encode_in_this_child, spec, files)
+
     try:
         yield Encoder(
-            lambda files, _: contained(_encode_in_this_child, spec, files),  # the child reads each sample
+            encode,
             partial(contained, resized),
             _Deadline(policy.timeout_s),
         )
@@ -230,6 +242,13 @@ def _by_image(spec: EncodeSpec, policy: CrashPolicy) -> Iterator[Encoder]:
 def _in_time(timeout_s: float, function: Callable[..., Encoded], *args: object) -> Encoded:
     with _Deadline(timeout_s):
         return function(*args)
+
+
+def _read_in_this_child(spec: EncodeSpec, files: Sources) -> None:
+    """Try to read a sample, which is read again to be encoded."""
+    for file in files:
+        with suppress(ImageError):
+            _reader_of_this_child(spec.source).read(file)
 
 
 def _encode_in_this_child(spec: EncodeSpec, files: Sources) -> Encoded:
@@ -327,7 +346,11 @@ def _resized_raw(old: StoredRecord, target: resize.Target, image: ImageOptions, 
 def _why(error: ChildDiedError | MemoryError, timeout_s: float) -> str:
     if isinstance(error, MemoryError):
         return "memory ran out, twice"
-    if isinstance(error, ChildStoppedError) or error.code == -signal.SIGALRM:
+    if _took_too_long(error):
         return f"it took longer than --timeout-s {timeout_s:g}, twice"
     killed = ", most often for want of memory" if error.code == -signal.SIGKILL else ""
     return f"the process that decoded it died, twice ({error}{killed})"
+
+
+def _took_too_long(error: ChildDiedError) -> bool:
+    return isinstance(error, ChildStoppedError) or error.code == -signal.SIGALRM
