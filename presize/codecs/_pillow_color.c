@@ -59,7 +59,22 @@ FOR_PROCESSOR(blend_bytes,
               (const u8 *restrict from, const u8 *restrict to, u8 *restrict out, Py_ssize_t count, float alpha),
               (from, to, out, count, alpha))
 
-static u8 luma(const u8 *rgb) { return (u8)((rgb[0] * 19595 + rgb[1] * 38470 + rgb[2] * 7471 + 0x8000) >> 16); }
+/* convert("L") */
+INLINE void luma_loop(const u8 *rgb, u8 *out, Py_ssize_t pixels)
+{
+    for (Py_ssize_t i = 0; i < pixels; i++)
+        out[i] = (u8)((rgb[3 * i] * 19595 + rgb[3 * i + 1] * 38470 + rgb[3 * i + 2] * 7471 + 0x8000) >> 16);
+}
+FOR_PROCESSOR(luma, (const u8 *restrict rgb, u8 *restrict out, Py_ssize_t pixels), (rgb, out, pixels))
+
+/* convert("L").convert("RGB") */
+INLINE void gray_rgb_loop(const u8 *rgb, u8 *out, Py_ssize_t pixels)
+{
+    for (Py_ssize_t i = 0; i < pixels; i++)
+        out[3 * i] = out[3 * i + 1] = out[3 * i + 2] =
+            (u8)((rgb[3 * i] * 19595 + rgb[3 * i + 1] * 38470 + rgb[3 * i + 2] * 7471 + 0x8000) >> 16);
+}
+FOR_PROCESSOR(gray_rgb, (const u8 *restrict rgb, u8 *restrict out, Py_ssize_t pixels), (rgb, out, pixels))
 
 /* ImageFilter.SMOOTH of one row: a float for each of nine weights, summed up in Pillow's order. */
 INLINE void smooth_row_loop(const u8 *above, const u8 *row, const u8 *below, u8 *out, Py_ssize_t count, Py_ssize_t step)
@@ -207,8 +222,8 @@ static PyObject *gray(PyObject *self, PyObject *arguments)
     const Py_ssize_t pixels = views[OUT].len;
     const bool fits = views[IN].len == 3 * pixels;
     Py_BEGIN_ALLOW_THREADS
-    for (Py_ssize_t i = 0; fits && i < pixels; i++)
-        out[i] = luma(in + 3 * i);
+    if (fits)
+        luma(in, out, pixels);
     Py_END_ALLOW_THREADS
     return finish(views, 2, fits, true);
 }
@@ -228,8 +243,7 @@ static PyObject *saturate(PyObject *self, PyObject *arguments)
     for (Py_ssize_t at = 0; fits && at < bytes;) {
         u8 grays[3 * 512];
         const Py_ssize_t count = bytes - at < (Py_ssize_t)sizeof grays ? bytes - at : (Py_ssize_t)sizeof grays;
-        for (Py_ssize_t i = 0; i < count; i += 3)
-            grays[i] = grays[i + 1] = grays[i + 2] = luma(in + at + i);
+        gray_rgb(in + at, grays, count / 3);
         blend_bytes(grays, in + at, out + at, count, alpha);
         at += count;
     }
