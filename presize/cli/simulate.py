@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,7 +67,7 @@ def simulate(
         described,
         simulation_html,
         simulation_text,
-        sweep_lines,
+        sweep_rows,
     )
 
     check_page(out)
@@ -90,7 +90,7 @@ def simulate(
     if as_json:
         found: dict[str, Any] = {"then": timelines[1].known()} if len(timelines) > 1 else {}
         if swept:
-            found |= {"sweep": [asdict(line) for line in sweep_lines(swept)], "fewest_workers": fewest_workers(swept)}
+            found |= {"sweep": sweep_rows(swept), "fewest_workers": fewest_workers(swept)}
         print_json(**timelines[0].known(), **found, page=out)
         return
     print_text(simulation_text(variants, swept))
