@@ -12,7 +12,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter, deque
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import count, islice
 from typing import Any, Self
@@ -20,7 +20,7 @@ from typing import Any, Self
 import numpy as np
 
 from presize.errors import OptionError
-from presize.measure.stages import bottleneck
+from presize.measure.stages import bottleneck, regular_stops
 from presize.options import check_above_0, check_range
 
 MOST_WORKERS = 1024
@@ -251,21 +251,6 @@ class Timeline:
             "steps": [line(one.number, one.ready_s, one.taken_s, one.copied_s, one.done_s) for one in self.steps],
             "queue": [line(*change) for change in self.queue()],
         }
-
-
-def regular_stops(waits_s: Sequence[float], most: int, seconds: float) -> int | None:
-    """n if most of the waiting, in so many seconds, falls on every n-th batch, 2 to `most`; None otherwise. See
-    Timeline.stops_every."""
-    waits = np.array(waits_s)
-    if waits.sum() <= 0.01 * seconds:
-        return None
-    found = []
-    for period in range(2, min(most, len(waits) // 3) + 1):
-        stops = max((waits[first::period] for first in range(period)), key=np.sum)
-        if stops.std() <= stops.mean() / 4:
-            found.append((stops.sum() / waits.sum(), -period))
-    share, period = max(found, default=(0.0, 0))
-    return -period if share >= 0.8 else None
 
 
 _MOST_BATCHES = 1_000_000

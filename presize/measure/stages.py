@@ -15,8 +15,6 @@ from itertools import accumulate
 from statistics import fmean, median, stdev
 from typing import Final, Literal, Self
 
-import numpy as np
-
 from presize.errors import OptionError
 from presize.formatting import factor_text, rate_text, seconds_text
 
@@ -155,7 +153,8 @@ class Quantiles:
         """The quantiles of `seconds`. Raises OptionError if there are none."""
         if not seconds:
             raise OptionError("seconds: expected at least one step, got none")
-        return cls(*map(float, np.percentile(seconds, (50, 95, 99), method="inverted_cdf")))
+        ordered = sorted(seconds)
+        return cls(*(float(ordered[-(-len(ordered) * percent // 100) - 1]) for percent in (50, 95, 99)))
 
 
 @dataclass(frozen=True)
@@ -240,6 +239,22 @@ class Stages:
     @property
     def bottleneck(self) -> Bottleneck:
         return bottleneck(self.stalls.utilisation)
+
+
+def regular_stops(waits_s: Sequence[float], most: int, seconds: float) -> int | None:
+    """n if training stops regularly, before every n-th batch, 2 to `most`; None otherwise, and where it waits for less
+    than a hundredth of `seconds`. See Timeline.stops_every for what is regular."""
+    total_s = sum(waits_s)
+    if total_s <= 0.01 * seconds:
+        return None
+    found = []
+    for period in range(2, min(most, len(waits_s) // 3) + 1):
+        stops = max((waits_s[first::period] for first in range(period)), key=sum)
+        mean = sum(stops) / len(stops)
+        if sum((stop - mean) ** 2 for stop in stops) <= len(stops) * (mean / 4) ** 2:
+            found.append((sum(stops) / total_s, -period))
+    share, period = max(found, default=(0.0, 0))
+    return -period if share >= 0.8 else None
 
 
 def break_even_epochs(build_s: float, before_s: float, after_s: float) -> float:

@@ -8,7 +8,9 @@ import signal
 import subprocess
 import sys
 import time
+from array import array
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +21,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 from builds import SERIAL, SMALL
 from presize.builder.run import build_dataset
 from presize.datasets import LMDBDataset, Loader, RandomResizedCrop
-from presize.measure.watch import Watch, run_script
-from presize.measure.watched import Watched, compared_text, watched_text
+from presize.measure.watch import Watch, Watched, compared_text, run_script, watched_text
 from presize.sources.sample import SampleOptions, make_samples
 
 LOADER = """
@@ -264,13 +265,12 @@ def test_ranks_hand_over_what_they_found_and_the_first_one_tells(tmp_path: Path)
     assert not list(Path(os.environ.get("TMPDIR", "/tmp")).glob("presize-diagnose-*-none-*"))
 
 
-def watched(waits_s: list[float], steps_s: list[float], **changes: Any) -> Watched:
-    known: dict[str, Any] = {
-        "name": "DataLoader over Photos", "workers": 4, "prefetch": 2, "in_order": True, "persistent": False,
-        "pinned": None, "cores": 8.0,
-        "images": 32.0, "starts_s": (0.1,), "worker_cores": 0.99,
-    }  # fmt: skip
-    return Watched(waits_s=waits_s, steps_s=steps_s, **known | changes)
+def watched(
+    waits_s: list[float], steps_s: list[float], starts_s: tuple[float, ...] = (0.1,), **changes: Any
+) -> Watched:
+    times = (array("d", seconds) for seconds in (starts_s, waits_s, steps_s))
+    known = Watched("DataLoader over Photos", 4, 2, True, False, None, 8.0, *times)
+    return replace(known, **{"all_images": 32 * known.batches, "worker_cpu_s": 0.99, "worker_wall_s": 1.0} | changes)
 
 
 @pytest.mark.parametrize(
@@ -278,8 +278,8 @@ def watched(waits_s: list[float], steps_s: list[float], **changes: Any) -> Watch
     [
         (watched([0.03] * 40, [0.01] * 40), "Try num_workers=8: the workers are at their limit, and 4 cores are left."),
         (watched([0.03] * 40, [0.01] * 40, cores=4.0), "make less work of an image, by presizing"),
-        (watched([0.03] * 40, [0.01] * 40, worker_cores=0.1), "The workers wait, too"),
-        (watched([0.03] * 40, [0.01] * 40, workers=0, worker_cores=None), "Try num_workers=4: now batches are made"),
+        (watched([0.03] * 40, [0.01] * 40, worker_cpu_s=0.1), "The workers wait, too"),
+        (watched([0.03] * 40, [0.01] * 40, workers=0, worker_wall_s=0.0), "Try num_workers=4: now batches are made"),
         (watched([0.03] * 12, [0.01] * 12, starts_s=(2.0, 2.0)), "Try persistent_workers=True: 89% of the time"),
         (watched([0.03] * 40, [0.01] * 40, pinned=False), "Try pin_memory=True"),
         (watched([0.0, 0.0, 0.0, 0.2] * 12, [0.01] * 48), "It stops before every 4th batch"),
