@@ -31,10 +31,10 @@ from presize.measure.stages import (
     UNKNOWN_ERROR,
     Bottleneck,
     Interval,
-    Quantiles,
     bottleneck,
     bottleneck_words,
     interval_text,
+    percentile,
     regular_stops,
 )
 from presize.system.files import write_atomically
@@ -211,7 +211,6 @@ class Watched:
 
     def known(self) -> dict[str, Any]:
         """All of it as plain values of JSON."""
-        waits = Quantiles.of(self.waits_s) if self.waits_s else None
         return {
             "name": self.name,
             "headline": self.headline if self.is_known else None,
@@ -227,8 +226,8 @@ class Watched:
             "seconds": self.seconds,
             "workers": self.workers,
             "worker_cores": self.worker_cores,
-            "wait_p50_s": None if waits is None else waits.p50_s,
-            "wait_p99_s": None if waits is None else waits.p99_s,
+            "wait_p50_s": percentile(self.waits_s, 50) if self.waits_s else None,
+            "wait_p99_s": percentile(self.waits_s, 99) if self.waits_s else None,
         }
 
     def count_events(self, *, wait: bool = False) -> None:

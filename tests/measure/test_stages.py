@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from presize.errors import OptionError
-from presize.measure.stages import Quantiles, Spread, Stages, bottleneck, break_even_epochs, verdict
+from presize.measure.stages import Spread, Stages, bottleneck, break_even_epochs, percentile, verdict
 
 SECONDS = st.floats(1e-6, 1e4)
 STAGES = st.builds(Stages, SECONDS, SECONDS, SECONDS, st.none() | SECONDS)
@@ -57,8 +58,6 @@ def test_a_faster_stage_that_does_more_counts_as_equal_and_is_owned_up_to() -> N
     [
         *((lambda s=s: Stages(1, s, 1), "copied_s: expected seconds above 0") for s in (0, -1, math.inf, math.nan)),
         (lambda: break_even_epochs(1, 2, -1), "after_s: expected seconds from 0 up, got -1"),
-        (lambda: Spread.of([]), "values: expected at least one"),
-        (lambda: Quantiles.of([]), "seconds: expected at least one"),
     ],
 )
 def test_times_that_cannot_be_are_refused(make: Callable[[], object], message: str) -> None:
@@ -76,13 +75,9 @@ def test_after_the_break_even_both_ways_have_taken_the_same_time(build: float, b
         assert build + epochs * after == pytest.approx(epochs * before)
 
 
-@given(st.lists(SECONDS, min_size=1, max_size=50))
-def test_quantiles_are_steps_that_occurred_and_in_order(seconds: list[float]) -> None:
-    found = Quantiles.of(seconds)
-    assert {found.p50_s, found.p95_s, found.p99_s} <= set(seconds)
-    assert found.p50_s <= found.p95_s <= found.p99_s
-    assert sum(time <= found.p50_s for time in seconds) >= len(seconds) / 2
-    assert Quantiles.of([float(i) for i in range(100, 0, -1)]) == Quantiles(50, 95, 99)
+@given(st.lists(SECONDS, min_size=1, max_size=50), st.integers(1, 100))
+def test_a_percentile_is_that_of_numpy(seconds: list[float], percent: int) -> None:
+    assert percentile(seconds, percent) == np.percentile(seconds, percent, method="inverted_cdf")
 
 
 @given(st.lists(SECONDS, min_size=1))
