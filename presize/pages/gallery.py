@@ -18,13 +18,11 @@ from presize.pages.selection import (
     Rows,
     class_counts,
     matching,
-    matching_rejects,
     reason_counts,
     split_counts,
 )
 from presize.store.data_files import MANIFEST
 from presize.store.dataset import Dataset
-from presize.store.rejects import Reject
 from presize.system.files import is_url
 from presize.system.resources import usable_cores
 
@@ -68,13 +66,9 @@ class Pager:
 
 
 def gallery_page(viewed: ViewedDataset, filters: Filters) -> str:
-    """Return the page at one address of a server. Names, texts and reasons may be hostile: they are escaped.
-
-    Raises:
-        OptionError: a filter names a class, a split or a sample that does not exist.
-        DatasetError: the index or the rejects are damaged.
-    """
-    matches = _matches(viewed, filters)
+    """Return the page at one address of a server. Names, texts and reasons may be hostile: they are escaped. Errors are
+    those of matching()."""
+    matches = matching(viewed, filters)
     of_rejects = filters.show == "rejects"
     each = REJECTS if of_rejects else SAMPLES if viewed.raw is None else SAMPLES_BESIDE_SOURCES
     pager = Pager.of(len(matches), each, filters.page)
@@ -111,17 +105,10 @@ def view_dataset(
 
 def sample_page(viewed: ViewedDataset, filters: Filters, images: int = SAMPLES) -> str:
     """Return a page of its own, without links: up to `images` samples or rejects, spread evenly over all that match.
-
-    Raises:
-        OptionError, DatasetError: as for gallery_page().
-    """
-    matches = _matches(viewed, filters)
+    Errors are those of matching()."""
+    matches = matching(viewed, filters)
     shown = _spread(matches, images)
     return _render(viewed, filters, Pager(1, 1, 1, len(shown), len(matches)), shown, is_served=False)
-
-
-def _matches(viewed: ViewedDataset, filters: Filters) -> Rows:
-    return matching_rejects(viewed.rejects, filters) if filters.show == "rejects" else matching(viewed, filters)
 
 
 def _spread(rows: Rows, count: int) -> Rows:
@@ -130,11 +117,8 @@ def _spread(rows: Rows, count: int) -> Rows:
 
 
 def _render(viewed: ViewedDataset, filters: Filters, pager: Pager, shown: Rows, is_served: bool, **choices: Any) -> str:
-    cards: list[Card] | None = None
-    rejects: list[Reject] | None = None
-    if filters.show == "rejects":
-        rejects = list(viewed.rejects.take(shown))
-    else:
+    cards: list[Card] = []
+    if filters.show == "stored":
         side = SIDE if viewed.raw is None and not viewed.manifest.companions else SIDE_BESIDE
         side = SIDE_ALONE if is_served and filters.sample >= 0 else side
         cards = cards_of(viewed, shown.tolist(), side, usable_cores())
@@ -146,7 +130,7 @@ def _render(viewed: ViewedDataset, filters: Filters, pager: Pager, shown: Rows, 
         filters=filters,
         pager=pager,
         cards=cards,
-        rejects=rejects,
+        rejects=list(viewed.rejects.take(shown)) if filters.show == "rejects" else [],
         is_served=is_served,
         most_choices=MOST_CHOICES,
         **choices,

@@ -514,30 +514,28 @@ def test_the_index_tells_what_each_source_was(mangled: Path) -> None:
 # Charts
 
 
-@given(
-    st.lists(st.integers(1, 10**9), min_size=1, max_size=50), st.lists(st.integers(1, 10**9), min_size=1, max_size=50)
-)
-def test_each_number_stands_in_one_bar(first: list[int], second: list[int]) -> None:
-    series = {"before": np.array(first), "after": np.array(second)}
+NUMBERS = st.lists(st.integers(1, 10**9), min_size=1, max_size=50).map(np.array)
+
+
+@given(NUMBERS, NUMBERS)
+def test_each_number_stands_in_one_bar(first: np.ndarray, second: np.ndarray) -> None:
+    series = {"before": first, "after": second}
     for chart in (charts.logarithmic("t", " px", series), charts.linear("t", "", series, 1)):
         for number, (name, values) in enumerate(series.items()):
             bars = [bar for bar in chart.bars if bar.series == number]
-            marks = bars or [dot for dot in chart.dots if dot.series == number]
-            told = [re.fullmatch(rf"{name}: ([\d,]+) (from|of) .*", mark.label) for mark in marks]
+            told = [re.fullmatch(rf"{name}: ([\d,]+) (from|of) .*", bar.label) for bar in bars]
             assert sum(int(match[1].replace(",", "")) for match in told if match) == len(values)
             assert all(0 <= bar.x and bar.x + bar.width <= charts.WIDTH for bar in bars)
             assert all(0 <= bar.y and bar.y + bar.height <= charts.HEIGHT for bar in bars)
         assert all(0 <= at <= 100 for at, _ in chart.ticks)
-        assert all(0 < dot.x < charts.WIDTH and 0 < dot.y < charts.HEIGHT for dot in chart.dots)
-        assert not (chart.bars and chart.dots)
 
 
-def test_few_distinct_numbers_are_dots_where_they_lie() -> None:
+def test_few_distinct_numbers_have_bars_where_they_lie() -> None:
     few = charts.linear("t", "", {"all": np.repeat([75, 90], [30, 10])}, 1)
-    assert not few.bars
-    assert [dot.label for dot in few.dots] == ["all: 30 of 75", "all: 10 of 90"]
-    assert few.dots[0].y < few.dots[1].y, "the more, the higher"
-    assert not charts.linear("t", "", {"all": np.arange(charts.FEW_VALUES + 1)}, 1).dots
+    assert [bar.label for bar in few.bars] == ["all: 30 of 75", "all: 10 of 90"]
+    assert few.bars[0].height > few.bars[1].height, "the more, the higher"
+    many = charts.linear("t", "", {"all": np.arange(charts.FEW_VALUES + 1)}, 1)
+    assert many.bars[0].label == "all: 1 from 0 to 1"
     assert charts.linear("t", "", {"sources": np.full(9, 75)}, 1).summary == "sources: all 75"
 
 
