@@ -19,8 +19,6 @@ from torch.utils.data import DataLoader
 from presize.errors import OptionError
 from presize.measure.simulation import NOTHING, Pipeline, Timeline, Times, fewest_workers, simulate, sweep
 
-SEEDS = range(6)
-
 
 def seven(load_s: float, cv: float = 0.0, **options: float) -> Pipeline:
     """Seven loaders and a step of 100 ms, two batches ahead each."""
@@ -30,10 +28,10 @@ def seven(load_s: float, cv: float = 0.0, **options: float) -> Pipeline:
 # Known figures: batches in 30 s
 
 
-@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(("load_s", "cv", "batches"), [(2.0, 0.0, 98), (0.7, 0.2, 275), (0.35, 0.0, 295)])
-def test_seven_loaders_do_as_many_batches_as_is_known(load_s: float, cv: float, batches: int, seed: int) -> None:
-    assert simulate(seven(load_s, cv), seconds=30, seed=seed).batches == pytest.approx(batches, rel=0.03)
+def test_seven_loaders_do_as_many_batches_as_is_known(load_s: float, cv: float, batches: int) -> None:
+    for seed in range(6):
+        assert simulate(seven(load_s, cv), seconds=30, seed=seed).batches == pytest.approx(batches, rel=0.03)
 
 
 def test_loaders_that_begin_together_stop_training_regularly_until_they_spread() -> None:
@@ -267,8 +265,7 @@ def test_workers_beyond_the_cores_are_of_no_use_and_slow_a_step_that_wants_cores
 
 @given(st.floats(0.05, 2), st.integers(0, 99))
 def test_drawn_times_have_their_mean_and_variation(cv: float, seed: int) -> None:
-    draws = Times(3.0, cv).draws(np.random.default_rng(seed))
-    drawn = np.array([next(draws) for _ in range(20_000)])
+    drawn = np.fromiter(Times(3.0, cv).draws(np.random.default_rng(seed)), float, 20_000)
     assert drawn.mean() == pytest.approx(3, rel=0.08)
     assert drawn.std() / drawn.mean() == pytest.approx(cv, rel=0.15)
 
@@ -286,7 +283,6 @@ def test_measured_times_are_drawn_from() -> None:
     [
         (lambda: Times(-1), "mean_s: expected a number from 0 to 1000000, got -1"),
         (lambda: Times(math.nan), "mean_s: expected a number from 0 to 1000000, got nan"),
-        (lambda: Times(1e300), "mean_s: expected a number from 0"),
         (lambda: Times(1, -0.1), "cv: expected a number from 0 to 100, got -0.1"),
         (lambda: Times.measured([]), "samples_s: expected at least one, got none"),
         (lambda: Times.measured([3.0, -1.0]), "samples_s: expected a number from 0 to 1000000, got -1.0"),

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from presize.errors import OptionError
-from presize.measure.stages import Spread, Stages, bottleneck, break_even_epochs, percentile, verdict
+from presize.measure.stages import Stages, bottleneck, break_even_epochs, percentile, verdict
 
 SECONDS = st.floats(1e-6, 1e4)
 STAGES = st.builds(Stages, SECONDS, SECONDS, SECONDS, st.none() | SECONDS)
@@ -29,12 +29,6 @@ def test_utilisation_and_stalls_sum_up_to_one_and_bound_the_gain(stages: Stages)
     assert stages.bound * stages.stalls.utilisation == pytest.approx(1)
     assert stages.bound >= 1
     assert Stages(stages.resident_s, stages.copied_s, stages.warm_s).stalls.fetch == 0
-
-
-@given(STAGES, st.floats(0.01, 100))
-def test_shares_do_not_depend_on_the_unit(stages: Stages, factor: float) -> None:
-    scaled = Stages(*(time * factor for time in stages.measured))
-    assert shares(scaled) == pytest.approx(shares(stages), abs=1e-9)
 
 
 @given(SECONDS, SECONDS, SECONDS, SECONDS)
@@ -80,13 +74,6 @@ def test_a_percentile_is_that_of_numpy(seconds: list[float], percent: int) -> No
     assert percentile(seconds, percent) == np.percentile(seconds, percent, method="inverted_cdf")
 
 
-@given(st.lists(SECONDS, min_size=1))
-def test_a_spread_encloses_its_median(values: list[float]) -> None:
-    spread = Spread.of(values)
-    assert spread.min <= spread.median <= spread.max
-    assert spread.runs == len(values)
-
-
 @pytest.mark.parametrize(
     ("utilisation", "expected"),
     [(0.01, "loading"), (0.799, "loading"), (0.8, "balanced"), (0.949, "balanced"), (0.95, "compute"), (1, "compute")],
@@ -120,9 +107,3 @@ def test_the_verdict_names_the_largest_stall(stages: Stages, words: str, stall: 
     assert said.startswith(f"{words}: the training step is busy 20% of the time. {stall}")
     assert "all stalls together 80%" in said or stages.stalls.copy == stages.stalls.fetch == 0
     assert "at most 5.0 times as fast" in said
-
-
-@given(STAGES)
-def test_the_words_of_a_verdict_are_those_of_its_bottleneck(stages: Stages) -> None:
-    words = {"loading": " is the bottleneck:", "balanced": " and compute are balanced:", "compute": "Compute is the"}
-    assert words[stages.bottleneck] in verdict(stages, 32)

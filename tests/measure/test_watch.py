@@ -136,20 +136,15 @@ def test_a_script_sets_the_environment_of_libraries_before_they_are_imported(tmp
     assert "DataLoader over range with 40 samples, 0 workers:" in ran.stderr
 
 
-class Strange:
-    """A batch whose length is nobody's business."""
+class Strange(Slow):
+    """A dataset, or a batch, whose length is nobody's business."""
 
-    def __len__(self) -> int:
-        raise NotImplementedError
-
-
-class StrangeDataset(Slow):
     def __len__(self) -> int:
         raise NotImplementedError
 
 
 def test_batches_and_loaders_without_a_length_are_counted_as_batches() -> None:
-    loader = DataLoader(StrangeDataset(), 2, sampler=range(24), collate_fn=lambda _: Strange())
+    loader = DataLoader(Strange(), 2, sampler=range(24), collate_fn=lambda _: Strange())
     with Watch() as watch:
         for _ in loader:
             pass
@@ -174,8 +169,7 @@ def test_a_script_without_a_loader_is_said_to_have_none(
 ) -> None:
     monkeypatch.setattr("signal.signal", lambda *_: None)
     ran = presize("diagnose", write(tmp_path, "print('done')"), "--json", "-o", "mine")
-    assert ran.code == 0
-    assert ran.out == "done\n", "what follows the script is the script's"
+    assert (ran.code, ran.out) == (0, "done\n"), "what follows the script is the script's"
     assert "No DataLoader or Loader was iterated" in ran.err
     assert presize("diagnose", "-o", "page.html", tmp_path / "train.py").code == 2
 
@@ -300,13 +294,10 @@ def test_what_to_try_follows_from_what_was_seen(seen: Watched, said: str) -> Non
     assert any(said in sentence for sentence in seen.known()["sentences"])
 
 
-def test_a_loader_that_keeps_up_gets_no_advice() -> None:
+def test_a_loader_that_keeps_up_gets_no_advice_and_a_gpu_that_was_busy_meanwhile_was_not_kept_waiting() -> None:
     text = watched_text([watched([0.0001] * 100, [0.03] * 100, starts_s=(0.01,))])
     assert "Compute is the bottleneck: training waits 1% of the time for batches." in text
     assert "Try" not in text
-
-
-def test_a_gpu_that_was_busy_meanwhile_was_not_kept_waiting() -> None:
     assert watched([0.03] * 40, [0.01] * 40, idle_s=0.0, starts_s=(0.0,)).wait == 0
 
 
