@@ -73,7 +73,7 @@ def simulate(
     check_page(out)
     pipelines = [_pipeline(**options)]
     if then_workers is not None or then_load_ms is not None:
-        load_s = _seconds("then_load_ms", options["load_ms"] if then_load_ms is None else then_load_ms, needed=True)
+        load_s = _seconds("then_load_ms", options["load_ms"] if then_load_ms is None else then_load_ms)
         number = pipelines[0].workers if then_workers is None else then_workers
         check_range("then_workers", number, 0, MOST_WORKERS)
         pipelines.append(replace(pipelines[0], workers=number, load=replace(pipelines[0].load, mean_s=load_s)))
@@ -103,15 +103,18 @@ def _pipeline(
 ) -> Pipeline:
     from presize.measure.simulation import Pipeline, Times
 
-    times_s = {name: _seconds(name, value, name in ("load_ms", "step_ms")) for name, value in times_ms.items()}
+    load_s, step_s, pin_s, copy_s, stagger_s = (
+        _seconds(name, times_ms[name]) for name in ("load_ms", "step_ms", "pin_ms", "copy_ms", "stagger_ms")
+    )
     return Pipeline(
-        Times(times_s["load_ms"], cv), Times(times_s["step_ms"]), workers, prefetch, Times(times_s["pin_ms"]),
-        Times(times_s["copy_ms"]), not out_of_order, times_s["stagger_ms"], cores,
+        Times(load_s, cv), Times(step_s), workers, prefetch, Times(pin_s), Times(copy_s), not out_of_order, stagger_s,
+        cores,
     )  # fmt: skip
 
 
-def _seconds(option: str, milliseconds: float, needed: bool) -> float:
-    if not 0 <= milliseconds <= 1e9 or (needed and milliseconds == 0):
-        lower = "above 0" if needed else "from 0"
+def _seconds(option: str, milliseconds: float) -> float:
+    is_needed = option in ("load_ms", "then_load_ms", "step_ms")
+    if not 0 <= milliseconds <= 1e9 or (is_needed and milliseconds == 0):
+        lower = "above 0" if is_needed else "from 0"
         raise OptionError(f"{option}: expected milliseconds {lower} up to 1e9, got {milliseconds:g}")
     return milliseconds / 1e3

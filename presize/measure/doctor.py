@@ -351,22 +351,10 @@ def _size(facts: CheckUp) -> Judged | None:
 
 
 CHECKS: Final[dict[str, Callable[[CheckUp], Judged | None]]] = {
-    "CPU": _cpu,
-    "cores": _cores,
-    "memory": _memory,
-    "/dev/shm": _shared_memory,
-    "open files": _open_files,
-    "locked memory": _locked_memory,
-    "JPEG": _jpeg,
-    "resize": _resizer,
-    "PIL": _pillow,
-    "OpenCV": _opencv,
-    "torch": _torch,
-    "GPU": _gpu,
-    "storage": _storage,
-    "reading": _reading,
-    "size": _size,
-}
+    "CPU": _cpu, "cores": _cores, "memory": _memory, "/dev/shm": _shared_memory, "open files": _open_files,
+    "locked memory": _locked_memory, "JPEG": _jpeg, "resize": _resizer, "PIL": _pillow, "OpenCV": _opencv,
+    "torch": _torch, "GPU": _gpu, "storage": _storage, "reading": _reading, "size": _size,
+}  # fmt: skip
 """The check of each topic, in the order in which they are shown."""
 
 

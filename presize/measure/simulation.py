@@ -237,12 +237,10 @@ class Timeline:
         def line(*values: float) -> list[float | None]:
             return [round(value, 9) if value < math.inf else None for value in values]
 
-        return {
+        rates = {name: round(getattr(self, name), 9) for name in ("seconds", "utilisation", "stall")}
+        return rates | {
             "batches": self.batches,
-            "seconds": round(self.seconds, 9),
             "batches_per_s": round(self.batches_per_s(), 9),
-            "utilisation": round(self.utilisation, 9),
-            "stall": round(self.stall, 9),
             "bottleneck": bottleneck(self.utilisation),
             "stops_every": self.stops_every(),
             "workers": self.pipeline.workers,

@@ -23,7 +23,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Any
 
 from presize.formatting import factor_text, ordinal, plural, printable, rate_text, seconds_text
@@ -41,7 +41,7 @@ from presize.system.files import write_atomically
 from presize.system.resources import read_cpu
 from presize.system.usage import cpu_seconds
 
-LEAST_BATCHES = 10
+_LEAST_BATCHES = 10
 """Batches after the first of an epoch without which nothing is said."""
 
 _LOOK_EVERY_S = 1.0
@@ -120,7 +120,7 @@ class Watched:
     @property
     def is_known(self) -> bool:
         """Whether there were enough batches to say something."""
-        return len(self.waits_s) >= LEAST_BATCHES
+        return len(self.waits_s) >= _LEAST_BATCHES
 
     @property
     def seconds(self) -> float:
@@ -211,21 +211,12 @@ class Watched:
 
     def known(self) -> dict[str, Any]:
         """All of it as plain values of JSON."""
-        return {
-            "name": self.name,
+        names = "name bottleneck wait start batches images unit seconds workers worker_cores"
+        return {name: getattr(self, name) for name in names.split()} | {
             "headline": self.headline if self.is_known else None,
             "sentences": list(self.sentences()) if self.is_known else [],
-            "bottleneck": self.bottleneck,
             "images_per_s": self.images_per_s.known(),
-            "wait": self.wait,
-            "start": self.start,
             "epochs": len(self.starts_s),
-            "batches": self.batches,
-            "images": self.images,
-            "unit": self.unit,
-            "seconds": self.seconds,
-            "workers": self.workers,
-            "worker_cores": self.worker_cores,
             "wait_p50_s": percentile(self.waits_s, 50) if self.waits_s else None,
             "wait_p99_s": percentile(self.waits_s, 99) if self.waits_s else None,
         }
@@ -355,6 +346,7 @@ class _Epoch:
         return batch
 
     def _look(self, pids: Sequence[int], now: float) -> None:
+        """Add the CPU time of the workers since they were looked at last."""
         cpu_s = (cpu_seconds(pids) - time.process_time()) / len(pids)
         if self.cpu_s:
             self.seen.worker_cpu_s += cpu_s - self.cpu_s
@@ -466,7 +458,7 @@ class _AfterImport:
 
     def find_spec(self, name: str, _path: Any = None, _target: Any = None) -> ModuleSpec | None:
         call = self.calls.pop(name, None)
-        spec = None if call is None else importlib.util.find_spec(name)
+        spec = importlib.util.find_spec(name) if call else None
         if call is None or spec is None or spec.loader is None:
             return None
         execute = spec.loader.exec_module
@@ -489,53 +481,49 @@ def run_script(script: str, arguments: Sequence[str], watch: Watch, on_end: Call
     sys.argv = [script, *arguments]
     if not sys.flags.safe_path:
         sys.path[0] = os.path.dirname(os.path.realpath(script))
+
+    def end() -> None:
+        if os.getpid() == watch.pid:
+            on_end()
+
+    code: Any = 0
     try:
-        with watch, _before_exec(lambda: on_end() if os.getpid() == watch.pid else None):
+        with watch, _before_exec(end):
             runpy.run_path(script, run_name="__main__")
-        code: Any = 0
-    except SystemExit as end:
-        code = end.code
+    except SystemExit as exit:
+        code = exit.code
     except BaseException as error:
-        trace = _of_script(error.__traceback__, script)
+        trace = error.__traceback__  # from the script on; none where it has not begun, as with a syntax error
+        while trace is not None and trace.tb_frame.f_code.co_filename != script:
+            trace = trace.tb_next
         sys.excepthook(type(error), error.with_traceback(trace), trace)
         code = -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
     finally:
         sys.path[:], sys.argv = path, argv
-        if os.getpid() == watch.pid:
-            on_end()
+        end()
     if code is None or isinstance(code, int):
         return code or 0
     sys.stderr.write(f"{code}\n")
     return 1
 
 
-def _of_script(trace: TracebackType | None, script: str) -> TracebackType | None:
-    """The part of a traceback from the script on; None where it has not begun, as with a syntax error."""
-    while trace is not None and trace.tb_frame.f_code.co_filename != script:
-        trace = trace.tb_next
-    return trace
-
-
 @contextmanager
 def _before_exec(call: Callable[[], None]) -> Iterator[None]:
     """Call before this process is replaced, or ends without Python's clean-up."""
-    originals = {name: getattr(os, name) for name in ("execv", "execve", "_exit")}
 
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+    def wrap(original: Callable[..., Any], is_exit: bool) -> Callable[..., Any]:
         def execute(*arguments: Any, **named: Any) -> Any:
-            if original is originals["_exit"] or os.access(arguments[0], os.X_OK):  # execlp tries each folder of PATH
+            if is_exit or os.access(arguments[0], os.X_OK):  # execlp tries each folder of PATH
                 call()
             return original(*arguments, **named)
 
         return execute
 
-    try:
-        for name, original in originals.items():
-            setattr(os, name, wrap(original))
+    with ExitStack() as stack:
+        for name in ("execv", "execve", "_exit"):
+            stack.callback(setattr, os, name, getattr(os, name))
+            setattr(os, name, wrap(getattr(os, name), name == "_exit"))
         yield
-    finally:
-        for name, original in originals.items():
-            setattr(os, name, original)
 
 
 def share_with_ranks(mine: list[dict[str, Any]]) -> list[dict[str, Any] | None] | None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -38,8 +37,7 @@ MOST_CHOICES = 1000
 """Of a list to choose from; with more classes their name is typed."""
 
 
-@dataclass(frozen=True)
-class Pager:
+class Pager(NamedTuple):
     """Position of a page among all `pages`, from 1, and which of the `total` rows that match are on it: from `first`,
     counted from 1, to `last`, which is 0 where nothing matches."""
 
@@ -51,18 +49,10 @@ class Pager:
 
     @classmethod
     def of(cls, total: int, each: int, page: int) -> Pager:
-        """Return the position of a page of `each`; a page past the last one is the last one.
-
-        >>> Pager.of(total=61, each=60, page=9)
-        Pager(page=2, pages=2, first=61, last=61, total=61)
-        """
+        """Return the position of a page of `each`; a page past the last one is the last one."""
         pages = max(1, -(-total // each))
         page = min(page, pages)
         return cls(page, pages, (page - 1) * each + 1, min(page * each, total), total)
-
-    def rows(self, matches: Rows) -> Rows:
-        """Return the rows on this page."""
-        return matches[self.first - 1 : self.last]
 
 
 def gallery_page(viewed: ViewedDataset, filters: Filters) -> str:
@@ -77,7 +67,7 @@ def gallery_page(viewed: ViewedDataset, filters: Filters) -> str:
         "splits": split_counts(viewed),
         "reasons": reason_counts(viewed.rejects, MOST_CHOICES) if of_rejects else [],
     }
-    return _render(viewed, filters, pager, pager.rows(matches), is_served=True, **choices)
+    return _render(viewed, filters, pager, matches[pager.first - 1 : pager.last], is_served=True, **choices)
 
 
 def view_dataset(
@@ -122,11 +112,10 @@ def _render(viewed: ViewedDataset, filters: Filters, pager: Pager, shown: Rows, 
         side = SIDE if viewed.raw is None and not viewed.manifest.companions else SIDE_BESIDE
         side = SIDE_ALONE if is_served and filters.sample >= 0 else side
         cards = cards_of(viewed, shown.tolist(), side, usable_cores())
-    left_out = viewed.manifest.left_out
     return template("gallery.html").render(
         name=PurePath(viewed.root).name,
         manifest=viewed.manifest,
-        not_stored=sum(left_out.get(name, 0) for name in ("rejected", "skipped", "unreadable")),
+        not_stored=sum(viewed.manifest.left_out.get(name, 0) for name in ("rejected", "skipped", "unreadable")),
         filters=filters,
         pager=pager,
         cards=cards,

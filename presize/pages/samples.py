@@ -49,12 +49,8 @@ class ViewedDataset:
 
     @classmethod
     def of(cls, root: str | os.PathLike[str], raw: str | os.PathLike[str] | None = None) -> ViewedDataset:
-        """Open the dataset in `root`.
-
-        Raises:
-            DatasetError: `root` is no dataset, a URL, or damaged.
-            OptionError: `raw` is not a folder.
-        """
+        """Open the dataset in `root`. DatasetError where that is none, a URL, or damaged, OptionError where `raw` is
+        not a folder."""
         name = root = expanded(root)
         raw = None if raw is None else expanded(raw)
         if is_url(name):

@@ -131,7 +131,7 @@ def matching_rejects(rejects: Rejects, filters: Filters) -> Rows:
 
 def class_counts(viewed: ViewedDataset) -> list[tuple[str, int]]:
     """The classes and how many samples each has; none without classes."""
-    classes = viewed.manifest.classes or ()
+    classes = viewed.manifest.classes
     if not classes:
         return []
     labels = _numbers(viewed, "label")

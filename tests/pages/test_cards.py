@@ -35,11 +35,10 @@ def scenes(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> ViewedDataset
 
 def test_the_source_stands_before_what_is_stored(dataset: Path, raw: Path) -> None:
     card = card_of(ViewedDataset.of(dataset, raw), 5, 64)
-    before, after = card.pictures
-    assert (before.what, after.what) == ("source", "stored")
-    pictures = [decoded(one.jpeg) for one in card.pictures]
-    assert pictures[0].shape == pictures[1].shape
-    assert np.abs(pictures[0] - pictures[1]).mean() < 12, "they are the same image"
+    assert [one.what for one in card.pictures] == ["source", "stored"]
+    before, after = (decoded(one.jpeg) for one in card.pictures)
+    assert before.shape == after.shape
+    assert np.abs(before - after).mean() < 12, "they are the same image"
 
 
 def test_a_source_that_has_gone_is_told_in_its_place_and_without_a_raw_folder_there_is_none(
@@ -69,7 +68,7 @@ def test_a_path_in_the_index_never_leads_out_of_the_raw_folder(path: str, photo:
     save_image(tmp_path / "secret.jpg")
     column_changed(photo, "path", [path])
     before, _ = card_of(ViewedDataset.of(photo, tmp_path / "raw"), 0, 64).pictures
-    assert (before.jpeg, before.problem) == (b"", "its path leads out of the folder")
+    assert before[1:] == (b"", "its path leads out of the folder")
 
 
 def test_a_named_pipe_in_the_raw_folder_is_not_waited_for(photo: Path, tmp_path: Path) -> None:

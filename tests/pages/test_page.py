@@ -44,10 +44,11 @@ def test_a_page_decodes_its_own_samples_alone(dataset: Path, tmp_path: Path, mon
 
 
 @pytest.mark.parametrize(
-    ("total", "page", "rows"), [(0, 1, []), (5, 1, [0, 1, 2]), (5, 2, [3, 4]), (5, 99, [3, 4]), (6, 2, [3, 4, 5])]
+    ("total", "page", "first", "last"), [(0, 1, 1, 0), (5, 1, 1, 3), (5, 2, 4, 5), (5, 99, 4, 5), (6, 2, 4, 6)]
 )
-def test_pages_follow_each_other_without_gaps(total: int, page: int, rows: list[int]) -> None:
-    assert list(Pager.of(total, 3, page).rows(range(total))) == rows
+def test_pages_follow_each_other_without_gaps(total: int, page: int, first: int, last: int) -> None:
+    pager = Pager.of(total, 3, page)
+    assert (pager.first, pager.last, pager.total) == (first, last, total)
 
 
 def test_the_names_of_many_classes_are_typed(opened: ViewedDataset, monkeypatch: pytest.MonkeyPatch) -> None:

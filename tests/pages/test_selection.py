@@ -14,13 +14,7 @@ from presize.builder.run import build_dataset
 from presize.errors import DatasetError, OptionError
 from presize.options import SourceOptions
 from presize.pages.samples import ViewedDataset
-from presize.pages.selection import (
-    Filters,
-    class_counts,
-    matching,
-    matching_rejects,
-    reason_counts,
-)
+from presize.pages.selection import Filters, class_counts, matching, matching_rejects, reason_counts
 from presize.sources.sample import SampleOptions, make_samples
 from presize.store.rejects import Reject
 from presize.store.rejects_file import Rejects
