@@ -229,20 +229,20 @@ def test_a_loader_of_presize_is_seen_too_and_gives_the_same(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("end", ["sys.exit(0)", "os._exit(0)", "os.execlp('true', 'true')"])
-def test_a_forked_child_tells_nothing(end: str, tmp_path: Path) -> None:
-    script = write(tmp_path, f"{LOADER}\nimport os\nfor _ in loader: pass\nif os.fork() == 0: {end}\nos.wait()\n")
-    ran = diagnosed(sys.executable, script)
-    assert ran.returncode == 0
-    assert ran.stderr.count("DataLoader over Sleeping with 60 samples, 0 workers:") == 1
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("end", "code"),
-    [("os.execlp('true', 'true')", 0), ("os._exit(7)", 7), ("os.kill(os.getpid(), 2); time.sleep(9)", -2)],
+    [
+        ("os.execlp('true', 'true')", 0),
+        ("os._exit(7)", 7),
+        ("os.kill(os.getpid(), 2); time.sleep(9)", -2),
+        ("if os.fork() == 0: sys.exit(0)\nos.wait()", 0),
+        ("if os.fork() == 0: os._exit(0)\nos.wait()", 0),
+        ("if os.fork() == 0: os.execlp('true', 'true')\nos.wait()", 0),
+    ],
 )
-def test_what_was_seen_is_said_however_the_script_ends(end: str, code: int, tmp_path: Path) -> None:
+def test_what_was_seen_is_said_once_however_the_script_or_a_forked_child_ends(
+    end: str, code: int, tmp_path: Path
+) -> None:
     ran = diagnosed(sys.executable, write(tmp_path, f"{LOADER}\nimport os\nfor _ in loader: pass\n{end}\n"))
     assert ran.returncode == code
     assert ran.stderr.count("training waits") == 1
