@@ -12,6 +12,7 @@ from presize.cli.group import check_page, command, json_option
 from presize.cli.option_groups import PATH
 from presize.cli.output import print_json, print_text
 from presize.errors import OptionError
+from presize.formatting import plural, seconds_text
 from presize.options import check_range
 from presize.system.files import write_atomically
 
@@ -62,13 +63,7 @@ def simulate(
     from presize.measure.simulation import MOST_WORKERS, fewest_workers
     from presize.measure.simulation import simulate as run
     from presize.measure.simulation import sweep as run_sweep
-    from presize.measure.simulation_report import (
-        PictureVariant,
-        described,
-        simulation_html,
-        simulation_text,
-        sweep_rows,
-    )
+    from presize.measure.simulation_report import PictureVariant, simulation_html, simulation_text, sweep_rows
 
     check_page(out)
     pipelines = [_pipeline(**options)]
@@ -80,10 +75,11 @@ def simulate(
     if sweep is not None:
         check_range("sweep", sweep, 1, MOST_WORKERS)
     timelines = [run(pipeline, seconds=seconds, seed=seed) for pipeline in pipelines]
-    titles = [described(pipeline) for pipeline in pipelines]
-    if len(titles) > 1:
-        titles = [f"{name}: {title}" for name, title in zip(("before", "after"), titles, strict=True)]
-    variants = [PictureVariant(title, timeline) for title, timeline in zip(titles, timelines, strict=True)]
+    variants = []
+    names = ("before: ", "after: ") if len(timelines) > 1 else ("",)
+    for name, one in zip(names, timelines, strict=True):
+        what = f"{plural(one.pipeline.workers, 'worker')}, {seconds_text(one.pipeline.load.mean_s)} per batch"
+        variants.append(PictureVariant(name + what, one))
     swept = run_sweep(pipelines[-1], range(sweep + 1), seed=seed) if sweep is not None else {}
     if out is not None:
         write_atomically(Path(out), simulation_html(variants, swept).encode())

@@ -131,7 +131,7 @@ class Pipeline:
 
 
 @dataclass
-class Batch:
+class SimulatedBatch:
     """A batch: the seconds that its parts take with all the cores that they want, its worker, and the moments when its
     loading began and ended, when it could be taken, and was, when it was copied, and its step done. Moments are in
     seconds from the start, infinite where the simulation ended before."""
@@ -157,8 +157,8 @@ class Timeline:
 
     pipeline: Pipeline
     seconds: float
-    loads: tuple[Batch, ...]
-    steps: tuple[Batch, ...]
+    loads: tuple[SimulatedBatch, ...]
+    steps: tuple[SimulatedBatch, ...]
     step_work_s: float
 
     @property
@@ -353,12 +353,14 @@ class _Simulation:
         parts = (pipeline.load, pipeline.pin, pipeline.copy, pipeline.step)
         randoms = np.random.default_rng(seed).spawn(len(parts))
         draws = (part.draws(random) for part, random in zip(parts, randoms, strict=True))
-        self.more = (Batch(number, *times) for number, times in enumerate(islice(zip(*draws, strict=True), batches)))
-        self.requested: list[deque[Batch]] = [deque() for _ in range(pipeline.workers)]
-        self.unpinned: deque[Batch] = deque()
-        self.ready: dict[int, Batch] = {}
-        self.loads: list[Batch] = []
-        self.steps: list[Batch] = []
+        self.more = (
+            SimulatedBatch(number, *times) for number, times in enumerate(islice(zip(*draws, strict=True), batches))
+        )
+        self.requested: list[deque[SimulatedBatch]] = [deque() for _ in range(pipeline.workers)]
+        self.unpinned: deque[SimulatedBatch] = deque()
+        self.ready: dict[int, SimulatedBatch] = {}
+        self.loads: list[SimulatedBatch] = []
+        self.steps: list[SimulatedBatch] = []
         self.step_work_s = 0.0
         self.workers = [self._work(number) for number in range(pipeline.workers)]
         self.pinning, self.training = self._pin(), self._train()
@@ -389,7 +391,7 @@ class _Simulation:
                 yield None
             yield from self._load(self.requested[number].popleft())
 
-    def _load(self, batch: Batch) -> _Process:
+    def _load(self, batch: SimulatedBatch) -> _Process:
         batch.begin_s = self.clock.now
         self.loads.append(batch)
         yield batch.load_s, self.pipeline.load_cores

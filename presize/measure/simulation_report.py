@@ -19,7 +19,7 @@ from typing import Any
 from markupsafe import Markup
 
 from presize.formatting import factor_text, ordinal, plural, rate_text, seconds_text
-from presize.measure.simulation import Batch, Pipeline, Timeline, Times, fewest_workers
+from presize.measure.simulation import SimulatedBatch, Timeline, Times, fewest_workers
 from presize.measure.stages import COMPUTE_BOUND, bottleneck, bottleneck_words
 from presize.pages.html import asset, template
 
@@ -44,15 +44,6 @@ class PictureVariant:
         if self.utilisation is None:
             return self.timeline.utilisation, self.timeline.stall
         return self.utilisation, 1 - self.utilisation
-
-
-def described(pipeline: Pipeline) -> str:
-    """A pipeline in a few words.
-
-    >>> described(Pipeline(Times(2.0), Times(0.1), workers=7))
-    '7 workers, 2 s per batch'
-    """
-    return f"{plural(pipeline.workers, 'worker')}, {seconds_text(pipeline.load.mean_s)} per batch"
 
 
 def verdict(timeline: Timeline) -> str:
@@ -236,7 +227,7 @@ def _embedded(variant: PictureVariant, variants: int) -> dict[str, Any]:
     later += [load.begin_s for load in timeline.loads[max(SHOWN_LOADS // variants, pipeline.workers + 1) :]]
     cut_s = min(later, default=math.inf)
 
-    def line(one: Batch) -> list[float | None]:
+    def line(one: SimulatedBatch) -> list[float | None]:
         moments = (one.loaded_s, one.ready_s, one.taken_s, one.copied_s, one.done_s)
         known = [round(at, 6) if at < cut_s else None for at in moments]
         return [one.worker, one.number, round(one.begin_s, 6), round(one.load_s, 6), *known]

@@ -133,12 +133,20 @@ def _number(value: float) -> str:
     return digits(value / (1e3 if letter == "k" else power)) + letter
 
 
+class Part(NamedTuple):
+    """A piece of a horizontal bar, in units of WIDTH from the left, and the number of its series."""
+
+    x: float
+    width: float
+    series: int
+
+
 class Line(NamedTuple):
-    """A horizontal bar between the texts `name` and `value`, and `label`, the bar in words. Parts are (x, width, number
-    of the series), and whiskers the start and end of a thin line over it, all in units of WIDTH."""
+    """A horizontal bar between the texts `name` and `value`, and `label`, the bar in words. Whiskers are the start and
+    end of a thin line over it, in units of WIDTH."""
 
     name: str
-    parts: list[tuple[float, float, int]]
+    parts: list[Part]
     whiskers: tuple[float, float] | None
     value: str
     label: str
@@ -149,7 +157,7 @@ class Lines(NamedTuple):
 
     title: str
     lines: list[Line]
-    series: list[str]
+    series: tuple[str, ...]
 
 
 def bars(title: str, values: Mapping[str, tuple[float, float, float]]) -> Lines:
@@ -160,19 +168,19 @@ def bars(title: str, values: Mapping[str, tuple[float, float, float]]) -> Lines:
         middle, low, high = (round(value / most * WIDTH, 1) for value in numbers)
         said = [_number(value) for value in numbers]
         label = f"{name}: {said[0]}, from {said[1]} to {said[2]}"
-        lines.append(Line(name, [(0, middle, 0)], (low, high), said[0], label))
-    return Lines(title, lines, [])
+        lines.append(Line(name, [Part(0, middle, 0)], (low, high), said[0], label))
+    return Lines(title, lines, ())
 
 
 def shares(title: str, amounts: Mapping[str, Mapping[str, float]], values: Mapping[str, str]) -> Lines:
     """For each name the shares of its parts, the same ones in the same order, side by side: all bars are equally long,
     with `values` at their ends. Parts that are 0 everywhere are left out."""
-    series = [part for part in next(iter(amounts.values())) if any(each[part] > 0 for each in amounts.values())]
+    series = tuple(part for part in next(iter(amounts.values())) if any(each[part] > 0 for each in amounts.values()))
     lines = []
     for name, amount in amounts.items():
         total = sum(amount.values()) or 1.0
         ends = [round(end / total * WIDTH, 1) for end in accumulate((amount[part] for part in series), initial=0.0)]
-        parts = [(at, round(end - at, 1), number) for number, (at, end) in enumerate(pairwise(ends)) if end > at]
+        parts = [Part(at, round(end - at, 1), number) for number, (at, end) in enumerate(pairwise(ends)) if end > at]
         said = ", ".join(f"{part} {amount[part] / total:.0%}" for part in series)
         lines.append(Line(name, parts, None, values[name], f"{name}, {values[name]}: {said}"))
     return Lines(title, lines, series)
