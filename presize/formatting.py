@@ -45,6 +45,16 @@ def plural(count: float, one: str, many: str | None = None) -> str:
     return f"{number} {one if count == 1 else many or one + 's'}"
 
 
+def ordinal(number: int) -> str:
+    """The place of a whole number in a row.
+
+    >>> [ordinal(number) for number in (1, 2, 3, 11, 24, 112)]
+    ['1st', '2nd', '3rd', '11th', '24th', '112th']
+    """
+    endings = {1: "st", 2: "nd", 3: "rd"}
+    return f"{number}{'th' if number % 100 in (11, 12, 13) else endings.get(number % 10, 'th')}"
+
+
 def duration(seconds: float) -> str:
     """A time that a person waits, as a clock shows it.
 

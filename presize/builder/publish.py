@@ -235,7 +235,7 @@ def _companion_files(companion: Companion, merged: _Merged, size: Size) -> Compa
 
 def _write_report(plan: Plan, merged: _Merged, manifest: Manifest, root: Path, index: pa.Table) -> Manifest:
     """Write the page about a dataset that lacks just its manifest. Returns that, with the page in it."""
-    from presize.pages.build_report import BuildReport, build_page, leaner_quality, report_columns
+    from presize.pages.build_report import build_page, leaner_quality, report_columns
     from presize.pages.comparison import compare  # OpenCV and jinja2, which nothing else of a build needs
 
     reader = SourceReader(plan.source.root)
@@ -259,6 +259,6 @@ def _write_report(plan: Plan, merged: _Merged, manifest: Manifest, root: Path, i
         size = Size.parse(manifest.size)
         comparisons, failures = compare(plan.options.image, size, numbered, source_of, value_of, leaner)
     name = generation_name(REPORT, manifest.generation)
-    page = build_page(BuildReport(manifest, index, merged.rejects, comparisons, failures))
+    page = build_page(manifest, index, merged.rejects, comparisons, failures)
     write_atomically(root / name, page.encode())
     return replace(manifest, report=DataFile.of(root, name, len(comparisons)))

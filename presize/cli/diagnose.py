@@ -115,7 +115,7 @@ def diagnose(
 
 
 def _compared(before: str, after: str) -> str:
-    from presize.measure.watched import compared_text
+    from presize.measure.watch import compared_text
 
     found = []
     for path in (before, after):
@@ -130,7 +130,7 @@ def _compared(before: str, after: str) -> str:
 
 def _watch(script: str, arguments: list[str], as_json: bool, shows_warnings: Any) -> int:
     """Run a script and say how long it waited for its loaders. Returns its exit code."""
-    from presize.measure.watch import Watch, run_script, share_with_ranks
+    from presize.measure.watch import Watch, run_script, share_with_ranks, watched_text
 
     # What presize has set up for itself, back as Python has it.
     warnings.showwarning = shows_warnings
@@ -141,14 +141,10 @@ def _watch(script: str, arguments: list[str], as_json: bool, shows_warnings: Any
     out, messages = sys.stdout, sys.stderr  # the script may replace its own
 
     def tell_interim() -> None:
-        from presize.measure.watched import watched_text
-
         text = watched_text([one for one in watch.watched() if one.is_known])
         click.echo(f"\nUntil now:\n{text}\n", file=messages)
 
     def tell() -> None:
-        from presize.measure.watched import watched_text
-
         found = watch.watched()
         ranks = share_with_ranks([one.known() for one in found])
         if ranks is None:

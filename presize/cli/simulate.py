@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from presize.cli.group import check_page, command, json_option
 from presize.cli.option_groups import PATH
 from presize.cli.output import print_json, print_text
 from presize.errors import OptionError
+from presize.formatting import plural, seconds_text
 from presize.options import check_range
 from presize.system.files import write_atomically
 
@@ -62,35 +63,30 @@ def simulate(
     from presize.measure.simulation import MOST_WORKERS, fewest_workers
     from presize.measure.simulation import simulate as run
     from presize.measure.simulation import sweep as run_sweep
-    from presize.measure.simulation_report import (
-        PictureVariant,
-        described,
-        simulation_html,
-        simulation_text,
-        sweep_lines,
-    )
+    from presize.measure.simulation_report import PictureVariant, simulation_html, simulation_text, sweep_rows
 
     check_page(out)
     pipelines = [_pipeline(**options)]
     if then_workers is not None or then_load_ms is not None:
-        load_s = _seconds("then_load_ms", options["load_ms"] if then_load_ms is None else then_load_ms, needed=True)
+        load_s = _seconds("then_load_ms", options["load_ms"] if then_load_ms is None else then_load_ms)
         number = pipelines[0].workers if then_workers is None else then_workers
         check_range("then_workers", number, 0, MOST_WORKERS)
         pipelines.append(replace(pipelines[0], workers=number, load=replace(pipelines[0].load, mean_s=load_s)))
     if sweep is not None:
         check_range("sweep", sweep, 1, MOST_WORKERS)
     timelines = [run(pipeline, seconds=seconds, seed=seed) for pipeline in pipelines]
-    titles = [described(pipeline) for pipeline in pipelines]
-    if len(titles) > 1:
-        titles = [f"{name}: {title}" for name, title in zip(("before", "after"), titles, strict=True)]
-    variants = [PictureVariant(title, timeline) for title, timeline in zip(titles, timelines, strict=True)]
+    variants = []
+    names = ("before: ", "after: ") if len(timelines) > 1 else ("",)
+    for name, one in zip(names, timelines, strict=True):
+        what = f"{plural(one.pipeline.workers, 'worker')}, {seconds_text(one.pipeline.load.mean_s)} per batch"
+        variants.append(PictureVariant(name + what, one))
     swept = run_sweep(pipelines[-1], range(sweep + 1), seed=seed) if sweep is not None else {}
     if out is not None:
         write_atomically(Path(out), simulation_html(variants, swept).encode())
     if as_json:
         found: dict[str, Any] = {"then": timelines[1].known()} if len(timelines) > 1 else {}
         if swept:
-            found |= {"sweep": [asdict(line) for line in sweep_lines(swept)], "fewest_workers": fewest_workers(swept)}
+            found |= {"sweep": sweep_rows(swept), "fewest_workers": fewest_workers(swept)}
         print_json(**timelines[0].known(), **found, page=out)
         return
     print_text(simulation_text(variants, swept))
@@ -103,15 +99,18 @@ def _pipeline(
 ) -> Pipeline:
     from presize.measure.simulation import Pipeline, Times
 
-    times_s = {name: _seconds(name, value, name in ("load_ms", "step_ms")) for name, value in times_ms.items()}
+    load_s, step_s, pin_s, copy_s, stagger_s = (
+        _seconds(name, times_ms[name]) for name in ("load_ms", "step_ms", "pin_ms", "copy_ms", "stagger_ms")
+    )
     return Pipeline(
-        Times(times_s["load_ms"], cv), Times(times_s["step_ms"]), workers, prefetch, Times(times_s["pin_ms"]),
-        Times(times_s["copy_ms"]), not out_of_order, times_s["stagger_ms"], cores,
+        Times(load_s, cv), Times(step_s), workers, prefetch, Times(pin_s), Times(copy_s), not out_of_order, stagger_s,
+        cores,
     )  # fmt: skip
 
 
-def _seconds(option: str, milliseconds: float, needed: bool) -> float:
-    if not 0 <= milliseconds <= 1e9 or (needed and milliseconds == 0):
-        lower = "above 0" if needed else "from 0"
+def _seconds(option: str, milliseconds: float) -> float:
+    is_needed = option in ("load_ms", "then_load_ms", "step_ms")
+    if not 0 <= milliseconds <= 1e9 or (is_needed and milliseconds == 0):
+        lower = "above 0" if is_needed else "from 0"
         raise OptionError(f"{option}: expected milliseconds {lower} up to 1e9, got {milliseconds:g}")
     return milliseconds / 1e3

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, get_args
+from typing import Any, Final, Literal, NamedTuple
 
 from presize.codecs.plugins import OPENCVS
 from presize.formatting import plural, printable, size_text
@@ -35,15 +35,8 @@ Level = Literal["ok", "warn", "bad", "unknown"]
 
 
 class Finding(NamedTuple):
-    """The result of one check.
-
-    Attributes:
-        topic: Its subject, in a word or two.
-        level: "ok"; "warn" for what is slower than it could be, or a trap; "bad" for what makes training fail, or
-            several times slower; "unknown" for what could not be found out.
-        found: The facts, in words.
-        fix: What to do about it; None if there is nothing to do.
-    """
+    """The result of one check, in words, and what to do about it. "warn" is what is slower than it could be, or a trap;
+    "bad" what makes training fail, or several times slower."""
 
     topic: str
     level: Level
@@ -53,18 +46,9 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True)
 class CheckUp:
-    """The facts that findings are drawn from.
-
-    Attributes:
-        shared_memory: /dev/shm; None if there is none.
-        limits: Limits of this process.
-        open_shards: Shards that a dataset keeps open at most.
-        nvidia: The NVIDIA driver and its GPUs; None if there is none.
-        torch: What torch offers, or why it cannot be imported.
-        storage: Where the path lies, or the current folder.
-        content: Files in the path; None if no path was given.
-        reading: How fast they were read, or the error; None if there is too little to read.
-    """
+    """The facts that findings are drawn from: the machine, /dev/shm, how many shards a dataset keeps open, the codecs,
+    the NVIDIA driver, torch, or why it cannot be imported, where the path (or the current folder) lies, the files in
+    it, and how fast they were read, or the error, or None where they were too few."""
 
     cpu: Cpu
     memory: Memory
@@ -80,23 +64,20 @@ class CheckUp:
 
     def known(self) -> dict[str, Any]:
         """Return the facts as JSON has them; of the content only the number and size of its files."""
-        content = self.content and {
-            "files": len(self.content.files),
-            "bytes": self.content.nbytes,
-            "all_files": self.content.all_files,
-            "record_bytes": self.content.record_bytes,
-        }
-        return asdict(replace(self, content=None)) | {"content": content}
+        known = asdict(replace(self, content=None))
+        if self.content is not None:
+            names = ("all_files", "record_bytes")
+            known["content"] = {name: getattr(self.content, name) for name in names}
+            known["content"] |= {"files": len(self.content.files), "bytes": self.content.nbytes}
+        return known
 
 
 Judged = tuple[Level, str] | tuple[Level, str, str | None]
 """A finding without its topic."""
 
 _BATCH_BYTES = 256 * 3 * 224 * 224 * 4
-"""256 images of 224 px as float32, as a transform makes them: what a DataLoader often sends through /dev/shm."""
-
-_PREFETCH = 2
-"""DataLoader's prefetch_factor."""
+"""256 images of 224 px as float32, as a transform makes them: what a DataLoader often sends through /dev/shm. Of each
+worker two are under way."""
 
 _LITTLE_MEMORY_BYTES = 2_000_000_000
 """A process with torch takes about 0.3 GB, and there are several of them and their batches."""
@@ -113,38 +94,29 @@ _CORE_FILE_BYTES_PER_S = 40e6
 
 _BY_SHARDS = "read shard by shard: shuffle=ShardShuffled(...) with readahead=True"
 
-_OWN_CODE: Final[dict[Baseline, tuple[Level, str, str | None]]] = {
-    "used": ("ok", "presize's own {code}", None),
-    "not for this processor": ("ok", "presize's own {code} is for x86-64 and ARM64", None),
-    "not compiled": (
-        "warn", "presize's own, faster {code} is not compiled",
-        "apt-get install gcc python3-dev (a C compiler), then pip install --force-reinstall --no-deps presize",
-    ),
-    "switched off": (
-        "warn", "presize's own, faster {code} is switched off: {reason}", "unset PRESIZE_DECODER",
-    ),
-    "failed its self-check": (
-        "bad", "presize's own {code} failed its self-check and is off: {reason}",
-        "report it, with this output; {library} is used meanwhile: slower, and the pixels are right",
-    ),
-}  # fmt: skip
 
-
-def _own_code(state: Baseline, **words: str | None) -> tuple[Level, str, str | None]:
-    level, found, fix = _OWN_CODE[state]
-    return level, found.format(**words), fix and fix.format(**words)
+def _own_code(state: Baseline, code: str, reason: str | None, library: str) -> tuple[Level, str, str | None]:
+    own = f"presize's own {code}"
+    if state == "not compiled":
+        fix = "apt-get install gcc python3-dev (a C compiler), then pip install --force-reinstall --no-deps presize"
+        return "warn", f"{own}, which is faster, is not compiled", fix
+    if state == "switched off":
+        return "warn", f"{own}, which is faster, is switched off: {reason}", "unset PRESIZE_DECODER"
+    if state == "failed its self-check":
+        fix = f"report it, with this output; {library} is used meanwhile: slower, and the pixels are right"
+        return "bad", f"{own} failed its self-check and is off: {reason}", fix
+    return "ok", f"{own}{' is for x86-64 and ARM64' if state == 'not for this processor' else ''}", None
 
 
 def _cpu(facts: CheckUp) -> Judged:
-    model, best = facts.cpu.model, facts.cpu.instructions
-    if best is None:
+    model, instructions = facts.cpu.model, facts.cpu.instructions
+    if instructions is None:
         return "unknown", f"{model}; its SIMD instructions are not known"
-    if not best:
+    if not instructions:
         return "warn", f"{model}, without SSE4, AVX2 or NEON", "use a newer CPU: codecs need SIMD"
-    if best == ("SSE4",):
-        fix = "codecs are faster with AVX2: pass the host CPU through to the virtual machine"
-        return "warn", f"{model}, {best[-1]}", fix
-    return "ok", f"{model}, {best[-1]}"
+    fix = "codecs are faster with AVX2: pass the host CPU through to the virtual machine"
+    level: Level = "warn" if instructions == ("SSE4",) else "ok"
+    return level, f"{model}, {instructions[-1]}", fix if level == "warn" else None
 
 
 def _cores(facts: CheckUp) -> Judged:
@@ -164,10 +136,9 @@ def _cores(facts: CheckUp) -> Judged:
 
 def _memory(facts: CheckUp) -> Judged:
     memory = facts.memory
-    total = min((amount for amount in (memory.total, memory.limit) if amount is not None), default=None)
+    total = min(filter(None, (memory.total, memory.limit)), default=None)
     found = f"{size_text(memory.available)} available" + (f" of {size_text(total)}" if total else "")
-    if memory.limit is not None:
-        found += " (cgroup limit)"
+    found += " (cgroup limit)" if memory.limit is not None else ""
     if memory.available < _LITTLE_MEMORY_BYTES:
         return "warn", found, "use fewer workers and smaller batches, or raise the limit: docker run --memory"
     if memory.swap_used and memory.swap_used > (memory.total or 0) / 10:
@@ -181,7 +152,7 @@ def _shared_memory(facts: CheckUp) -> Judged:
     if shm is None:
         return "unknown", "does not exist; loaders use what the system offers instead"
     workers = whole_cores(facts.cpu.usable)
-    needed = workers * _PREFETCH * _BATCH_BYTES
+    needed = workers * 2 * _BATCH_BYTES
     found = f"{size_text(shm.free)} free of {size_text(shm.total)}"
     if shm.free >= needed:
         return "ok", found
@@ -232,14 +203,13 @@ def _jpeg(facts: CheckUp) -> Judged:
         level: Level = "bad" if "JSIMD_FORCENONE=1" in jpeg.simd_limits else "warn"
         fix = f"unset {' '.join(name.partition('=')[0] for name in jpeg.simd_limits)}"
         return level, f"{found}, with SIMD limited by {' and '.join(jpeg.simd_limits)}", fix
-    words = {"code": "decoder for baseline JPEG", "reason": jpeg.baseline_reason, "library": "libjpeg-turbo"}
-    level, own, own_fix = _own_code(jpeg.baseline, **words)
-    return level, f"{found} with SIMD; {own}", own_fix
+    level, own, fix_own = _own_code(jpeg.baseline, "decoder for baseline JPEG", jpeg.baseline_reason, "libjpeg-turbo")
+    return level, f"{found} with SIMD; {own}", fix_own
 
 
 def _resizer(facts: CheckUp) -> Judged:
     resizer = facts.codecs.resizer
-    level, found, fix = _own_code(resizer.own, code="resize", reason=resizer.reason, library="Pillow")
+    level, found, fix = _own_code(resizer.own, "resize", resizer.reason, "Pillow")
     return level, f"{found}, {resizer.instructions or 'plain C'}" if resizer.own == "used" else found, fix
 
 
@@ -381,22 +351,10 @@ def _size(facts: CheckUp) -> Judged | None:
 
 
 CHECKS: Final[dict[str, Callable[[CheckUp], Judged | None]]] = {
-    "CPU": _cpu,
-    "cores": _cores,
-    "memory": _memory,
-    "/dev/shm": _shared_memory,
-    "open files": _open_files,
-    "locked memory": _locked_memory,
-    "JPEG": _jpeg,
-    "resize": _resizer,
-    "PIL": _pillow,
-    "OpenCV": _opencv,
-    "torch": _torch,
-    "GPU": _gpu,
-    "storage": _storage,
-    "reading": _reading,
-    "size": _size,
-}
+    "CPU": _cpu, "cores": _cores, "memory": _memory, "/dev/shm": _shared_memory, "open files": _open_files,
+    "locked memory": _locked_memory, "JPEG": _jpeg, "resize": _resizer, "PIL": _pillow, "OpenCV": _opencv,
+    "torch": _torch, "GPU": _gpu, "storage": _storage, "reading": _reading, "size": _size,
+}  # fmt: skip
 """The check of each topic, in the order in which they are shown."""
 
 
@@ -417,17 +375,9 @@ _MOST_READERS = 16
 
 
 def check_up(torch: Torch | str, path: Path | None = None, readers: int | None = None) -> CheckUp:
-    """Gather the facts of this machine. Takes a few seconds; nothing is written.
-
-    Args:
-        torch: presize.datasets.timing.devices.read_torch(), or why torch cannot be imported.
-        path: A dataset, a folder of images or a file. Some of it is read, to measure how fast that is. None looks at
-            the storage of the current folder and reads nothing.
-        readers: Threads that read; None for one per usable core, up to 16.
-
-    Raises:
-        DatasetError: `path` does not exist.
-    """
+    """Gather the facts of this machine, in a few seconds; nothing is written. `path` is a dataset, a folder of images
+    or a file, some of which is read by so many threads; None reads nothing. Raises DatasetError if it does not
+    exist."""
     cpu = read_cpu()
     content = None if path is None else list_content(path)
     reading: Reading | str | None = None
@@ -450,17 +400,15 @@ def as_text(findings: Sequence[Finding], width: int = 100) -> str:
     problems = [f"{counts['bad']} bad"] * bool(counts["bad"])
     problems += [plural(counts["warn"], "warning")] * bool(counts["warn"])
     lines = [f"Found {' and '.join(problems)}; {counts['ok']} ok." if problems else "No problems found."]
-    worst_first = [finding for level in ("bad", "warn") for finding in findings if finding.level == level]
-    level_width = max(map(len, get_args(Level)))
+    worst = [finding for level in ("bad", "warn") for finding in findings if finding.level == level]
+    rest = [finding for finding in findings if finding.level not in ("bad", "warn")]
     topic_width = max((len(finding.topic) for finding in findings), default=0)
-    indent = level_width + topic_width + 4
-    for group in (worst_first, [finding for finding in findings if finding not in worst_first]):
-        lines += [""] if group else []
-        for finding in group:
-            head = f"{finding.level:{level_width}}  {finding.topic:{topic_width}}  "
-            lines += _wrapped(head, finding.found, indent, width)
-            if finding.fix:
-                lines += _wrapped(" " * indent + "-> ", finding.fix, indent + 3, width)
+    indent = topic_width + 11
+    for group in filter(None, (worst, rest)):
+        lines.append("")
+        for topic, level, found, fix in group:
+            lines += _wrapped(f"{level:7}  {topic:{topic_width}}  ", found, indent, width)
+            lines += _wrapped(" " * indent + "-> ", fix, indent + 3, width) if fix else []
     return "\n".join(lines)
 
 

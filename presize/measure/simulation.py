@@ -12,23 +12,27 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from itertools import count
+from itertools import count, islice
 from typing import Any, Self
 
 import numpy as np
 
 from presize.errors import OptionError
-from presize.measure.stages import bottleneck
+from presize.measure.stages import bottleneck, regular_stops
 from presize.options import check_above_0, check_range
 
 MOST_WORKERS = 1024
 
 _DRAWN_AT_ONCE = 1024
-_LONGEST_S = 1e6
-_HIGHEST_CV = 100.0
+_MOST = 1e6
 _CONSTANT_CV = 1e-6
+
+
+def _check(name: str, value: float, most: float = _MOST) -> None:
+    if not 0 <= value <= most:
+        raise OptionError(f"{name}: expected a number from 0 to {most:.0f}, got {value!r}")
 
 
 @dataclass(frozen=True)
@@ -51,13 +55,10 @@ class Times:
     samples_s: tuple[float, ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
-        if not 0 <= self.mean_s <= _LONGEST_S:
-            raise OptionError(f"mean_s: expected seconds from 0 to {_LONGEST_S:.0f}, got {self.mean_s!r}")
-        if not 0 <= self.cv <= _HIGHEST_CV:
-            raise OptionError(f"cv: expected a number from 0 to {_HIGHEST_CV:.0f}, got {self.cv!r}")
+        _check("mean_s", self.mean_s)
+        _check("cv", self.cv, 100)
         for sample in self.samples_s:
-            if not 0 <= sample <= _LONGEST_S:
-                raise OptionError(f"samples_s: expected seconds from 0 to {_LONGEST_S:.0f}, got {sample!r}")
+            _check("samples_s", sample)
 
     @classmethod
     def measured(cls, samples_s: Iterable[float]) -> Self:
@@ -74,10 +75,9 @@ class Times:
 
     def draws(self, random: np.random.Generator) -> Iterator[float]:
         """Yield random times in seconds, endlessly."""
-        samples = np.array(self.samples_s)
         while True:
-            if len(samples):
-                yield from random.choice(samples, _DRAWN_AT_ONCE).tolist()
+            if self.samples_s:
+                yield from random.choice(self.samples_s, _DRAWN_AT_ONCE).tolist()
             elif self.cv > _CONSTANT_CV:
                 yield from random.gamma(self.cv**-2, self.mean_s * self.cv**2, _DRAWN_AT_ONCE).tolist()
             else:
@@ -122,9 +122,7 @@ class Pipeline:
         check_range("workers", self.workers, 0, MOST_WORKERS)
         check_range("prefetch", self.prefetch, 1, 1024)
         for name in ("stagger_s", "load_cores", "step_cores"):
-            value = getattr(self, name)
-            if not 0 <= value < math.inf:
-                raise OptionError(f"{name}: expected a number from 0 up, got {value!r}")
+            _check(name, getattr(self, name))
         if self.cores is not None:
             check_above_0("cores", self.cores)
         for name in ("load", "step"):
@@ -133,71 +131,40 @@ class Pipeline:
 
 
 @dataclass
-class Load:
-    """One batch being loaded by one worker.
+class SimulatedBatch:
+    """A batch: the seconds that its parts take with all the cores that they want, its worker, and the moments when its
+    loading began and ended, when it could be taken, and was, when it was copied, and its step done. Moments are in
+    seconds from the start, infinite where the simulation ended before."""
 
-    Attributes:
-        worker: Its number, from 0.
-        batch: Its number, from 0.
-        begin_s: When loading began, in seconds from the start.
-        work_s: Seconds that it takes with all the cores that it wants.
-        end_s: When it was done; None if the simulation ended first.
-    """
-
-    worker: int
-    batch: int
-    begin_s: float
-    work_s: float
-    end_s: float | None = None
-
-
-@dataclass
-class SimulatedStep:
-    """One batch on its way through training.
-
-    Attributes:
-        batch: Its number, from 0.
-        ready_s: When it could have been taken, in seconds from the start.
-        taken_s: When training took it.
-        wait_s: Seconds that training had waited for it.
-        work_s: Seconds that the step takes with all the cores that it wants.
-        begin_s: When it had been copied and the step began; None if the simulation ended first.
-        end_s: When the step was done; None if the simulation ended first.
-    """
-
-    batch: int
-    ready_s: float
-    taken_s: float
-    wait_s: float
-    work_s: float
-    begin_s: float | None = None
-    end_s: float | None = None
+    number: int
+    load_s: float
+    pin_s: float
+    copy_s: float
+    step_s: float
+    worker: int = 0
+    begin_s: float = math.inf
+    loaded_s: float = math.inf
+    ready_s: float = math.inf
+    taken_s: float = math.inf
+    copied_s: float = math.inf
+    done_s: float = math.inf
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """What happened in a simulation, in seconds from its start.
-
-    Attributes:
-        pipeline: What was simulated.
-        seconds: Length of the simulation.
-        loads: Batches loaded, in the order in which that began.
-        ready: (seconds, batch) of each batch that was finished, in that order.
-        steps: Training steps, in the order in which they began.
-        step_work_s: Work done in steps, in the seconds that it takes with all the cores that they want.
-    """
+    """A simulation of so many seconds: its batches in the order in which their loading began, and those of them that
+    training took, in that order. `step_work_s` are the seconds of work that was done in steps."""
 
     pipeline: Pipeline
     seconds: float
-    loads: tuple[Load, ...]
-    ready: tuple[tuple[float, int], ...]
-    steps: tuple[SimulatedStep, ...]
+    loads: tuple[SimulatedBatch, ...]
+    steps: tuple[SimulatedBatch, ...]
     step_work_s: float
 
     @property
     def batches(self) -> int:
         """Steps that were completed."""
-        return sum(step.end_s is not None for step in self.steps)
+        return sum(step.done_s < math.inf for step in self.steps)
 
     @property
     def utilisation(self) -> float:
@@ -210,18 +177,15 @@ class Timeline:
 
         What is neither utilisation nor stall went into copies, and into steps that were short of cores.
         """
-        return math.fsum([*self.waits_s, self._last_wait_s]) / self.seconds if self.seconds else 0.0
+        done_s = self.steps[-1].done_s if self.steps else 0.0
+        last_s = max(self.seconds - done_s, 0.0)  # for a batch that did not come
+        return math.fsum([*self.waits_s, last_s]) / self.seconds if self.seconds else 0.0
 
     @property
     def waits_s(self) -> list[float]:
         """Seconds that training waited for the batch of each step."""
-        return [step.wait_s for step in self.steps]
-
-    @property
-    def _last_wait_s(self) -> float:
-        """Seconds waited for a batch that had not come when the simulation ended."""
-        end_s = self.steps[-1].end_s if self.steps else 0.0
-        return 0.0 if end_s is None else self.seconds - end_s
+        free_s = [0.0, *(step.done_s for step in self.steps)]
+        return [step.taken_s - free for step, free in zip(self.steps, free_s, strict=False)]
 
     def batches_per_s(self, warmup_steps: int = 0) -> float:
         """Mean rate over the whole simulation.
@@ -230,29 +194,33 @@ class Timeline:
             warmup_steps: Leave out so many steps at the start, and count whole rounds of as many after them: workers
                 that start together deliver their first batches together.
         """
-        ends = [step.end_s for step in self.steps if step.end_s is not None]
-        rounds = len(ends) // warmup_steps - 1 if warmup_steps else 0
-        span_s = ends[warmup_steps * (rounds + 1) - 1] - ends[warmup_steps - 1] if rounds > 0 else 0.0
-        if span_s > 0:
-            return warmup_steps * rounds / span_s
-        return len(ends) / self.seconds if self.seconds else 0.0
+        done = self.batches
+        rounds = done // warmup_steps - 1 if warmup_steps else 0
+        if rounds > 0:
+            span_s = self.steps[warmup_steps * (rounds + 1) - 1].done_s - self.steps[warmup_steps - 1].done_s
+            if span_s > 0:
+                return warmup_steps * rounds / span_s
+        return done / self.seconds if self.seconds else 0.0
+
+    @property
+    def settled_batches_per_s(self) -> float:
+        """Mean rate without the first batch of each worker."""
+        return self.batches_per_s(max(1, self.pipeline.workers))
 
     def queue(self) -> list[tuple[float, int]]:
         """Length of the queue of finished batches: (seconds, length from then on) for each change."""
-        changes = Counter(at for at, _ in self.ready)
+        changes = Counter(load.ready_s for load in self.loads)
         changes.subtract(step.taken_s for step in self.steps)
         lengths = [(0.0, 0)]
         for at, change in sorted(changes.items()):
-            if change:
+            if change and at < math.inf:
                 lengths.append((at, lengths[-1][1] + change))
         return lengths
 
     def queue_mean(self) -> float:
         """Mean length of the queue of finished batches, over time."""
-        queue = self.queue()
-        ends = [*(at for at, _ in queue[1:]), self.seconds]
-        spent = math.fsum((end - at) * length for (at, length), end in zip(queue, ends, strict=True))
-        return spent / self.seconds if self.seconds else 0.0
+        spent_s = math.fsum(min(load.taken_s, self.seconds) - min(load.ready_s, self.seconds) for load in self.loads)
+        return spent_s / self.seconds if self.seconds else 0.0
 
     def stops_every(self) -> int | None:
         """n if training stalls regularly, before every n-th batch; None otherwise.
@@ -266,38 +234,21 @@ class Timeline:
     def known(self) -> dict[str, Any]:
         """The timeline as JSON has it, times in seconds rounded to the nanosecond."""
 
-        def line(*values: float | None) -> list[float | None]:
-            return [value if value is None else round(value, 9) for value in values]
+        def line(*values: float) -> list[float | None]:
+            return [round(value, 9) if value < math.inf else None for value in values]
 
-        return {
+        rates = {name: round(getattr(self, name), 9) for name in ("seconds", "utilisation", "stall")}
+        return rates | {
             "batches": self.batches,
-            "seconds": round(self.seconds, 9),
             "batches_per_s": round(self.batches_per_s(), 9),
-            "utilisation": round(self.utilisation, 9),
-            "stall": round(self.stall, 9),
             "bottleneck": bottleneck(self.utilisation),
             "stops_every": self.stops_every(),
             "workers": self.pipeline.workers,
             "prefetch": self.pipeline.prefetch,
-            "loads": [line(load.worker, load.batch, load.begin_s, load.end_s) for load in self.loads],
-            "steps": [line(step.batch, step.ready_s, step.taken_s, step.begin_s, step.end_s) for step in self.steps],
+            "loads": [line(one.worker, one.number, one.begin_s, one.loaded_s) for one in self.loads],
+            "steps": [line(one.number, one.ready_s, one.taken_s, one.copied_s, one.done_s) for one in self.steps],
             "queue": [line(*change) for change in self.queue()],
         }
-
-
-def regular_stops(waits_s: Sequence[float], most: int, seconds: float) -> int | None:
-    """n if most of the waiting, in so many seconds, falls on every n-th batch, 2 to `most`; None otherwise. See
-    Timeline.stops_every."""
-    waits = np.array(waits_s)
-    if waits.sum() <= 0.01 * seconds:
-        return None
-    found = []
-    for period in range(2, min(most, len(waits) // 3) + 1):
-        stops = max((waits[first::period] for first in range(period)), key=np.sum)
-        if stops.std() <= stops.mean() / 4:
-            found.append((stops.sum() / waits.sum(), -period))
-    share, period = max(found, default=(0.0, 0))
-    return -period if share >= 0.8 else None
 
 
 _MOST_BATCHES = 1_000_000
@@ -329,196 +280,154 @@ def simulate(
         longest_s = pipeline.step.mean_s * _MOST_BATCHES
         if batches is None and seconds > longest_s:
             raise OptionError(f"seconds: expected at most {longest_s:g}, a million steps, got {seconds!r}")
-    return _Simulation(pipeline, math.inf if seconds is None else seconds, batches or _MOST_BATCHES, seed).run()
+    return _Simulation(pipeline, batches or _MOST_BATCHES, seed).run(math.inf if seconds is None else seconds)
 
 
-_Then = Callable[[int], None]
+_Process = Generator[tuple[float, float] | None, None, None]
+"""Yields (seconds, cores) of work that it is resumed after, 0 cores for mere waiting, or None to wait to be woken."""
 
 
 class _Clock:
-    """Work in progress, and when it ends.
+    """Processes, and when their work ends.
 
     Work that wants cores runs by a second clock, which goes slower than real time while more cores are wanted than
     there are. So all work ends at a fixed moment of one of the two clocks.
     """
 
     def __init__(self, cores: float | None) -> None:
-        self.cores = math.inf if cores is None else cores
+        self.cores = cores
         self.now = self.work_now = 0.0
         self.wanted: dict[int, float] = {}
-        self.waiting: list[tuple[float, int, _Then, int]] = []
-        self.working: list[tuple[float, int, _Then, int]] = []
+        self.waiting: list[tuple[float, int, _Process]] = []
+        self.working: list[tuple[float, int, _Process]] = []
+        self.asleep: set[_Process] = set()
         self.numbers = count()
 
-    def begin(self, seconds: float, cores: float, then: _Then, which: int) -> int:
-        """Call `then(which)` once `seconds` of work on `cores` are done; 0 cores for mere waiting. Returns an
-        identifier for `left_s`."""
-        number = next(self.numbers)
-        if cores == 0 or self.cores == math.inf:
-            heapq.heappush(self.waiting, (self.now + seconds, number, then, which))
-        else:
+    def read(self, cores: float) -> float:
+        """The time on the clock that work on so many cores runs by."""
+        return self.work_now if cores and self.cores else self.now
+
+    def resume(self, process: _Process) -> None:
+        work = next(process, None)
+        if work is None:
+            self.asleep.add(process)
+            return
+        (seconds, cores), number = work, next(self.numbers)
+        if cores and self.cores:
             self.wanted[number] = cores
-            heapq.heappush(self.working, (self.work_now + seconds, number, then, which))
-        return number
+        heap = self.working if cores and self.cores else self.waiting
+        heapq.heappush(heap, (self.read(cores) + seconds, number, process))
 
-    @property
-    def rate(self) -> float:
-        """Seconds of work done per second."""
+    def wake(self, process: _Process) -> None:
+        if process in self.asleep:
+            self.asleep.remove(process)
+            self.resume(process)
+
+    def advance(self, until: float) -> bool:
+        """Advance to the end of the work that ends first, and resume its process; or, if that is later, to `until`, and
+        return False."""
         wanted = math.fsum(self.wanted.values())
-        return min(1.0, self.cores / wanted) if wanted else 1.0
-
-    def next_s(self) -> float:
-        """When the next work ends; infinite if there is none."""
-        waiting = self.waiting[0][0] if self.waiting else math.inf
-        working = self.now + (self.working[0][0] - self.work_now) / self.rate if self.working else math.inf
-        return min(waiting, working)
-
-    def advance(self, at: float) -> None:
-        self.work_now += (at - self.now) * self.rate
+        rate = min(1.0, (self.cores or 0.0) / wanted) if wanted else 1.0
+        waited = self.waiting[0][0] if self.waiting else math.inf
+        worked = self.now + (self.working[0][0] - self.work_now) / rate if self.working else math.inf
+        at = min(waited, worked)
+        is_over = at > until * (1 + 1e-12)  # sums of times are not exact
+        at = until if is_over else at
+        self.work_now += (at - self.now) * rate
         self.now = at
-
-    def end_next(self) -> None:
-        """Advance to the end of the work that ends first, and call what follows it."""
-        at = self.next_s()
-        if self.waiting and self.waiting[0][0] <= at:
-            self.advance(at)
-            _, _, then, which = heapq.heappop(self.waiting)
+        if is_over:
+            return False
+        if waited <= worked:
+            _, _, process = heapq.heappop(self.waiting)
         else:
-            end, number, then, which = heapq.heappop(self.working)
-            self.now, self.work_now = at, end
+            self.work_now, number, process = heapq.heappop(self.working)
             del self.wanted[number]
-        then(which)
-
-    def left_s(self, number: int) -> float:
-        """Seconds that are left of a piece of work; 0 when it is done."""
-        left = [end - self.now for end, of, *_ in self.waiting if of == number]
-        return sum(left + [end - self.work_now for end, of, *_ in self.working if of == number])
-
-
-class _Draws:
-    """Random seconds for each batch, by its number."""
-
-    def __init__(self, times: Times, random: np.random.Generator) -> None:
-        self.drawn: list[float] = []
-        self.more = times.draws(random)
-
-    def __getitem__(self, batch: int) -> float:
-        while len(self.drawn) <= batch:
-            self.drawn.append(next(self.more))
-        return self.drawn[batch]
+        self.resume(process)
+        return True
 
 
 class _Simulation:
-    def __init__(self, pipeline: Pipeline, seconds: float, batches: int, seed: int) -> None:
-        self.pipeline, self.seconds, self.batches = pipeline, seconds, batches
+    def __init__(self, pipeline: Pipeline, batches: int, seed: int) -> None:
+        self.pipeline, self.batches = pipeline, batches
         self.clock = _Clock(pipeline.cores)
         parts = (pipeline.load, pipeline.pin, pipeline.copy, pipeline.step)
         randoms = np.random.default_rng(seed).spawn(len(parts))
-        self.load_s, self.pin_s, self.copy_s, self.step_s = map(_Draws, parts, randoms)
-        self.asked = 0
-        self.tasks: list[deque[int]] = [deque() for _ in range(pipeline.workers)]
-        self.idle: set[int] = set()
-        self.loads: list[Load] = []
-        self.load_of: dict[int, Load] = {}  # by batch, until it is taken
-        self.unpinned: deque[int] = deque()
-        self.ready_s: dict[int, float] = {}  # of what waits
-        self.ready: list[tuple[float, int]] = []
-        self.steps: list[SimulatedStep] = []
-        self.training = False
-        self.step_number = -1
-
-    def run(self) -> Timeline:
-        workers, prefetch = self.pipeline.workers, self.pipeline.prefetch
-        for worker in range(workers):
-            self.clock.begin(worker * self.pipeline.stagger_s, 0, self._worker_free, worker)
-        for number in range(workers * prefetch):
-            self._ask(number % workers)
-        if workers == 0:
-            self._load_in_process()
-        last_s = self.seconds * (1 + 1e-12)  # sums of times are not exact
-        while not self._done() and self.clock.next_s() <= last_s:
-            self.clock.end_next()
-        if not self._done():
-            self.clock.advance(self.seconds)
-        work_s = math.fsum(step.work_s for step in self.steps if step.begin_s is not None)
-        step_work_s = max(work_s - self.clock.left_s(self.step_number), 0.0)
-        return Timeline(
-            self.pipeline, self.clock.now, tuple(self.loads), tuple(self.ready), tuple(self.steps), step_work_s
+        draws = (part.draws(random) for part, random in zip(parts, randoms, strict=True))
+        self.more = (
+            SimulatedBatch(number, *times) for number, times in enumerate(islice(zip(*draws, strict=True), batches))
         )
+        self.requested: list[deque[SimulatedBatch]] = [deque() for _ in range(pipeline.workers)]
+        self.unpinned: deque[SimulatedBatch] = deque()
+        self.ready: dict[int, SimulatedBatch] = {}
+        self.loads: list[SimulatedBatch] = []
+        self.steps: list[SimulatedBatch] = []
+        self.step_work_s = 0.0
+        self.workers = [self._work(number) for number in range(pipeline.workers)]
+        self.pinning, self.training = self._pin(), self._train()
 
-    def _done(self) -> bool:
-        return len(self.steps) == self.batches and not self.training
+    def run(self, seconds: float) -> Timeline:
+        for process in (*self.workers, self.pinning, self.training):
+            self.clock.resume(process)
+        for number in range(self.pipeline.workers * self.pipeline.prefetch):
+            self._request(number % self.pipeline.workers)
+        is_done = False
+        while not is_done and self.clock.advance(seconds):
+            is_done = len(self.steps) == self.batches and self.steps[-1].done_s < math.inf
+        self.training.close()  # which may be in the middle of a step
+        return Timeline(self.pipeline, self.clock.now, tuple(self.loads), tuple(self.steps), self.step_work_s)
 
-    def _ask(self, worker: int) -> None:
-        """Request one more batch of `worker`, if any are left."""
-        if self.asked < self.batches:
-            self.tasks[worker].append(self.asked)
-            self.asked += 1
-            if worker in self.idle:
-                self._worker_free(worker)
+    def _request(self, worker: int | None) -> None:
+        """Request one more batch, if any are left, of `worker`, or of the next one in turn."""
+        batch = next(self.more, None)
+        if batch is not None:
+            batch.worker = batch.number % self.pipeline.workers if worker is None else worker
+            self.requested[batch.worker].append(batch)
+            self.clock.wake(self.workers[batch.worker])
 
-    def _worker_free(self, worker: int) -> None:
-        self.idle.add(worker)
-        if self.tasks[worker]:
-            self.idle.remove(worker)
-            self._load(worker, self.tasks[worker].popleft())
+    def _work(self, number: int) -> _Process:
+        yield number * self.pipeline.stagger_s, 0.0
+        while True:
+            while not self.requested[number]:
+                yield None
+            yield from self._load(self.requested[number].popleft())
 
-    def _load_in_process(self) -> None:
-        if self.asked < self.batches:
-            self._load(0, self.asked)
-            self.asked += 1
-
-    def _load(self, worker: int, batch: int) -> None:
-        load = self.load_of[batch] = Load(worker, batch, self.clock.now, self.load_s[batch])
-        self.loads.append(load)
-        self.clock.begin(load.work_s, self.pipeline.load_cores, self._load_ended, batch)
-
-    def _load_ended(self, batch: int) -> None:
-        load = self.load_of[batch]
-        load.end_s = self.clock.now
-        if self.pipeline.workers:
-            self._worker_free(load.worker)
+    def _load(self, batch: SimulatedBatch) -> _Process:
+        batch.begin_s = self.clock.now
+        self.loads.append(batch)
+        yield batch.load_s, self.pipeline.load_cores
+        batch.loaded_s = self.clock.now
         self.unpinned.append(batch)
-        if len(self.unpinned) == 1:
-            self._pin()
+        self.clock.wake(self.pinning)
 
-    def _pin(self) -> None:
-        batch = self.unpinned[0]
-        self.clock.begin(self.pin_s[batch], 0, self._pin_ended, batch)
+    def _pin(self) -> _Process:
+        while True:
+            while not self.unpinned:
+                yield None
+            batch = self.unpinned.popleft()
+            yield batch.pin_s, 0.0
+            batch.ready_s = self.clock.now
+            self.ready[batch.number] = batch
+            self.clock.wake(self.training)
 
-    def _pin_ended(self, batch: int) -> None:
-        self.unpinned.popleft()
-        if self.unpinned:
-            self._pin()
-        self.ready_s[batch] = self.clock.now
-        self.ready.append((self.clock.now, batch))
-        self._take()
-
-    def _take(self) -> None:
-        """Give the next batch to training, if it is free and the batch is ready."""
-        batch = len(self.steps) if self.pipeline.in_order else next(iter(self.ready_s), -1)
-        if self.training or batch not in self.ready_s:
-            return
-        free_s = (self.steps[-1].end_s or 0.0) if self.steps else 0.0
-        ready_s, now = self.ready_s.pop(batch), self.clock.now
-        self.steps.append(SimulatedStep(batch, ready_s, now, now - free_s, self.step_s[batch]))
-        self.training = True
-        load = self.load_of.pop(batch)
-        if self.pipeline.workers:
-            self._ask(self.asked % self.pipeline.workers if self.pipeline.in_order else load.worker)
-        self.clock.begin(self.copy_s[batch], 0, self._copy_ended, batch)
-
-    def _copy_ended(self, batch: int) -> None:
-        step = self.steps[-1]
-        step.begin_s = self.clock.now
-        self.step_number = self.clock.begin(step.work_s, self.pipeline.step_cores, self._step_ended, batch)
-
-    def _step_ended(self, _: int) -> None:
-        self.steps[-1].end_s = self.clock.now
-        self.training = False
-        self._take()
-        if self.pipeline.workers == 0:
-            self._load_in_process()
+    def _train(self) -> _Process:
+        clock, pipeline = self.clock, self.pipeline
+        while len(self.steps) < self.batches:
+            if pipeline.workers == 0:
+                yield from self._load(next(self.more))
+            while (number := len(self.steps) if pipeline.in_order else next(iter(self.ready), -1)) not in self.ready:
+                yield None
+            batch = self.ready.pop(number)
+            self.steps.append(batch)
+            batch.taken_s = clock.now
+            if pipeline.workers:
+                self._request(None if pipeline.in_order else batch.worker)
+            yield batch.copy_s, 0.0
+            batch.copied_s, begin = clock.now, clock.read(pipeline.step_cores)
+            try:
+                yield batch.step_s, pipeline.step_cores
+                batch.done_s = clock.now
+            finally:
+                self.step_work_s += clock.read(pipeline.step_cores) - begin
 
 
 def sweep(pipeline: Pipeline, workers: Iterable[int], *, batches: int = 200, seed: int = 0) -> dict[int, Timeline]:
@@ -538,6 +447,5 @@ def sweep(pipeline: Pipeline, workers: Iterable[int], *, batches: int = 200, see
 
 def fewest_workers(timelines: dict[int, Timeline], within: float = 0.05) -> int:
     """The smallest number of workers whose rate is within the share `within` of the fastest."""
-    rates = {number: timeline.batches_per_s(warmup_steps=max(1, number)) for number, timeline in timelines.items()}
-    fastest = max(rates.values())
-    return min(number for number, rate in rates.items() if rate >= (1 - within) * fastest * (1 - 1e-9))
+    rates = {number: timeline.settled_batches_per_s for number, timeline in timelines.items()}
+    return min(number for number, rate in rates.items() if rate >= (1 - within) * max(rates.values()) * (1 - 1e-9))

@@ -11,18 +11,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from statistics import fmean, median, stdev
 from typing import Final, Literal, Self
-
-import numpy as np
 
 from presize.errors import OptionError
 from presize.formatting import factor_text, rate_text, seconds_text
 
 Bottleneck = Literal["loading", "balanced", "compute"]
 
-BANDS: Final[tuple[tuple[Bottleneck, float, str], ...]] = (
+_BANDS: Final[tuple[tuple[Bottleneck, float, str], ...]] = (
     ("loading", 0.80, "{} is the bottleneck"),
     ("balanced", 0.95, "{} and compute are balanced"),
     ("compute", math.inf, "Compute is the bottleneck"),
@@ -31,7 +29,7 @@ BANDS: Final[tuple[tuple[Bottleneck, float, str], ...]] = (
 that costs nothing would make training at most 1.25 times as fast from 0.80 on, and 1.05 times from 0.95 on, where runs
 differ by about that. MLPerf Storage asks for 0.90."""
 
-COMPUTE_BOUND: Final = BANDS[1][1]
+COMPUTE_BOUND: Final = _BANDS[1][1]
 """From this utilisation on faster loading is not worth while."""
 
 _STALLS: Final = {
@@ -43,21 +41,13 @@ _STALLS: Final = {
 
 
 def bottleneck(utilisation: float) -> Bottleneck:
-    """What holds training back, by the share of the time that the step itself takes.
-
-    >>> [bottleneck(utilisation) for utilisation in (0.31, 0.8, 0.91, 0.95)]
-    ['loading', 'balanced', 'balanced', 'compute']
-    """
-    return next(name for name, below, _ in BANDS if utilisation < below)
+    """What holds training back, by the share of the time that the step itself takes."""
+    return next(name for name, below, _ in _BANDS if utilisation < below)
 
 
 def bottleneck_words(utilisation: float, stall: str = "Loading") -> str:
-    """The bottleneck in words. `stall`: what stalls training, the beginning of a sentence.
-
-    >>> bottleneck_words(0.31, "Copying")
-    'Copying is the bottleneck'
-    """
-    return next(words for _, below, words in BANDS if utilisation < below).format(stall)
+    """The bottleneck in words. `stall`: what stalls training, the beginning of a sentence."""
+    return next(words for _, below, words in _BANDS if utilisation < below).format(stall)
 
 
 @dataclass(frozen=True)
@@ -71,9 +61,6 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Self:
-        """The spread of `values`. Raises OptionError if there are none."""
-        if not values:
-            raise OptionError("values: expected at least one, got none")
         return cls(median(values), min(values), max(values), len(values))
 
 
@@ -92,25 +79,18 @@ _LEAST_ERROR = 0.02
 
 @dataclass(frozen=True)
 class Interval:
-    """A rate or a factor from several rounds.
-
-    Attributes:
-        value: Geometric mean of the rounds, above 0.
-        error: How far another run may be from it, as a share: nine in ten lie between `low` and `high`. From the spread
-            of the rounds, by Student's t for one more of them (a prediction interval); at least 0.02, and 0.25 where
-            there was one round. Never below what the spread within the rounds tells, as all may have seen the same
-            samples.
-    """
+    """A rate or a factor from several rounds: their geometric mean, above 0, and how far another run may be from it, as
+    a share. Nine in ten lie between `low` and `high`: from the spread of the rounds, by Student's t for one more of
+    them (a prediction interval), and never below what the spread within the rounds tells, as all may have seen the same
+    samples."""
 
     value: float
     error: float
 
     @classmethod
     def of(cls, rounds: Sequence[float], within: float = 0.0) -> Self:
-        """The interval of `rounds`, each above 0. `within`: standard error of a round, as a share, from the spread
-        within it. Raises OptionError if there are no rounds."""
-        if not rounds:
-            raise OptionError("rounds: expected at least one, got none")
+        """The interval of `rounds`, at least one, each above 0. `within`: standard error of a round, as a share, from
+        the spread within it."""
         logs, count = [math.log(value) for value in rounds], len(rounds)
         if count == 1:
             return cls(rounds[0], max(UNKNOWN_ERROR, _BOTH * within))
@@ -142,32 +122,15 @@ def interval_text(interval: Interval, number: Callable[[float], str]) -> str:
     return f"{number(interval.value)} ± {interval.error:.0%}"
 
 
-@dataclass(frozen=True)
-class Quantiles:
-    """Median, 95th and 99th percentile of step times in seconds. Each is a time that occurred (inverted CDF)."""
-
-    p50_s: float
-    p95_s: float
-    p99_s: float
-
-    @classmethod
-    def of(cls, seconds: Sequence[float]) -> Self:
-        """The quantiles of `seconds`. Raises OptionError if there are none."""
-        if not seconds:
-            raise OptionError("seconds: expected at least one step, got none")
-        return cls(*map(float, np.percentile(seconds, (50, 95, 99), method="inverted_cdf")))
+def percentile(values: Sequence[float], percent: int) -> float:
+    """The least of `values` that no less than so many percent of them do not exceed."""
+    return sorted(values)[-(-len(values) * percent // 100) - 1]
 
 
 @dataclass(frozen=True)
 class Stalls:
-    """Where the time of a step goes, as shares from 0 to 1 that add up to 1.
-
-    Attributes:
-        utilisation: The step itself, U = T_resident / T.
-        copy: Copying to the device, (T_h2d - T_resident) / T.
-        preparation: Making the batch, (T_warm - T_h2d) / T.
-        fetch: Reading from disk, (T_cold - T_warm) / T; 0 in a run whose files are in the page cache.
-    """
+    """Where the time of a step goes, as shares from 0 to 1 that add up to 1: the step itself, copying to the device,
+    making the batch, and reading from disk, 0 in a run whose files are in the page cache."""
 
     utilisation: float
     copy: float
@@ -182,19 +145,16 @@ class Stalls:
 
 @dataclass(frozen=True)
 class Stages:
-    """Time of a training step in each stage, in seconds above 0.
+    """Time of a training step in each stage, in seconds above 0, or OptionError is raised.
 
     More work cannot take less time. Where a stage was measured faster than the one before it, that is noise: the
     two are taken as equal, and `disagreement` says by how much they were not.
 
     Attributes:
-        resident_s: T_resident, with a batch that stays on the device.
-        copied_s: T_h2d, with one batch in pinned memory that is copied in each step.
-        warm_s: T_warm, with the real loader, its files in the page cache.
-        cold_s: T_cold, with the real loader, its files on disk; None if not measured.
-
-    Raises:
-        OptionError: A time is not above 0, or not finite.
+        resident_s: With a batch that stays on the device.
+        copied_s: With one batch in pinned memory that is copied in each step.
+        warm_s: With the real loader, its files in the page cache.
+        cold_s: With the real loader, its files on disk; None if not measured.
     """
 
     resident_s: float
@@ -215,26 +175,21 @@ class Stages:
         return warm if self.cold_s is None else (*warm, self.cold_s)
 
     @property
-    def total_s(self) -> float:
-        """T: that of the cold run if there is one, else of the warm one."""
-        return max(self.measured)
-
-    @property
     def stalls(self) -> Stalls:
-        """U, and 1 - U = copy + preparation + fetch, all as shares of T."""
+        """How the time of the last stage divides: each adds what it takes more than those before it."""
         times = list(accumulate(self.measured, max))
-        parts = [after - before for before, after in zip([0.0, *times], times, strict=False)]
-        return Stalls(*(part / times[-1] for part in parts), *[0.0] * (4 - len(parts)))
+        parts = [(after - before) / times[-1] for before, after in pairwise([0.0, *times])]
+        return Stalls(*parts, *[0.0] * (4 - len(parts)))
 
     @property
     def disagreement(self) -> float:
-        """How much faster a stage was than one that does less, as a share of T: how far to trust the figures."""
-        most = accumulate(self.measured, max)
-        return max(before - after for before, after in zip(most, self.measured, strict=True)) / self.total_s
+        """How much faster a stage was than one that does less, as a share: how far to trust the figures."""
+        most = list(accumulate(self.measured, max))
+        return max(before - after for before, after in zip(most, self.measured, strict=True)) / most[-1]
 
     @property
     def bound(self) -> float:
-        """How many times as fast training would be if loading cost nothing: 1 / U."""
+        """How many times as fast training would be if loading cost nothing."""
         return 1 / self.stalls.utilisation
 
     @property
@@ -242,19 +197,28 @@ class Stages:
         return bottleneck(self.stalls.utilisation)
 
 
+def regular_stops(waits_s: Sequence[float], most: int, seconds: float) -> int | None:
+    """n if training stops regularly, before every n-th batch, 2 to `most`; None otherwise, and where it waits for less
+    than a hundredth of `seconds`. See Timeline.stops_every for what is regular."""
+    total_s = sum(waits_s)
+    if total_s <= 0.01 * seconds:
+        return None
+    found = []
+    for period in range(2, min(most, len(waits_s) // 3) + 1):
+        stops = max((waits_s[first::period] for first in range(period)), key=sum)
+        mean = sum(stops) / len(stops)
+        if sum((stop - mean) ** 2 for stop in stops) <= len(stops) * (mean / 4) ** 2:
+            found.append((sum(stops) / total_s, -period))
+    share, period = max(found, default=(0.0, 0))
+    return -period if share >= 0.8 else None
+
+
 def break_even_epochs(build_s: float, before_s: float, after_s: float) -> float:
-    """Epochs after which a build breaks even: build_s / (before_s - after_s).
+    """Epochs of `after_s` instead of `before_s` seconds after which a build of `build_s` breaks even; infinity when
+    they are no faster.
 
     >>> break_even_epochs(100, 60, 20)
     2.5
-
-    Args:
-        build_s: Seconds that the build took.
-        before_s: Seconds of an epoch without it.
-        after_s: Seconds of an epoch with it.
-
-    Returns:
-        The number of epochs; infinity when an epoch is no faster than before.
     """
     for name, seconds in (("build_s", build_s), ("before_s", before_s), ("after_s", after_s)):
         if not 0 <= seconds < math.inf:

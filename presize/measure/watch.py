@@ -1,4 +1,4 @@
-"""watch: run somebody's script as Python would, and time how long it waits for the batches of its loaders.
+"""Run somebody's script as Python would, time how long it waits for the batches of its loaders, and say what to try.
 
 The script runs in this process, unchanged: it draws the same random numbers, prints, and ends as it would. Nothing here
 imports torch or NumPy before the script does, which may set their environment first. Once it has imported torch's
@@ -17,21 +17,32 @@ import tempfile
 import time
 import weakref
 from array import array
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import ModuleType, TracebackType
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any
 
-from presize.formatting import plural
+from presize.formatting import factor_text, ordinal, plural, printable, rate_text, seconds_text
+from presize.measure.stages import (
+    UNKNOWN_ERROR,
+    Bottleneck,
+    Interval,
+    bottleneck,
+    bottleneck_words,
+    interval_text,
+    percentile,
+    regular_stops,
+)
 from presize.system.files import write_atomically
 from presize.system.resources import read_cpu
 from presize.system.usage import cpu_seconds
 
-if TYPE_CHECKING:
-    from presize.measure.watched import Watched
+_LEAST_BATCHES = 10
+"""Batches after the first of an epoch without which nothing is said."""
 
 _LOOK_EVERY_S = 1.0
 """How often the CPU time of workers is read."""
@@ -42,69 +53,241 @@ _INTERIM_S, _INTERIM_BATCHES = 60.0, 100
 _RANKS_WAIT_S = 10.0
 """How long the first rank waits, at its end, for what the others found."""
 
+_SLOW_SHARE, _NOTHING_ELSE, _LONG_START = 0.6, 0.99, 0.05
+_BUSY, _IDLE = 0.85, 0.5
+"""Shares of a core from which a worker is at its limit, and below which it mostly waits."""
 
-@dataclass
-class _Seen:
-    """What was seen of a loader; see presize.measure.watched.Watched."""
+
+def _seconds() -> array[float]:
+    return array("d")
+
+
+@dataclass(eq=False)
+class Watched:
+    """A loader that a script iterates, and what was seen of it.
+
+    Attributes:
+        in_order, persistent, pinned: Options of a DataLoader; None where they cannot be chosen, or bring nothing.
+        cores: CPU cores that may be used.
+        starts_s: Seconds from the beginning of each epoch to its first batch.
+        waits_s: Seconds that the script waited for each other batch.
+        steps_s: Seconds from each batch to the request of the next one, the step and whatever else the loop does,
+            without those of epochs of other loaders that ran meanwhile.
+        all_images: Images in all batches; 0 where that is not known.
+        idle_s: Seconds of `waits_s` in which the GPU had nothing to do; None without CUDA.
+        worker_cpu_s, worker_wall_s: CPU time of a worker, on average, and the time in which it was seen.
+        events: Pairs of CUDA events around waits, not counted yet.
+    """
 
     name: str
     workers: int
     prefetch: int | None
-    in_order: bool | None
-    persistent: bool | None
-    pinned: bool | None
-    starts_s: array[float] = field(default_factory=lambda: array("d"))
-    waits_s: array[float] = field(default_factory=lambda: array("d"))
-    steps_s: array[float] = field(default_factory=lambda: array("d"))
-    images: int = 0
-    batches: int = 0
+    in_order: bool | None = None
+    persistent: bool | None = None
+    pinned: bool | None = None
+    cores: float = field(default_factory=lambda: read_cpu().usable)
+    starts_s: array[float] = field(default_factory=_seconds)
+    waits_s: array[float] = field(default_factory=_seconds)
+    steps_s: array[float] = field(default_factory=_seconds)
+    all_images: int = 0
+    idle_s: float | None = None
     worker_cpu_s: float = 0.0
     worker_wall_s: float = 0.0
-    events: list[tuple[Any, Any]] = field(default_factory=list)
-    idle_s: float = 0.0
+    events: deque[tuple[Any, Any]] = field(default_factory=deque)
 
-    def watched(self) -> Watched:
-        from presize.measure.watched import Watched  # brings NumPy
+    @classmethod
+    def of(cls, loader: Any) -> Watched:
+        dataset = type(loader.dataset).__name__
+        sampler = type(getattr(loader, "sampler", None)).__name__
+        is_presize = not hasattr(loader, "in_order")
+        if is_presize or sampler in ("SequentialSampler", "RandomSampler"):  # which ask for the length, too
+            dataset += f" with {plural(len(loader.dataset), 'sample')}"
+        name = f"{type(loader).__name__} over {dataset}, {plural(loader.num_workers, 'worker')}"
+        if is_presize:
+            return cls(name, loader.num_workers, loader.prefetch_factor)
+        pinned = loader.pin_memory if sys.modules["torch"].cuda.is_available() else None
+        return cls(name, loader.num_workers, loader.prefetch_factor, loader.in_order, loader.persistent_workers, pinned)
 
-        self._read_events(wait=True)
-        known = self.worker_wall_s > 0
-        return Watched(
-            name=self.name, workers=self.workers, prefetch=self.prefetch, in_order=self.in_order,
-            persistent=self.persistent, pinned=self.pinned, cores=read_cpu().usable,
-            images=self.images / max(self.batches, 1), starts_s=self.starts_s, waits_s=self.waits_s,
-            steps_s=self.steps_s, idle_s=self.idle_s if _has_cuda() else None,
-            worker_cores=self.worker_cpu_s / self.worker_wall_s if known else None,
-        )  # fmt: skip
+    @property
+    def batches(self) -> int:
+        return len(self.starts_s) + len(self.waits_s)
 
-    def _read_events(self, *, wait: bool = False) -> None:
+    @property
+    def images(self) -> float:
+        """Images in a batch, on average; 0 where that is not known."""
+        return self.all_images / max(self.batches, 1)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there were enough batches to say something."""
+        return len(self.waits_s) >= _LEAST_BATCHES
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of its epochs."""
+        return sum(self.starts_s) + sum(self.waits_s) + sum(self.steps_s)
+
+    @property
+    def wait(self) -> float:
+        """The share of its epochs that training waited for batches, 0 to 1; of a GPU, that it was idle meanwhile."""
+        waited_s = sum(self.waits_s) if self.idle_s is None else self.idle_s
+        return (sum(self.starts_s) + waited_s) / self.seconds if self.seconds else 0.0
+
+    @property
+    def start(self) -> float:
+        """The share of its epochs that passed before their first batches."""
+        return sum(self.starts_s) / self.seconds if self.seconds else 0.0
+
+    @property
+    def worker_cores(self) -> float | None:
+        """Cores that a worker kept busy, on average; None where that is not known."""
+        return self.worker_cpu_s / self.worker_wall_s if self.worker_wall_s else None
+
+    @property
+    def bottleneck(self) -> Bottleneck:
+        return bottleneck(1 - self.wait)
+
+    @property
+    def images_per_s(self) -> Interval:
+        """The rate of training between the first and the last batch of an epoch, from tenths of all batches; in
+        batches/s where the images in them are not known."""
+        times = [wait + step for wait, step in zip(self.waits_s, self.steps_s, strict=False)]
+        size = max(len(times) // 10, 2 * self.workers, 1)  # workers that begin together deliver together
+        tenths = [sum(times[at : at + size]) for at in range(0, len(times) - size + 1, size)]
+        rates = [(self.images or 1) * size / seconds for seconds in tenths if seconds > 0]
+        return Interval.of(rates) if rates else Interval(0.0, UNKNOWN_ERROR)
+
+    @property
+    def unit(self) -> str:
+        """What is counted."""
+        return "images" if self.all_images else "batches"
+
+    @property
+    def headline(self) -> str:
+        """The bottleneck, in a sentence."""
+        return f"{bottleneck_words(1 - self.wait)}: training waits {self.wait:.0%} of the time for batches"
+
+    def sentences(self) -> Iterator[str]:
+        """Yield what was seen, and what to try."""
+        if self.wait > _NOTHING_ELSE:
+            yield "The script does next to nothing but wait for batches."
+        else:
+            gain = factor_text(1 / (1 - self.wait))
+            yield f"If loading cost nothing, training would be {gain} times as fast."
+        every = regular_stops(self.waits_s, 2 * (self.workers or 1), self.seconds)
+        if every:
+            yield f"It stops before every {ordinal(every)} batch: workers that begin together deliver together."
+        if self.worker_cores is not None and self.workers:
+            yield f"Each worker keeps {self.worker_cores:.0%} of a core busy."
+        if self.bottleneck != "compute":
+            yield from self._advice(every is not None)
+
+    def _advice(self, stops: bool) -> Iterator[str]:
+        waits_s = sorted(self.waits_s, reverse=True)
+        slow = sum(waits_s[: len(waits_s) // 10]) / (sum(waits_s) or 1)
+        if self.workers > 1 and self.prefetch and slow >= _SLOW_SHARE and not stops:
+            also = " or in_order=False (the order of samples then varies)" if self.in_order else ""
+            yield (
+                f"{slow:.0%} of the waiting is for one batch in ten: slow batches hold up the others. "
+                f"Try prefetch_factor={2 * self.prefetch}{also}."
+            )
+        spare = int(self.cores - self.workers)
+        if self.workers == 0:
+            yield f"Try num_workers={max(1, min(4, spare))}: now batches are made between steps."
+        elif self.worker_cores is not None and self.worker_cores >= _BUSY:
+            if spare >= 1:
+                cores = plural(self.cores - self.workers, "core")
+                yield f"Try num_workers={self.workers + spare}: the workers are at their limit, and {cores} are left."
+            else:
+                yield "The workers are at their limit, and so are the cores: make less work of an image, by presizing."
+        elif self.worker_cores is not None and self.worker_cores < _IDLE:
+            yield "The workers wait, too: for the disk, for cores, or for their batches to be taken."
+        if self.start >= _LONG_START:
+            again = self.persistent is False and self.workers and len(self.starts_s) > 1
+            how = "Try persistent_workers=True: " if again else ""
+            yield f"{how}{self.start:.0%} of the time passes before the first batch of an epoch."
+        if self.pinned is False:
+            yield "Try pin_memory=True: batches are copied to the GPU from pageable memory."
+
+    def known(self) -> dict[str, Any]:
+        """All of it as plain values of JSON."""
+        names = "name bottleneck wait start batches images unit seconds workers worker_cores"
+        return {name: getattr(self, name) for name in names.split()} | {
+            "headline": self.headline if self.is_known else None,
+            "sentences": list(self.sentences()) if self.is_known else [],
+            "images_per_s": self.images_per_s.known(),
+            "epochs": len(self.starts_s),
+            "wait_p50_s": percentile(self.waits_s, 50) if self.waits_s else None,
+            "wait_p99_s": percentile(self.waits_s, 99) if self.waits_s else None,
+        }
+
+    def count_events(self, *, wait: bool = False) -> None:
         """Add the time from the device's last work before a wait to the end of the wait, as the device saw it."""
-        while self.events and (wait or _is_done(self.events[0][1])):
-            before, after = self.events.pop(0)
+        while self.events and (wait or self.events[0][1].query()):
+            before, after = self.events.popleft()
             if wait:
                 after.synchronize()
-            self.idle_s += before.elapsed_time(after) / 1e3
-
-    def mark(self) -> Any:
-        if not _has_cuda():
-            return None
-        event = sys.modules["torch"].cuda.Event(enable_timing=True)
-        event.record()
-        return event
-
-    def waited(self, before: Any) -> None:
-        after = self.mark()
-        if before is not None and after is not None:
-            self.events.append((before, after))
-            self._read_events()
+            self.idle_s = (self.idle_s or 0.0) + before.elapsed_time(after) / 1e3
 
 
-def _has_cuda() -> bool:
-    """Whether the script uses CUDA. Never initializes it."""
-    return "torch" in sys.modules and bool(sys.modules["torch"].cuda.is_initialized())
+def watched_text(found: Sequence[Watched], ranks: Sequence[dict[str, Any] | None] = ()) -> str:
+    """The verdict on each loader, and on ranks: the `known` of the first loader of each."""
+    lines: list[str] = []
+    for one in found:
+        lines.append(f"{printable(one.name)}:")
+        batches = plural(one.batches, "batch", "batches")
+        if not one.is_known:
+            lines.append(f"  {batches} came: too few to say anything.")
+            continue
+        of = f" of {one.images:.0f}" if one.images else ""
+        step_s, wait_s = (sum(times) / max(len(times), 1) for times in (one.steps_s, one.waits_s))
+        lines += [f"  {one.headline}.", *(f"  {sentence}" for sentence in one.sentences())]
+        lines.append(
+            f"  {interval_text(one.images_per_s, rate_text)} {one.unit}/s in {batches}{of}; {seconds_text(step_s)} "
+            "from a batch to the next request, the step and all else in the loop, then "
+            f"{seconds_text(wait_s)} of waiting."
+        )
+    if not found:
+        lines.append("No DataLoader or Loader was iterated: there is nothing to diagnose.")
+    waits = {rank: known["wait"] for rank, known in enumerate(ranks) if known is not None}
+    if len(waits) > 1:
+        slowest, least = max(waits, key=waits.__getitem__), min(waits.values())
+        shares = ", ".join(f"{rank}: {wait:.0%}" for rank, wait in waits.items())
+        lines.append(f"Ranks wait for batches (share of the time): {shares}.")
+        if waits[slowest] > 2 * least and waits[slowest] - least > 1 - _BUSY:
+            lines.append(f"Rank {slowest} is the straggler: the others wait for it in each step.")
+    return "\n".join(lines)
 
 
-def _is_done(event: Any) -> bool:
-    return bool(event.query())
+def compared_text(before: dict[str, Any], after: dict[str, Any]) -> str:
+    """What changed from one result of ``diagnose --json`` to another, loader by loader. Raises KeyError where one of
+    them is of something else."""
+    lines = []
+    olds, news = (found.get("loaders", [{**found, "name": "training"}]) for found in (before, after))
+    for old, new in zip(olds, news, strict=False):
+        name = printable(old["name"])
+        was, now = (Interval(**one["images_per_s"]) for one in (old, new))
+        if not was.value or not now.value:
+            lines.append(f"{name}: too few batches came to compare")
+            continue
+        gain = Interval(now.value / was.value, (was.error**2 + now.error**2) ** 0.5)
+        verdict = "faster" if gain.low > 1 else "slower" if gain.high < 1 else "no difference that could not be chance"
+        lines.append(
+            f"{name}: {interval_text(was, rate_text)} → {interval_text(now, rate_text)} "
+            f"{old.get('unit', 'images')}/s, {interval_text(gain, factor_text)} times: {verdict}"
+        )
+        waits = (one["wait"] if "wait" in one else 1 - one["utilisation"] for one in (old, new))
+        lines.append(f"  waiting for batches: {' → '.join(f'{wait:.0%}' for wait in waits)} of the time")
+    return "\n".join(lines)
+
+
+def _mark() -> Any:
+    """An event on the device, where the script uses CUDA. Never initializes it."""
+    if "torch" not in sys.modules or not sys.modules["torch"].cuda.is_initialized():
+        return None
+    event = sys.modules["torch"].cuda.Event(enable_timing=True)
+    event.record()
+    return event
 
 
 def _images_in(batch: Any) -> int:
@@ -125,15 +308,15 @@ def _images_in(batch: Any) -> int:
 class _Epoch:
     """An epoch of a loader that is being iterated."""
 
-    def __init__(self, watch: Watch, seen: _Seen, begin_s: float) -> None:
+    def __init__(self, watch: Watch, seen: Watched, begin_s: float) -> None:
         self.watch, self.seen, self.begin_s = watch, seen, begin_s
         self.count, self.last_s, self.looked_s, self.cpu_s = 0, begin_s, begin_s, 0.0
         self.elsewhere_s = 0.0  # in epochs of other loaders, since the last batch
         self.outer = {other: other.count for other in watch.running}
         watch.running.append(self)
 
-    def next(self, take: Callable[[], Any], workers: Sequence[Any]) -> Any:
-        seen, before = self.seen, self.seen.mark()
+    def next(self, take: Callable[[], Any], workers: Sequence[Any] = ()) -> Any:
+        seen, before = self.seen, _mark()
         asked_s = time.perf_counter()
         try:
             batch = take()
@@ -146,17 +329,24 @@ class _Epoch:
         else:
             seen.steps_s.append(asked_s - self.last_s - self.elsewhere_s)
             seen.waits_s.append(now - asked_s)
-            seen.waited(before)
+            if before is not None:
+                seen.events.append((before, _mark()))
+                seen.count_events()
         self.elsewhere_s = 0.0
-        seen.images += _images_in(batch)
-        seen.batches, self.count = seen.batches + 1, self.count + 1
+        seen.all_images += _images_in(batch)
+        self.count += 1
         if workers and now - self.looked_s >= _LOOK_EVERY_S:
             self._look([worker.pid for worker in workers if worker.pid is not None], now)
-        self.watch.tell_interim(seen, now)
+        watch = self.watch
+        if len(seen.waits_s) >= _INTERIM_BATCHES and now - watch.begin_s >= watch.interim_s:
+            call, watch.on_interim = watch.on_interim, None
+            if call is not None:
+                call()
         self.last_s = time.perf_counter()
         return batch
 
     def _look(self, pids: Sequence[int], now: float) -> None:
+        """Add the CPU time of the workers since they were looked at last."""
         cpu_s = (cpu_seconds(pids) - time.process_time()) / len(pids)
         if self.cpu_s:
             self.seen.worker_cpu_s += cpu_s - self.cpu_s
@@ -175,16 +365,11 @@ class _Epoch:
 
 class Watch:
     """Times all loaders that are iterated while it is open. For the main thread of one process: a forked child times
-    nothing.
-
-    Args:
-        on_interim: is called once, when a loader has given many batches.
-        interim_s: but not within so many seconds of the first one.
-    """
+    nothing. `on_interim` is called once, when a loader has given many batches, but not in the first `interim_s`."""
 
     def __init__(self, on_interim: Callable[[], None] | None = None, interim_s: float = _INTERIM_S) -> None:
-        self.seen: weakref.WeakKeyDictionary[Any, _Seen] = weakref.WeakKeyDictionary()
-        self.order: list[_Seen] = []
+        self.seen: weakref.WeakKeyDictionary[Any, Watched] = weakref.WeakKeyDictionary()
+        self.order: list[Watched] = []
         self.running: list[_Epoch] = []
         self.pid = os.getpid()
         self.on_interim, self.interim_s, self.begin_s = on_interim, interim_s, time.perf_counter()
@@ -202,35 +387,54 @@ class Watch:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def _patch_torch(self, module: Any) -> None:
-        base = module._BaseDataLoaderIter
-        self._patch(module.DataLoader, "__iter__", self._iter_of_dataloader(module.DataLoader.__iter__, base))
-        self._patch(base, "__next__", self._next_of_dataloader(base.__next__))
-        if "next" in vars(base):  # another name of it in some versions of torch
-            self._patch(base, "next", base.__next__)
-
-    def _patch_presize(self, module: Any) -> None:
-        self._patch(module.Loader, "__iter__", self._iter_of_loader(module.Loader.__iter__))
-
     def _patch(self, owner: Any, name: str, wrapped: Callable[..., Any]) -> None:
         self._stack.callback(setattr, owner, name, getattr(owner, name))
         setattr(owner, name, wrapped)
 
-    def tell_interim(self, seen: _Seen, now: float) -> None:
-        """Call on_interim, if it is time for that."""
-        if self.on_interim is None or len(seen.waits_s) < _INTERIM_BATCHES or now - self.begin_s < self.interim_s:
-            return
-        call, self.on_interim = self.on_interim, None
-        call()
+    def _patch_torch(self, module: Any) -> None:
+        base, iterate = module._BaseDataLoaderIter, module.DataLoader.__iter__
+        take = base.__next__
 
-    def watched(self) -> list[Watched]:
-        """What was seen until now, of each loader that gave a batch, in the order of their first ones."""
-        return [seen.watched() for seen in self.order if seen.batches]
+        def __iter__(loader: Any) -> Any:
+            begin_s = time.perf_counter()
+            batches = iterate(loader)
+            if not self._is_elsewhere() and isinstance(batches, base):
+                vars(batches)["_presize_epoch"] = self._begin(loader, begin_s)
+            return batches
+
+        def __next__(batches: Any) -> Any:
+            epoch: _Epoch | None = getattr(batches, "_presize_epoch", None)
+            if epoch is None or self._is_elsewhere():
+                return take(batches)
+            return epoch.next(lambda: take(batches), getattr(batches, "_workers", ()))
+
+        self._patch(module.DataLoader, "__iter__", __iter__)
+        for name in {"__next__", "next"} & vars(base).keys():  # "next" in some versions of torch
+            self._patch(base, name, __next__)
+
+    def _patch_presize(self, module: Any) -> None:
+        iterate = module.Loader.__iter__
+
+        def __iter__(loader: Any) -> Iterator[Any]:
+            if self._is_elsewhere():
+                yield from iterate(loader)
+                return
+            epoch = self._begin(loader, time.perf_counter())
+            with closing(iterate(loader)) as batches:
+                while True:
+                    try:
+                        batch = epoch.next(lambda: next(batches))
+                    except StopIteration:
+                        return
+                    yield batch
+                    del batch
+
+        self._patch(module.Loader, "__iter__", __iter__)
 
     def _begin(self, loader: Any, begin_s: float) -> _Epoch:
         seen = self.seen.get(loader)
         if seen is None:
-            seen = self.seen[loader] = _seen_of(loader)
+            seen = self.seen[loader] = Watched.of(loader)
             self.order.append(seen)
         for epoch in [epoch for epoch in self.running if epoch.seen is seen]:
             epoch.end()  # left early
@@ -239,44 +443,11 @@ class Watch:
     def _is_elsewhere(self) -> bool:
         return os.getpid() != self.pid or sys.modules["torch"].utils.data.get_worker_info() is not None
 
-    def _iter_of_dataloader(self, original: Callable[..., Any], base: type) -> Callable[..., Any]:
-        def __iter__(loader: Any) -> Any:
-            begin_s = time.perf_counter()
-            batches = original(loader)
-            if not self._is_elsewhere() and isinstance(batches, base):
-                vars(batches)["_presize_epoch"] = self._begin(loader, begin_s)
-            return batches
-
-        return __iter__
-
-    def _next_of_dataloader(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def __next__(batches: Any) -> Any:
-            epoch: _Epoch | None = getattr(batches, "_presize_epoch", None)
-            if epoch is None or self._is_elsewhere():
-                return original(batches)
-            return epoch.next(lambda: original(batches), getattr(batches, "_workers", ()))
-
-        return __next__
-
-    def _iter_of_loader(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def __iter__(loader: Any) -> Iterator[Any]:
-            if self._is_elsewhere():
-                yield from original(loader)
-                return
-            epoch = self._begin(loader, time.perf_counter())
-            batches = original(loader)
-            try:
-                while True:
-                    try:
-                        batch = epoch.next(lambda: next(batches), ())
-                    except StopIteration:
-                        return
-                    yield batch
-                    del batch
-            finally:
-                batches.close()
-
-        return __iter__
+    def watched(self) -> list[Watched]:
+        """What was seen until now, of each loader that gave a batch, in the order of their first ones."""
+        for seen in self.order:
+            seen.count_events(wait=True)
+        return [seen for seen in self.order if seen.batches]
 
 
 class _AfterImport:
@@ -287,7 +458,7 @@ class _AfterImport:
 
     def find_spec(self, name: str, _path: Any = None, _target: Any = None) -> ModuleSpec | None:
         call = self.calls.pop(name, None)
-        spec = None if call is None else importlib.util.find_spec(name)
+        spec = importlib.util.find_spec(name) if call else None
         if call is None or spec is None or spec.loader is None:
             return None
         execute = spec.loader.exec_module
@@ -300,88 +471,65 @@ class _AfterImport:
         return spec
 
 
-def _seen_of(loader: Any) -> _Seen:
-    dataset = type(loader.dataset).__name__
-    sampler = type(getattr(loader, "sampler", None)).__name__
-    if not hasattr(loader, "in_order") or sampler in ("SequentialSampler", "RandomSampler"):  # which ask for it, too
-        dataset += f" with {plural(len(loader.dataset), 'sample')}"
-    name = f"{type(loader).__name__} over {dataset}, {plural(loader.num_workers, 'worker')}"
-    if not hasattr(loader, "in_order"):  # a Loader of presize
-        return _Seen(name, loader.num_workers, loader.prefetch_factor, None, None, None)
-    pinned = loader.pin_memory if sys.modules["torch"].cuda.is_available() else None
-    return _Seen(name, loader.num_workers, loader.prefetch_factor, loader.in_order, loader.persistent_workers, pinned)
-
-
 def run_script(script: str, arguments: Sequence[str], watch: Watch, on_end: Callable[[], None]) -> int:
-    """Run a script as ``python SCRIPT ARGUMENTS`` does, and return its exit code; -SIGINT for one that Ctrl-C ended. An
-    error that it raises is shown as Python shows it, without our frames.
-
-    Args:
-        script: its path.
-        arguments: what follows it in sys.argv.
-        watch: is open while it runs.
-        on_end: called when it has ended, in this process alone, whatever ended it; and before it is replaced by
-            another program (os.exec), or ends itself (os._exit).
+    """Run a script as ``python SCRIPT ARGUMENTS`` does, while `watch` is open, and return its exit code; -SIGINT where
+    Ctrl-C ended it. An error that it raises is shown as Python shows it, without our frames. `on_end` is called when
+    it has ended, in this process alone, whatever ended it; and before it is replaced by another program (os.exec), or
+    ends itself (os._exit).
     """
     path, argv = sys.path[:], sys.argv[:]
     sys.argv = [script, *arguments]
     if not sys.flags.safe_path:
         sys.path[0] = os.path.dirname(os.path.realpath(script))
+
+    def end() -> None:
+        if os.getpid() == watch.pid:
+            on_end()
+
+    code: Any = 0
     try:
-        with watch, _before_exec(lambda: on_end() if os.getpid() == watch.pid else None):
+        with watch, _before_exec(end):
             runpy.run_path(script, run_name="__main__")
-        code: Any = 0
-    except SystemExit as end:
-        code = end.code
+    except SystemExit as exit:
+        code = exit.code
     except BaseException as error:
-        trace = _of_script(error.__traceback__, script)
+        trace = error.__traceback__  # from the script on; none where it has not begun, as with a syntax error
+        while trace is not None and trace.tb_frame.f_code.co_filename != script:
+            trace = trace.tb_next
         sys.excepthook(type(error), error.with_traceback(trace), trace)
         code = -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
     finally:
         sys.path[:], sys.argv = path, argv
-        if os.getpid() == watch.pid:
-            on_end()
+        end()
     if code is None or isinstance(code, int):
         return code or 0
     sys.stderr.write(f"{code}\n")
     return 1
 
 
-def _of_script(trace: TracebackType | None, script: str) -> TracebackType | None:
-    """The part of a traceback from the script on; None where it has not begun, as with a syntax error."""
-    while trace is not None and trace.tb_frame.f_code.co_filename != script:
-        trace = trace.tb_next
-    return trace
-
-
 @contextmanager
 def _before_exec(call: Callable[[], None]) -> Iterator[None]:
     """Call before this process is replaced, or ends without Python's clean-up."""
-    originals = {name: getattr(os, name) for name in ("execv", "execve", "_exit")}
 
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+    def wrap(original: Callable[..., Any], is_exit: bool) -> Callable[..., Any]:
         def execute(*arguments: Any, **named: Any) -> Any:
-            if original is originals["_exit"] or os.access(arguments[0], os.X_OK):  # execlp tries each folder of PATH
+            if is_exit or os.access(arguments[0], os.X_OK):  # execlp tries each folder of PATH
                 call()
             return original(*arguments, **named)
 
         return execute
 
-    try:
-        for name, original in originals.items():
-            setattr(os, name, wrap(original))
+    with ExitStack() as stack:
+        for name in ("execv", "execve", "_exit"):
+            stack.callback(setattr, os, name, getattr(os, name))
+            setattr(os, name, wrap(getattr(os, name), name == "_exit"))
         yield
-    finally:
-        for name, original in originals.items():
-            setattr(os, name, original)
 
 
 def share_with_ranks(mine: list[dict[str, Any]]) -> list[dict[str, Any] | None] | None:
     """Among the processes of a run that torchrun started on this machine: hand over what this rank found, by a file.
-
-    Returns:
-        For the first local rank, what each rank found of its first loader, None for one that had none, or did not end
-        in time; None for the others. Without torchrun, an empty list.
+    Returns for the first local rank what each rank found of its first loader, None for one that had none, or did not
+    end in time; None for the others; without torchrun, an empty list.
     """
     rank, ranks = int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     if ranks == 1:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -34,59 +33,48 @@ _WORTH_BUILDING = 0.95
 """A dataset with more than this share of its sources' bytes saves no space."""
 
 
-def headline(manifest: Manifest, warnings: Sequence[str]) -> str:
-    """How many images were stored, how many files were left out that may be images, and how many warnings follow."""
-    left_out = sum(manifest.left_out.get(name, 0) for name in ("rejected", "unreadable", "outside"))
-    said = [f"{plural(manifest.samples, 'image')} stored", *([f"{left_out:,} left out"] if left_out else [])]
-    return ", ".join([*said, plural(len(warnings), "warning") if warnings else "no warnings"])
-
-
-def warnings(
-    manifest: Manifest,
-    facts: Numbers,
-    comparisons: Sequence[Comparison],
-    failures: Sequence[Failure],
-    companions: Mapping[str, Numbers],
+def _warnings(
+    manifest: Manifest, index: pa.Table, comparisons: Sequence[Comparison], failures: Sequence[Failure]
 ) -> list[str]:
-    """The warnings; none when all is well. `facts` is the index's column ``source_facts``, and `companions` has that of
-    each companion."""
-    said = []
-    rejected, outside = manifest.left_out["rejected"], manifest.left_out["outside"]
-    if rejected:
+    """The warnings; none when all is well."""
+    said, left_out = [], manifest.left_out
+    if rejected := left_out["rejected"]:
         said.append(f"{plural(rejected, 'image')} could not be stored")
-    if unreadable := manifest.left_out.get("unreadable", 0):
+    if unreadable := left_out.get("unreadable", 0):
         said.append(f"{plural(unreadable, 'file')} could not be read; the command that built this tries them again")
-    if outside:
+    if outside := left_out["outside"]:
         said.append(
             f"{plural(outside, 'file')} outside class folders, not stored; --labels none stores all, without labels"
         )
-    low = sum(one.ssim < LOW_SSIM for one in comparisons)
-    if low:
+    if low := sum(one.ssim < LOW_SSIM for one in comparisons):
         said.append(f"{low} of {len(comparisons)} compared images differ from their sources (SSIM below {LOW_SSIM})")
     if failures:
         said.append(f"{plural(len(failures), 'image')} could not be compared")
     if not comparisons and not failures:
         said.append("no image was small enough to be compared")
-    lost = losses(facts, manifest.identity["options"]["image"])
-    return said + loss_sentences(lost, {name: companion_losses(packed) for name, packed in companions.items()})
+    lost = losses(index.column("source_facts").to_numpy(), manifest.identity["options"]["image"])
+    packed = {c.name: index.column(f"{c.name}_source_facts").to_numpy() for c in manifest.companions}
+    return said + loss_sentences(lost, {name: companion_losses(facts) for name, facts in packed.items()})
 
 
 def report_columns(index: pa.Table) -> dict[str, Numbers]:
-    """Return the columns of the index that the page is made from."""
+    """Return the columns of the index that the page is made from, and for each image whether it has the size of its
+    source, and whether it is stored without having been encoded again."""
     names = ("width", "height", "source_width", "source_height", "nbytes", "source_nbytes", "source_facts")
-    return {name: index.column(name).to_numpy() for name in names}
+    found = {name: index.column(name).to_numpy() for name in names}
+    same = (found["width"] == found["source_width"]) & (found["height"] == found["source_height"])
+    return found | {"same_size": same, "unchanged": same & (unpack_facts(found["source_facts"], "kept") == 1)}
 
 
-def is_unchanged(columns: Mapping[str, Numbers]) -> npt.NDArray[np.bool_]:
-    """Return for each image whether it is stored without having been encoded again."""
-    same_size = (columns["width"] == columns["source_width"]) & (columns["height"] == columns["source_height"])
-    return np.asarray((unpack_facts(columns["source_facts"], "kept") == 1) & same_size)
+def _qualities(columns: Mapping[str, Numbers]) -> Numbers:
+    """The JPEG qualities of the sources that are encoded again, 0 where there is none."""
+    return unpack_facts(columns["source_facts"], "quality")[~columns["unchanged"]]
 
 
 def leaner_quality(columns: Mapping[str, Numbers], image: Mapping[str, Any]) -> int | None:
     """Return the JPEG quality that would do for the sources that are encoded again: 5 above the median of theirs, to
     the nearest 5. None where that is not below the quality that is stored, or few of the sources are JPEGs."""
-    quality = unpack_facts(columns["source_facts"], "quality")[~is_unchanged(columns)]
+    quality = _qualities(columns)
     found = quality[quality > 0]
     if image["format"] != "jpeg" or not len(found) or 2 * len(found) < len(quality):
         return None
@@ -94,7 +82,7 @@ def leaner_quality(columns: Mapping[str, Numbers], image: Mapping[str, Any]) -> 
     return enough if enough < image["quality"] else None
 
 
-def hints(
+def _hints(
     columns: Mapping[str, Numbers], size: str, image: Mapping[str, Any], comparisons: Sequence[Comparison]
 ) -> list[str]:
     """Return what would store fewer bytes at little loss, estimated from the images that were compared. Files that are
@@ -109,23 +97,19 @@ def hints(
     if quality is None or not tried:
         return said
     encoded, leaner = np.sum(tried, axis=0)
-    again = int(columns["nbytes"][~is_unchanged(columns)].sum())
+    again = int(columns["nbytes"][~columns["unchanged"]].sum())
     share = 1 - again / stored * (1 - leaner / encoded)
     if share <= _WORTH_SAVING:
-        of = unpack_facts(columns["source_facts"], "quality")[~is_unchanged(columns)]
+        found = _qualities(columns)
         said.append(
-            f"the sources are JPEGs of quality {median(of[of > 0]):.0f}, stored at {image['quality']}: --quality "
+            f"the sources are JPEGs of quality {median(found[found > 0]):.0f}, stored at {image['quality']}: --quality "
             f"{quality} would store {share:.0%} of the bytes, going by {plural(len(tried), 'image')}"
         )
     return said
 
 
-def saving(source_bytes: int, stored_bytes: int) -> tuple[str, str]:
-    """Return how much smaller a dataset is than its sources, as a title and a factor.
-
-    >>> [saving(*sizes) for sizes in ((89, 10), (100, 97), (100, 130))]
-    [('Smaller by', '8.9 ×'), ('As large as before', '97%'), ('Larger by', '1.3 ×')]
-    """
+def _saving(source_bytes: int, stored_bytes: int) -> tuple[str, str]:
+    """Return how much smaller a dataset is than its sources, as a title and a factor."""
     ratio = source_bytes / max(stored_bytes, 1)
     if 1 / 1.05 < ratio < 1.05:
         return "As large as before", f"{1 / ratio:.0%}"
@@ -164,72 +148,59 @@ _COLORS_DONE = {
 }
 
 
-@dataclass(frozen=True)
-class BuildReport:
-    """All that the page shows. The index has at least one row."""
-
-    manifest: Manifest
-    index: pa.Table
-    rejects: Rejects
-    comparisons: Sequence[Comparison]
-    failures: Sequence[Failure]
-
-
-@dataclass(frozen=True)
-class Row:
-    """A group of images: what they have in common, what the build did with them, and the path of the first."""
-
-    what: str
-    count: int
-    done: str
-    example: str
-
-
-def build_page(report: BuildReport) -> str:
-    """The page as HTML. Equal reports give equal pages: there is no date and no path of this machine in it. Names and
-    reasons may be hostile: they are escaped."""
-    manifest, image = report.manifest, report.manifest.identity["options"]["image"]
-    columns = report_columns(report.index)
-    companions = {c.name: report.index.column(f"{c.name}_source_facts").to_numpy() for c in manifest.companions}
-    found = warnings(manifest, columns["source_facts"], report.comparisons, report.failures, companions)
+def build_page(
+    manifest: Manifest,
+    index: pa.Table,
+    rejects: Rejects,
+    comparisons: Sequence[Comparison],
+    failures: Sequence[Failure],
+) -> str:
+    """The page as HTML, of an index with at least one row. Equal builds give equal pages: there is no date and no path
+    of this machine in it. Names and reasons may be hostile: they are escaped."""
+    image = manifest.identity["options"]["image"]
+    columns = report_columns(index)
+    warnings = _warnings(manifest, index, comparisons, failures)
+    left_out = sum(manifest.left_out.get(name, 0) for name in ("rejected", "unreadable", "outside"))
+    said = [f"{plural(manifest.samples, 'image')} stored", *([f"{left_out:,} left out"] if left_out else [])]
     quality = unpack_facts(columns["source_facts"], "quality")
+    quality = quality[quality > 0]
     source_bytes = int(columns["source_nbytes"].sum())
     shards = [*manifest.shards, *(shard for companion in manifest.companions for shard in companion.shards)]
-    disk_bytes = manifest.index.bytes + (sum(shard.bytes for shard in shards) or manifest.bytes)
-    worst = sorted(report.comparisons, key=lambda one: (one.ssim, one.psnr, one.path))[:WORST]
-    order = report.rejects.order()
-    is_skipped = report.rejects.is_skipped.to_numpy(zero_copy_only=False)[order]
+    worst = sorted(comparisons, key=lambda one: (one.ssim, one.psnr, one.path))[:WORST]
+    order = rejects.order()
+    is_skipped = rejects.is_skipped.to_numpy(zero_copy_only=False)[order]
     return template("build.html").render(
         manifest=manifest,
         image=image,
         target=size_words(manifest.size) + ("" if manifest.size == str(KEEP) else f", {image['fit']}"),
-        headline=headline(manifest, found),
-        warnings=found,
-        hints=hints(columns, manifest.size, image, report.comparisons),
+        headline=", ".join([*said, plural(len(warnings), "warning") if warnings else "no warnings"]),
+        warnings=warnings,
+        hints=_hints(columns, manifest.size, image, comparisons),
         left_out=left_out_text(manifest.left_out),
-        classes=_classes(report),
+        classes=_classes(manifest, index),
         source_bytes=source_bytes,
-        disk_bytes=disk_bytes,
-        saving=saving(source_bytes, manifest.bytes),
+        disk_bytes=manifest.index.bytes + (sum(shard.bytes for shard in shards) or manifest.bytes),
+        saving=_saving(source_bytes, manifest.bytes),
         sizes=_sizes(columns),
-        qualities=quality[quality > 0],
-        quality_chart=charts.linear("Estimated quality", "", {"sources": quality[quality > 0]}, 1)
-        if quality.any()
-        else None,
-        low_quality=int(((quality > 0) & (quality < image["quality"])).sum()),
-        conversions=_conversions(report, columns),
-        rejects=reject_groups(report.rejects, order[~is_skipped]),
-        skipped=reject_groups(report.rejects, order[is_skipped]),
-        pairs=sorted(report.comparisons[:PAIRS], key=lambda one: one.path),
-        comparisons=report.comparisons,
-        parity=_parity(report.comparisons),
-        failures=report.failures[:PATHS],
-        missed=len(report.failures),
+        qualities=quality,
+        quality_chart=charts.linear("Estimated quality", "", {"sources": quality}, 1) if len(quality) else None,
+        low_quality=int((quality < image["quality"]).sum()),
+        conversions=_conversions(manifest, index.column("path"), columns),
+        rejects=reject_groups(rejects, order[~is_skipped]),
+        skipped=reject_groups(rejects, order[is_skipped]),
+        pairs=sorted(comparisons[:PAIRS], key=lambda one: one.path),
+        comparisons=comparisons,
+        parity=_parity(comparisons),
+        failures=failures[:PATHS],
+        missed=len(failures),
         worst=[one for one in worst if one.psnr != float("inf")],
         gain=DIFFERENCE_GAIN,
         shown_paths=PATHS,
         made=[
-            *((name.replace("_", " "), _option_text(value)) for name, value in image.items()),
+            *(
+                (name.replace("_", " "), ", ".join(map(str, value)) if isinstance(value, list) else str(value))
+                for name, value in image.items()
+            ),
             ("layout", manifest.layout + (f", {plural(len(manifest.shards), 'shard')}" if manifest.shards else "")),
             ("versions", ", ".join(f"{name} {version}" for name, version in manifest.versions.items())),
             ("digest", manifest.digest),
@@ -237,15 +208,11 @@ def build_page(report: BuildReport) -> str:
     )
 
 
-def _option_text(value: object) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-def _classes(report: BuildReport) -> str:
-    classes = report.manifest.classes
+def _classes(manifest: Manifest, index: pa.Table) -> str:
+    classes = manifest.classes
     if classes is None:
         return "no classes"
-    counts = np.bincount(report.index.column("label").to_numpy(), minlength=len(classes))
+    counts = np.bincount(index.column("label").to_numpy(), minlength=len(classes))
     low, high = int(counts.min()), int(counts.max())
     of = f"{low:,}" if low == high else f"{low:,} to {high:,}"
     return f"{plural(len(classes), 'class', 'classes')} of {of} images"
@@ -253,83 +220,69 @@ def _classes(report: BuildReport) -> str:
 
 def _sizes(columns: Mapping[str, Numbers]) -> list[charts.Histogram]:
     """Return a chart each of both sides and the bytes of images."""
-    sources, stored = (
-        [np.minimum(width, height), np.maximum(width, height), nbytes]
-        for width, height, nbytes in (
-            [columns[f"{prefix}{name}"] for name in ("width", "height", "nbytes")] for prefix in ("source_", "")
-        )
-    )
-    titles = (("Shorter side", " px"), ("Longer side", " px"), ("Bytes an image", ""))
-    return [
-        charts.logarithmic(title, unit, {"sources": before, "stored": after})
-        for (title, unit), before, after in zip(titles, sources, stored, strict=True)
-    ]
+    found = []
+    for title, unit, a, b, side in (
+        ("Shorter side", " px", "width", "height", np.minimum),
+        ("Longer side", " px", "width", "height", np.maximum),
+        ("Bytes an image", "", "nbytes", "nbytes", np.minimum),
+    ):
+        prefixes = {"sources": "source_", "stored": ""}
+        series = {name: side(columns[prefix + a], columns[prefix + b]) for name, prefix in prefixes.items()}
+        found.append(charts.logarithmic(title, unit, series))
+    return found
 
 
-def _conversions(report: BuildReport, columns: Mapping[str, Numbers]) -> list[tuple[str, list[Row]]]:
-    image = report.manifest.identity["options"]["image"]
-    paths, packed = report.index.column("path"), columns["source_facts"]
-    field = functools.partial(unpack_facts, packed)
-    kinds, colors, orientation, process = map(field, ("kind", "colors", "orientation", "process"))
+def _conversions(
+    manifest: Manifest, paths: pa.ChunkedArray, columns: Mapping[str, Numbers]
+) -> dict[str, list[tuple[str, int, str, str]]]:
+    """Return groups of images by name: what they have in common, how many they are, what the build did with them, and
+    the path of the first."""
+    image, color = manifest.identity["options"]["image"], manifest.identity["options"]["image"]["color"]
+    is_keep = manifest.size == str(KEEP)
+    fact = partial(unpack_facts, columns["source_facts"])
+    kinds, colors, orientation, process = map(fact, ("kind", "colors", "orientation", "process"))
     area = columns["width"].astype(np.int64) * columns["height"]
     source_area = columns["source_width"].astype(np.int64) * columns["source_height"]
-    same_size = (columns["width"] == columns["source_width"]) & (columns["height"] == columns["source_height"])
-
-    def row(what: str, mask: Numbers, done: str) -> Row:
-        example = paths[int(mask.argmax())].as_py() if mask.any() else ""
-        return Row(what, int(mask.sum()), done, example)
-
-    stored = _kind_name(image["format"]) + (
-        f", quality {image['quality']}" if image["format"] in ("jpeg", "webp") else ""
-    )
-    unchanged = is_unchanged(columns)
+    same_size, unchanged = columns["same_size"], columns["unchanged"]
+    quality = f", quality {image['quality']}" if image["format"] in ("jpeg", "webp") else ""
+    stored = f"stored as {_kind_name(image['format'])}{quality}"
     jpeg = (kinds == KINDS.index("jpeg")) & ~unchanged
-    formats = [
-        row(f"JPEG, {name}", jpeg & (process == number), f"stored as {stored}") for number, name in enumerate(PROCESSES)
-    ]
-    formats += [
-        row(_kind_name(name), (kinds == number) & ~unchanged, f"stored as {stored}")
-        for number, name in enumerate(KINDS)
-        if name != "jpeg"
-    ]
-    formats += [
-        row(
-            "in the stored format already" if report.manifest.size == str(KEEP) else "small and plain JPEG",
-            unchanged,
-            "stored unchanged",
-        ),
-        row("extension of another format", _misnamed(paths, kinds), "decoded by content"),
-        row("animation or several pages", field("several") == 1, "the first frame was stored"),
-        row("JPEG with stray bytes", field("tolerated") == 1, "decoded by the tolerant fallback"),
-    ]
-    done = _COLORS_DONE[image["color"]]
-    grey = image["color"] == "gray"
-    shades = [
-        row(
-            "colours unknown" if name == "unknown" else name,
-            colors == number,
-            done.get(name, "converted to grey" if grey else "converted to RGB"),
-        )
-        for number, name in enumerate(COLORS)
-    ]
-    shades += [
-        row("colour profile (ICC)", field("profile") == 1, "ignored" if "icc" in image else "converted to sRGB"),
-        row("transparency", field("transparent") == 1, "kept" if image["color"] == "rgba" else "composited on white"),
-        row("more than 8 bits a channel", field("deep") == 1, "kept" if "depth" in image else "scaled to 8"),
-        row("bands beside the colours", field("surplus") == 1, "left out"),
-    ]
-    turns = [
-        row("upright" if value == 1 else f"EXIF orientation {value}", orientation == value, done)
-        for value, done in enumerate(_TURNS, 1)
-    ]
+    other = "converted to grey" if color == "gray" else "converted to RGB"
     antialiased = "" if image["filter"] == "nearest" else ", antialiased"
-    sizes = [
-        row("larger than stored", area < source_area, f"resized, {image['filter']}{antialiased}"),
-        row("same size as stored", same_size, "size kept"),
-        row("smaller than stored", (area >= source_area) & ~same_size, "enlarged or padded"),
-    ]
-    groups = {"Format": formats, "Colour": shades, "Orientation": turns, "Size": sizes}
-    return [(name, [row for row in rows if row.count]) for name, rows in groups.items()]
+    names = ("colours unknown", *COLORS[1:])
+    others = [(number, name) for number, name in enumerate(KINDS) if name != "jpeg"]
+    groups: dict[str, list[tuple[str, Numbers, str]]] = {
+        "Format": [
+            *((f"JPEG, {name}", jpeg & (process == number), stored) for number, name in enumerate(PROCESSES)),
+            *((_kind_name(name), (kinds == number) & ~unchanged, stored) for number, name in others),
+            ("in the stored format already" if is_keep else "small and plain JPEG", unchanged, "stored unchanged"),
+            ("extension of another format", _misnamed(paths, kinds), "decoded by content"),
+            ("animation or several pages", fact("several") == 1, "the first frame was stored"),
+            ("JPEG with stray bytes", fact("tolerated") == 1, "decoded by the tolerant fallback"),
+        ],
+        "Colour": [
+            *((name, colors == number, _COLORS_DONE[color].get(name, other)) for number, name in enumerate(names)),
+            ("colour profile (ICC)", fact("profile") == 1, "ignored" if "icc" in image else "converted to sRGB"),
+            ("transparency", fact("transparent") == 1, "kept" if color == "rgba" else "composited on white"),
+            ("more than 8 bits a channel", fact("deep") == 1, "kept" if "depth" in image else "scaled to 8"),
+            ("bands beside the colours", fact("surplus") == 1, "left out"),
+        ],
+        "Orientation": [
+            ("upright" if value == 1 else f"EXIF orientation {value}", orientation == value, done)
+            for value, done in enumerate(_TURNS, 1)
+        ],
+        "Size": [
+            ("larger than stored", area < source_area, f"resized, {image['filter']}{antialiased}"),
+            ("same size as stored", same_size, "size kept"),
+            ("smaller than stored", (area >= source_area) & ~same_size, "enlarged or padded"),
+        ],
+    }
+    found: dict[str, list[tuple[str, int, str, str]]] = {group: [] for group in groups}
+    for group, rows in groups.items():
+        for what, mask, done in rows:
+            if mask.any():
+                found[group].append((what, int(mask.sum()), done, paths[int(mask.argmax())].as_py()))
+    return found
 
 
 def _kind_name(kind: str) -> str:
@@ -340,15 +293,11 @@ def _misnamed(paths: pa.ChunkedArray, kinds: Numbers) -> Numbers:
     """True for names with the extension of another image format than their content."""
     names = pc.utf8_lower(paths)
     wrong = np.zeros(len(paths), bool)
-    for number in np.unique(kinds).tolist():
+    for number in set(kinds.tolist()) - {KINDS.index("unknown")}:
         kind = KINDS[number]
-        if kind == "unknown":
-            continue
-        fits = _SUFFIXES.get(kind, (f".{kind}",))
-        others = pc.match_substring_regex(
-            names, rf"({'|'.join(sorted(IMAGE_SUFFIXES - set(fits)))})$".replace(".", r"\.")
-        )
-        wrong |= (kinds == number) & others.to_numpy()
+        others = sorted(IMAGE_SUFFIXES - set(_SUFFIXES.get(kind, (f".{kind}",))))
+        found = pc.match_substring_regex(names, rf"({'|'.join(map(re.escape, others))})$")
+        wrong |= (kinds == number) & found.to_numpy()
     return wrong
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,16 +18,15 @@ WIDTH, HEIGHT = 1000, 200
 """Size of a chart in its own units; it is stretched to the space that it gets."""
 
 _BINS = 40
-_DOT = 12
-"""Room for half a dot."""
+_THIN = 8
+"""Width of a bar of a single number."""
 
 FEW_VALUES = 12
-"""Up to so many distinct numbers are drawn as dots where they lie: bars of bins would tell of gaps between them."""
+"""Up to so many distinct numbers have thin bars where they lie: bars of bins would tell of gaps between them."""
 
 
-@dataclass(frozen=True)
-class Bar:
-    """A bin that is not empty, from its upper left corner, and its label."""
+class Bar(NamedTuple):
+    """A bar from its upper left corner, its label, and the number of its series."""
 
     x: float
     y: float
@@ -38,34 +36,21 @@ class Bar:
     series: int
 
 
-@dataclass(frozen=True)
-class Dot:
-    """How often one number occurs: a dot, on a line from the baseline."""
-
-    x: float
-    y: float
-    label: str
-    series: int
-
-
-@dataclass(frozen=True)
-class Histogram:
-    """One or two series of numbers, as bars or, if they are few, as dots; the second series hangs down from the
-    baseline of the first, which is in units of HEIGHT from the top. Ticks are (percent from the left, text)."""
+class Histogram(NamedTuple):
+    """One or two series of numbers as bars; those of the second hang down from the baseline of the first, which is in
+    units of HEIGHT from the top. Ticks are (percent from the left, text)."""
 
     title: str
-    bars: tuple[Bar, ...]
-    dots: tuple[Dot, ...]
-    ticks: tuple[tuple[float, str], ...]
+    bars: list[Bar]
+    ticks: list[tuple[float, str]]
     baseline: float
-    series: tuple[str, ...]
+    series: list[str]
     summary: str
 
 
 def logarithmic(title: str, unit: str, series: dict[str, Numbers]) -> Histogram:
     """A histogram of positive numbers, over bins of equal ratio."""
-    low = min(float(values.min()) for values in series.values())
-    high = max(float(values.max()) for values in series.values())
+    low, high = _range(series)
     low, high = max(low, 1) / 1.1, max(high, 1) * 1.1
     edges = np.geomspace(low, high, _BINS + 1)
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
@@ -75,17 +60,14 @@ def logarithmic(title: str, unit: str, series: dict[str, Numbers]) -> Histogram:
 
 def linear(title: str, unit: str, series: dict[str, Numbers], finest: float) -> Histogram:
     """A histogram over up to 100 bins of equal width: `finest`, or 2, 5, 10, ... times that, and edges at multiples."""
-    extent = max(float(values.max()) for values in series.values()) - min(float(v.min()) for v in series.values())
-    steps = (finest * factor * 10**power for power in range(16) for factor in (1, 2, 5))
-    step = next(step for step in steps if extent <= 100 * step)
-    low = math.floor(min(float(values.min()) for values in series.values()) / step)
-    high = math.floor(max(float(values.max()) for values in series.values()) / step) + 1
+    least, most = _range(series)
+    factors = [factor * 10**power for power in range(16) for factor in (1, 2, 5)]
+    step = next(finest * factor for factor in factors if most - least <= 100 * finest * factor)
+    low, high = math.floor(least / step), math.floor(most / step) + 1
     if _few(series):
-        low, high = low - 1, high + 1  # or dots would lie on the edges
+        low, high = low - 1, high + 1  # or thin bars would lie on the edges
     edges = np.arange(low, high + 1) * step
-    every = next(
-        factor * 10**power for power in range(4) for factor in (1, 2, 5) if factor * 10**power * 8 >= high - low
-    )
+    every = next(factor for factor in factors if factor * 8 >= high - low)
     ticks = [tick * step for tick in range(-(-low // every) * every, high + 1, every)]
     return _histogram(title, unit, series, edges, ticks, log=False)
 
@@ -93,18 +75,37 @@ def linear(title: str, unit: str, series: dict[str, Numbers], finest: float) -> 
 def _histogram(
     title: str, unit: str, series: dict[str, Numbers], edges: Numbers, ticks: Sequence[float], log: bool
 ) -> Histogram:
-    scale = np.log(edges) if log else np.asarray(edges, np.float64)
-    room = HEIGHT / len(series)
-    few = _few(series)
-    return Histogram(
-        title,
-        () if few else tuple(_bars(unit, series, edges, scale, room)),
-        tuple(_dots(unit, series, scale, log, room)) if few else (),
-        tuple((round(_place(tick, scale, log), 2), _number(tick)) for tick in _spread(ticks, scale, log)),
-        room,
-        tuple(series),
-        "; ".join(f"{name}: {_extent(values, unit)}" for name, values in series.items()),
-    )
+    def places(values: Numbers) -> Numbers:
+        low, high, at = (np.log(each) if log else each for each in (edges[0], edges[-1], np.asarray(values, float)))
+        return np.asarray((at - low) / (high - low))
+
+    room, bars = HEIGHT / len(series), []
+    for number, (name, values) in enumerate(series.items()):
+        if _few(series):
+            found, counts = np.unique(values, return_counts=True)
+            lefts, widths = places(found) * WIDTH - _THIN / 2, np.full(len(found), _THIN)
+            said = [f"of {_number(value)}" for value in found]
+        else:
+            bins = np.searchsorted(edges, values, side="right") - 1
+            counts = np.bincount(bins.clip(0, len(edges) - 2), minlength=len(edges) - 1)
+            lefts, widths = places(edges) * WIDTH, np.diff(places(edges) * WIDTH) * 0.92
+            said = [f"from {_number(low)} to {_number(high)}" for low, high in pairwise(edges)]
+        for i in np.flatnonzero(counts).tolist():
+            height = max(2.0, float(counts[i] / counts.max() * (room - 4)))
+            corner = round(float(lefts[i]), 1), round(room - height if number == 0 else room, 1)
+            label = f"{name}: {counts[i]:,} {said[i]}{unit}"
+            bars.append(Bar(*corner, round(float(widths[i]), 1), round(height, 1), label, number))
+    shown: list[tuple[float, str]] = []
+    for tick, at in zip(ticks, (places(np.asarray(ticks)) * 100).tolist(), strict=True):
+        if not shown or at - shown[-1][0] >= 11:  # or the texts would overlap
+            shown.append((round(at, 2), _number(tick)))
+    summary = "; ".join(f"{name}: {_extent(values, unit)}" for name, values in series.items())
+    return Histogram(title, bars, shown, room, list(series), summary)
+
+
+def _range(series: dict[str, Numbers]) -> tuple[float, float]:
+    everything = np.concatenate(list(series.values()))
+    return float(everything.min()), float(everything.max())
 
 
 def _few(series: dict[str, Numbers]) -> bool:
@@ -114,43 +115,6 @@ def _few(series: dict[str, Numbers]) -> bool:
 def _extent(values: Numbers, unit: str) -> str:
     low, high = _number(values.min()), _number(values.max())
     return f"all {low}{unit}" if low == high else f"{low} to {high}{unit}, median {_number(median(values))}"
-
-
-def _bars(unit: str, series: dict[str, Numbers], edges: Numbers, scale: Numbers, room: float) -> Iterator[Bar]:
-    places = (scale - scale[0]) / (scale[-1] - scale[0]) * WIDTH
-    for number, (name, values) in enumerate(series.items()):
-        found = np.searchsorted(edges, values, side="right") - 1
-        counts = np.bincount(found.clip(0, len(edges) - 2), minlength=len(edges) - 1)
-        for i in np.flatnonzero(counts).tolist():
-            height = max(2.0, float(counts[i] / counts.max() * (room - 4)))
-            label = f"{name}: {counts[i]:,} from {_number(edges[i])} to {_number(edges[i + 1])}{unit}"
-            y = room - height if number == 0 else room
-            width = float(places[i + 1] - places[i]) * 0.92
-            yield Bar(round(float(places[i]), 1), round(y, 1), round(width, 1), round(height, 1), label, number)
-
-
-def _dots(unit: str, series: dict[str, Numbers], scale: Numbers, log: bool, room: float) -> Iterator[Dot]:
-    for number, (name, values) in enumerate(series.items()):
-        found, counts = np.unique(values, return_counts=True)
-        for value, count in zip(found.tolist(), counts.tolist(), strict=True):
-            height = count / int(counts.max()) * (room - _DOT)
-            x = _place(value, scale, log) / 100 * WIDTH
-            y = room - height if number == 0 else room + height
-            yield Dot(round(x, 1), round(y, 1), f"{name}: {count:,} of {_number(value)}{unit}", number)
-
-
-def _place(value: float, scale: Numbers, log: bool) -> float:
-    at = math.log(value) if log else value
-    return float((at - scale[0]) / (scale[-1] - scale[0]) * 100)
-
-
-def _spread(ticks: Sequence[float], scale: Numbers, log: bool) -> list[float]:
-    """Those of `ticks` whose texts do not overlap."""
-    kept: list[float] = []
-    for tick in ticks:
-        if not kept or _place(tick, scale, log) - _place(kept[-1], scale, log) >= 11:
-            kept.append(tick)
-    return kept
 
 
 def median(values: Numbers) -> float:
@@ -169,8 +133,7 @@ def _number(value: float) -> str:
     return digits(value / (1e3 if letter == "k" else power)) + letter
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """A piece of a horizontal bar, in units of WIDTH from the left, and the number of its series."""
 
     x: float
@@ -178,57 +141,46 @@ class Part:
     series: int
 
 
-@dataclass(frozen=True)
-class Line:
+class Line(NamedTuple):
     """A horizontal bar between the texts `name` and `value`, and `label`, the bar in words. Whiskers are the start and
     end of a thin line over it, in units of WIDTH."""
 
     name: str
-    parts: tuple[Part, ...]
+    parts: list[Part]
     whiskers: tuple[float, float] | None
     value: str
     label: str
 
 
-@dataclass(frozen=True)
-class Lines:
+class Lines(NamedTuple):
     """Horizontal bars, one per line, on one scale. `series` names their parts; empty if there is only one."""
 
     title: str
-    lines: tuple[Line, ...]
-    series: tuple[str, ...] = ()
+    lines: list[Line]
+    series: tuple[str, ...]
 
 
 def bars(title: str, values: Mapping[str, tuple[float, float, float]]) -> Lines:
     """A bar for each (median, min, max): as long as the median, with a thin line from minimum to maximum."""
     most = max(high for _, _, high in values.values()) or 1.0
-
-    def line(name: str, median: float, low: float, high: float) -> Line:
-        x = [round(value / most * WIDTH, 1) for value in (median, low, high)]
-        label = f"{name}: {_number(median)}, from {_number(low)} to {_number(high)}"
-        return Line(name, (Part(0, x[0], 0),), (x[1], x[2]), _number(median), label)
-
-    return Lines(title, tuple(line(name, *numbers) for name, numbers in values.items()))
+    lines = []
+    for name, numbers in values.items():
+        middle, low, high = (round(value / most * WIDTH, 1) for value in numbers)
+        said = [_number(value) for value in numbers]
+        label = f"{name}: {said[0]}, from {said[1]} to {said[2]}"
+        lines.append(Line(name, [Part(0, middle, 0)], (low, high), said[0], label))
+    return Lines(title, lines, ())
 
 
 def shares(title: str, amounts: Mapping[str, Mapping[str, float]], values: Mapping[str, str]) -> Lines:
-    """For each name the shares of its parts, side by side: all bars are equally long. Parts that are 0 everywhere are
-    left out.
-
-    Args:
-        title: The title of the chart.
-        amounts: For each name its parts, the same ones in the same order, from 0 up.
-        values: For each name the text at the end of its bar.
-    """
-    parts = next(iter(amounts.values()))
-    series = tuple(part for part in parts if any(each[part] > 0 for each in amounts.values()))
-
-    def line(name: str, parts: Mapping[str, float]) -> Line:
-        total = sum(parts.values()) or 1.0
-        shares = [parts[part] / total for part in series]
-        said = ", ".join(f"{part} {share:.0%}" for part, share in zip(series, shares, strict=True))
-        ends = [round(end * WIDTH, 1) for end in accumulate(shares, initial=0.0)]
-        pieces = [Part(at, round(end - at, 1), number) for number, (at, end) in enumerate(pairwise(ends)) if end > at]
-        return Line(name, tuple(pieces), None, values[name], f"{name}, {values[name]}: {said}")
-
-    return Lines(title, tuple(line(name, each) for name, each in amounts.items()), series)
+    """For each name the shares of its parts, the same ones in the same order, side by side: all bars are equally long,
+    with `values` at their ends. Parts that are 0 everywhere are left out."""
+    series = tuple(part for part in next(iter(amounts.values())) if any(each[part] > 0 for each in amounts.values()))
+    lines = []
+    for name, amount in amounts.items():
+        total = sum(amount.values()) or 1.0
+        ends = [round(end / total * WIDTH, 1) for end in accumulate((amount[part] for part in series), initial=0.0)]
+        parts = [Part(at, round(end - at, 1), number) for number, (at, end) in enumerate(pairwise(ends)) if end > at]
+        said = ", ".join(f"{part} {amount[part] / total:.0%}" for part in series)
+        lines.append(Line(name, parts, None, values[name], f"{name}, {values[name]}: {said}"))
+    return Lines(title, lines, series)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,13 +17,11 @@ from presize.pages.selection import (
     Rows,
     class_counts,
     matching,
-    matching_rejects,
     reason_counts,
     split_counts,
 )
 from presize.store.data_files import MANIFEST
 from presize.store.dataset import Dataset
-from presize.store.rejects import Reject
 from presize.system.files import is_url
 from presize.system.resources import usable_cores
 
@@ -40,8 +37,7 @@ MOST_CHOICES = 1000
 """Of a list to choose from; with more classes their name is typed."""
 
 
-@dataclass(frozen=True)
-class Pager:
+class Pager(NamedTuple):
     """Position of a page among all `pages`, from 1, and which of the `total` rows that match are on it: from `first`,
     counted from 1, to `last`, which is 0 where nothing matches."""
 
@@ -53,28 +49,16 @@ class Pager:
 
     @classmethod
     def of(cls, total: int, each: int, page: int) -> Pager:
-        """Return the position of a page of `each`; a page past the last one is the last one.
-
-        >>> Pager.of(total=61, each=60, page=9)
-        Pager(page=2, pages=2, first=61, last=61, total=61)
-        """
+        """Return the position of a page of `each`; a page past the last one is the last one."""
         pages = max(1, -(-total // each))
         page = min(page, pages)
         return cls(page, pages, (page - 1) * each + 1, min(page * each, total), total)
 
-    def rows(self, matches: Rows) -> Rows:
-        """Return the rows on this page."""
-        return matches[self.first - 1 : self.last]
-
 
 def gallery_page(viewed: ViewedDataset, filters: Filters) -> str:
-    """Return the page at one address of a server. Names, texts and reasons may be hostile: they are escaped.
-
-    Raises:
-        OptionError: a filter names a class, a split or a sample that does not exist.
-        DatasetError: the index or the rejects are damaged.
-    """
-    matches = _matches(viewed, filters)
+    """Return the page at one address of a server. Names, texts and reasons may be hostile: they are escaped. Errors are
+    those of matching()."""
+    matches = matching(viewed, filters)
     of_rejects = filters.show == "rejects"
     each = REJECTS if of_rejects else SAMPLES if viewed.raw is None else SAMPLES_BESIDE_SOURCES
     pager = Pager.of(len(matches), each, filters.page)
@@ -83,7 +67,7 @@ def gallery_page(viewed: ViewedDataset, filters: Filters) -> str:
         "splits": split_counts(viewed),
         "reasons": reason_counts(viewed.rejects, MOST_CHOICES) if of_rejects else [],
     }
-    return _render(viewed, filters, pager, pager.rows(matches), is_served=True, **choices)
+    return _render(viewed, filters, pager, matches[pager.first - 1 : pager.last], is_served=True, **choices)
 
 
 def view_dataset(
@@ -111,17 +95,10 @@ def view_dataset(
 
 def sample_page(viewed: ViewedDataset, filters: Filters, images: int = SAMPLES) -> str:
     """Return a page of its own, without links: up to `images` samples or rejects, spread evenly over all that match.
-
-    Raises:
-        OptionError, DatasetError: as for gallery_page().
-    """
-    matches = _matches(viewed, filters)
+    Errors are those of matching()."""
+    matches = matching(viewed, filters)
     shown = _spread(matches, images)
     return _render(viewed, filters, Pager(1, 1, 1, len(shown), len(matches)), shown, is_served=False)
-
-
-def _matches(viewed: ViewedDataset, filters: Filters) -> Rows:
-    return matching_rejects(viewed.rejects, filters) if filters.show == "rejects" else matching(viewed, filters)
 
 
 def _spread(rows: Rows, count: int) -> Rows:
@@ -130,23 +107,19 @@ def _spread(rows: Rows, count: int) -> Rows:
 
 
 def _render(viewed: ViewedDataset, filters: Filters, pager: Pager, shown: Rows, is_served: bool, **choices: Any) -> str:
-    cards: list[Card] | None = None
-    rejects: list[Reject] | None = None
-    if filters.show == "rejects":
-        rejects = list(viewed.rejects.take(shown))
-    else:
+    cards: list[Card] = []
+    if filters.show == "stored":
         side = SIDE if viewed.raw is None and not viewed.manifest.companions else SIDE_BESIDE
         side = SIDE_ALONE if is_served and filters.sample >= 0 else side
         cards = cards_of(viewed, shown.tolist(), side, usable_cores())
-    left_out = viewed.manifest.left_out
     return template("gallery.html").render(
         name=PurePath(viewed.root).name,
         manifest=viewed.manifest,
-        not_stored=sum(left_out.get(name, 0) for name in ("rejected", "skipped", "unreadable")),
+        not_stored=sum(viewed.manifest.left_out.get(name, 0) for name in ("rejected", "skipped", "unreadable")),
         filters=filters,
         pager=pager,
         cards=cards,
-        rejects=rejects,
+        rejects=list(viewed.rejects.take(shown)) if filters.show == "rejects" else [],
         is_served=is_served,
         most_choices=MOST_CHOICES,
         **choices,

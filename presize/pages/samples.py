@@ -3,7 +3,6 @@ stored image and its companions, boxes, points and texts."""
 
 from __future__ import annotations
 
-import functools
 import math
 import os
 import stat
@@ -12,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
@@ -45,17 +44,13 @@ class ViewedDataset:
     index: pa.RecordBatch
     raw: Path | None = None
     data: Dataset | None = None
-    _checked: dict[str, pa.Array] = field(default_factory=dict, init=False, repr=False)
+    _checked: set[str] = field(default_factory=set, init=False, repr=False)
     _companions: dict[str, Dataset] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
     def of(cls, root: str | os.PathLike[str], raw: str | os.PathLike[str] | None = None) -> ViewedDataset:
-        """Open the dataset in `root`.
-
-        Raises:
-            DatasetError: `root` is no dataset, a URL, or damaged.
-            OptionError: `raw` is not a folder.
-        """
+        """Open the dataset in `root`. DatasetError where that is none, a URL, or damaged, OptionError where `raw` is
+        not a folder."""
         name = root = expanded(root)
         raw = None if raw is None else expanded(raw)
         if is_url(name):
@@ -100,38 +95,30 @@ class ViewedDataset:
         own = index_columns(self.manifest.layout, True, [companion.name for companion in self.manifest.companions])
         classes = {"label"} if self.manifest.classes is not None else set()
         schema = self.index.schema
-        names = (name for name in schema.names if name not in {*own, *classes})
-        return tuple(name for name in names if schema.get_field_index(name) >= 0)  # -1 when there are two of them
+        is_one = {name: schema.get_field_index(name) >= 0 for name in schema.names}  # -1 when there are two of them
+        return tuple(name for name in schema.names if is_one[name] and name not in {*own, *classes})
 
     @cached_property
     def text_columns(self) -> tuple[str, ...]:
         """The path, and the label columns of text."""
-        kinds = {name: self.index.schema.field(name).type for name in self.label_columns}
-        texts = (name for name, kind in kinds.items() if pa.types.is_large_string(kind) or pa.types.is_string(kind))
-        return ("path", *texts)
+        texts = (pa.string(), pa.large_string())
+        return ("path", *(name for name in self.label_columns if self.index.schema.field(name).type in texts))
 
     def column(self, name: str) -> pa.Array:
-        """A column whose offsets are checked, once, so that Arrow can compute with it.
-
-        Raises:
-            DatasetError: it is damaged.
-        """
+        """A column whose offsets are checked, once, so that Arrow can compute with it; DatasetError where it is
+        damaged."""
+        column = self.index.column(self.index.schema.get_field_index(name))
         if name not in self._checked:
-            column = self.index.column(self.index.schema.get_field_index(name))
             try:
                 column.validate(full=True)
             except pa.ArrowInvalid as error:
                 what = str(error).partition("\n")[0]
                 raise DatasetError(f"column {name!r} of {self.root} is damaged: {what}") from None
-            self._checked[name] = column
-        return self._checked[name]
+            self._checked.add(name)
+        return column
 
     def row(self, sample: int) -> dict[str, Any]:
-        """All columns of one sample.
-
-        Raises:
-            DatasetError: they are damaged.
-        """
+        """All columns of one sample; DatasetError where they are damaged."""
         row = self.index.slice(sample, 1)
         try:
             row.validate(full=True)
@@ -140,11 +127,7 @@ class ViewedDataset:
             raise self._damage(sample, str(error).partition("\n")[0]) from None
 
     def pixels(self, sample: int) -> npt.NDArray[Any]:
-        """The stored image, as Dataset.pixels gives it.
-
-        Raises:
-            DatasetError: it is damaged.
-        """
+        """The stored image, as Dataset.pixels gives it; DatasetError where it is damaged."""
         if self.data is not None:
             return next(pixels for _, pixels in self.data.pixels([sample]))
         manifest, row = self.manifest, self.row(sample)
@@ -165,11 +148,7 @@ class ViewedDataset:
 
     def source(self, sample: int, side: int) -> npt.NDArray[Any]:
         """The source image, upright, 8 bits, RGB, (height, width, 3); scaled down where that is fast, to no less than
-        `side` pixels of its longer side.
-
-        Raises:
-            ImageError: the file is not in the raw folder, or not an image.
-        """
+        `side` pixels of its longer side. ImageError where the file is not in the raw folder, or not an image."""
         row = self.row(sample)
         if self.raw is None:
             raise ImageError("no raw folder was given")
@@ -201,67 +180,48 @@ MOST_MARKS = 300
 """Boxes, and points, of a sample; more would hide the image, and make pages large."""
 
 
-@dataclass(frozen=True)
-class MarkedBox:
-    """A box, from its upper left corner, with its name from the sample's other columns."""
+class Marks(NamedTuple):
+    """The boxes (left, top, width, height, name) and visible keypoints (x, y) drawn over an image, and the columns that
+    they come from."""
 
-    x: float
-    y: float
-    width: float
-    height: float
-    name: str
-
-
-@dataclass(frozen=True)
-class Marks:
-    """The boxes and visible keypoints (x, y) drawn over an image, and the columns that they come from."""
-
-    boxes: tuple[MarkedBox, ...] = ()
-    points: tuple[tuple[float, float], ...] = ()
-    columns: frozenset[str] = frozenset()
+    boxes: list[tuple[float, float, float, float, str]]
+    points: list[tuple[float, float]]
+    columns: set[str]
 
 
 def marks_of(row: Mapping[str, Any], options: Mapping[str, Any]) -> Marks:
     """Return the marks of a sample with the columns `row`, by the recorded options of its build. Both may be hostile:
     anything but boxes and keypoints is left out."""
-    boxes: list[MarkedBox] = []
-    points: list[tuple[float, float]] = []
-    box_columns = _coordinates(options.get("boxes"), Coordinates.parse_boxes)
-    point_columns = _coordinates(options.get("keypoints"), Coordinates.parse_keypoints)
-    for column in box_columns:
-        corners = _numbers(row.get(column.column), 4)
-        for (left, top, right, bottom), name in zip(corners, _names(row, len(corners), column.column), strict=True):
-            if right > left and bottom > top:
-                boxes.append(MarkedBox(left, top, right - left, bottom - top, name))
-    for column in point_columns:
+    marks = Marks([], [], set())
+    for column in _coordinates(options.get("boxes"), Coordinates.parse_boxes):
+        marks.columns.add(column.column)
+        corners = _lists(row.get(column.column))
+        for box, name in zip(corners, _names(row, len(corners), column.column), strict=True):
+            if len(box) == 4 and box[2] > box[0] and box[3] > box[1]:
+                marks.boxes.append((box[0], box[1], box[2] - box[0], box[3] - box[1], name))
+    for column in _coordinates(options.get("keypoints"), Coordinates.parse_keypoints):
+        marks.columns.add(column.column)
         step = len(column.numbers)
-        for numbers in _numbers(row.get(column.column), None):
+        for numbers in _lists(row.get(column.column)):
             for at in range(0, len(numbers) - step + 1, step):
                 if step == 2 or numbers[at + 2]:
-                    points.append((numbers[at], numbers[at + 1]))
-    columns = frozenset(column.column for column in (*box_columns, *point_columns))
-    return Marks(tuple(boxes[:MOST_MARKS]), tuple(points[:MOST_MARKS]), columns)
+                    marks.points.append((numbers[at], numbers[at + 1]))
+    return Marks(marks.boxes[:MOST_MARKS], marks.points[:MOST_MARKS], marks.columns)
 
 
 def _coordinates(texts: object, parse: Callable[[str], Coordinates]) -> list[Coordinates]:
     """Parse the columns of an option; none where it is not recorded as a build does."""
-    if not isinstance(texts, list):
-        return []
-    return [parse(text) for text in texts if isinstance(text, str) and ":" in text]
+    listed = texts if isinstance(texts, list) else []
+    return [parse(text) for text in listed if isinstance(text, str) and ":" in text]
 
 
-def _numbers(lists: object, length: int | None) -> list[list[float]]:
-    """Return the lists of `length` finite numbers; an empty list or NaNs in place of others."""
-    if not isinstance(lists, list):
-        return []
-    return [
-        list(map(float, one)) if _are_finite(one) and length in (None, len(one)) else [math.nan] * (length or 0)
-        for one in lists
-    ]
+def _lists(lists: object) -> list[list[float]]:
+    """Return lists of finite numbers, with an empty one in place of any other thing."""
 
+    def are_finite(one: object) -> bool:
+        return isinstance(one, list) and all(isinstance(n, int | float) and math.isfinite(n) for n in one)
 
-def _are_finite(one: object) -> bool:
-    return isinstance(one, list) and all(isinstance(n, int | float) and math.isfinite(n) for n in one)
+    return [list(map(float, one)) if are_finite(one) else [] for one in lists] if isinstance(lists, list) else []
 
 
 def _names(row: Mapping[str, Any], count: int, column: str) -> list[str]:
@@ -279,8 +239,7 @@ _MOST_TEXT, _MOST_TEXTS = 300, 12
 _MASK_SHARE = 0.6
 
 
-@dataclass(frozen=True)
-class Picture:
+class Picture(NamedTuple):
     """A picture on a card: "source", "stored", or a companion's. Where it cannot be shown, `problem` says why."""
 
     what: str
@@ -288,21 +247,20 @@ class Picture:
     problem: str = ""
 
 
-@dataclass(frozen=True)
-class Card:
-    """A sample as a page shows it. Sizes are (height, width), marks in pixels of the stored image, and texts (column,
-    value) of the label table."""
+class Card(NamedTuple):
+    """A sample as a page shows it: its columns of the index, the name of its class, its pictures, marks in pixels of
+    the stored image, and texts (column, value) of the label table."""
 
     sample: int
-    path: str
+    row: dict[str, Any]
     label: str | None
-    stored: tuple[int, int]
-    source: tuple[int, int]
-    nbytes: int
-    source_nbytes: int
-    pictures: tuple[Picture, ...]
+    pictures: list[Picture]
     marks: Marks
-    texts: tuple[tuple[str, str], ...]
+    texts: list[tuple[str, str]]
+
+    @property
+    def path(self) -> str:
+        return str(self.row["path"])
 
 
 def cards_of(viewed: ViewedDataset, samples: Iterable[int], side: int, jobs: int) -> list[Card]:
@@ -313,59 +271,42 @@ def cards_of(viewed: ViewedDataset, samples: Iterable[int], side: int, jobs: int
 
 def card_of(viewed: ViewedDataset, sample: int, side: int) -> Card:
     """Return the card of a sample, with pictures of at most `side` pixels. A picture that cannot be shown says why.
-
-    Raises:
-        DatasetError: the columns of the sample are damaged.
-    """
+    Raises DatasetError where the columns of the sample are damaged."""
     row, manifest = viewed.row(sample), viewed.manifest
     marks = marks_of(row, manifest.identity["options"])
     classes, label = manifest.classes or (), row.get("label", -1)
-    return Card(
-        sample,
-        row["path"],
-        classes[label] if classes and 0 <= label < len(classes) else None,
-        (row["height"], row["width"]),
-        (row["source_height"], row["source_width"]),
-        row["nbytes"],
-        row["source_nbytes"],
-        tuple(_pictures(viewed, sample, side)),
-        marks,
-        tuple(_texts(viewed, row, marks)),
-    )
+    name = classes[label] if classes and 0 <= label < len(classes) else None
+    return Card(sample, row, name, list(_pictures(viewed, sample, side)), marks, _texts(viewed, row, marks))
 
 
 def _pictures(viewed: ViewedDataset, sample: int, side: int) -> Iterable[Picture]:
-    stored: list[Pixels] = []
+    stored: Pixels | None = None
 
-    def stored_thumbnail() -> Pixels:
-        stored.append(thumbnail(seen(viewed.pixels(sample)), side))
-        return stored[0]
+    def shown(name: str) -> Pixels:
+        if name == "source":
+            return thumbnail(viewed.source(sample, side), side)
+        pixels = viewed.pixels(sample) if name == "stored" else viewed.companion(name, sample)
+        if stored is not None and _is_mask(pixels):
+            return masked(stored, pixels)
+        return thumbnail(seen(pixels), side)
 
-    def companion_thumbnail(name: str) -> Pixels:
-        values = viewed.companion(name, sample)
-        return masked(stored[0], values) if _is_mask(values) else thumbnail(seen(values), side)
-
-    if viewed.raw is not None:
-        yield _picture("source", lambda: thumbnail(viewed.source(sample, side), side))
-    yield _picture("stored", stored_thumbnail)
-    for companion in viewed.manifest.companions if stored else ():
-        yield _picture(companion.name, functools.partial(companion_thumbnail, companion.name))
-
-
-def _picture(what: str, pixels: Callable[[], Pixels]) -> Picture:
-    try:
-        return Picture(what, jpeg_of(pixels()))
-    except (DatasetError, ImageError) as error:
-        return Picture(what, b"", str(error))
+    companions = [companion.name for companion in viewed.manifest.companions]
+    for name in ([] if viewed.raw is None else ["source"]) + ["stored", *companions]:
+        try:
+            pixels = shown(name)
+        except (DatasetError, ImageError) as error:
+            yield Picture(name, b"", str(error))
+            if name == "stored":
+                return
+        else:
+            yield Picture(name, jpeg_of(pixels))
+            stored = pixels if name == "stored" else stored
 
 
 def seen(pixels: npt.NDArray[Any]) -> Pixels:
     """Return the pixels of any dataset as a page shows them, uint8 (height, width, 3) or (height, width): alpha
-    composed on white, numbers that are not colours as shades from the smallest to the largest.
-
-    Raises:
-        ImageError: it is an array that is no picture.
-    """
+    composed on white, numbers that are not colours as shades from the smallest to the largest. ImageError for an array
+    that is no picture."""
     if pixels.ndim == 1 or pixels.shape[2:] not in ((), (3,), (4,)) or not pixels.size or pixels.dtype.kind == "c":
         raise ImageError(f"an array of {' x '.join(map(str, pixels.shape))} {pixels.dtype}")
     if pixels.dtype == np.uint8 or (pixels.dtype == np.uint16 and pixels.ndim == 3):
@@ -391,21 +332,19 @@ def masked(picture: Pixels, mask: npt.NDArray[Any]) -> Pixels:
     return np.asarray(np.where((small == 0)[:, :, np.newaxis], base, blended), np.uint8)
 
 
-def _palette() -> Pixels:
-    """256 colours; those of numbers near to each other differ: hues go on by the golden angle."""
-    hues = np.arange(256) * 137.508 % 360
-    tones = np.stack((hues / 2, np.full(256, 190), np.full(256, 245)), axis=1).round().astype(np.uint8)
-    return np.asarray(cv2.cvtColor(tones[np.newaxis], cv2.COLOR_HSV2RGB)[0], np.uint8)
+# Colours of numbers near to each other differ: hues go on by the golden angle.
+_HUES = np.arange(256) * 137.508 % 360 / 2
+_TONES = np.stack((_HUES, np.full(256, 190), np.full(256, 245)), axis=1).round().astype(np.uint8)
+_PALETTE = np.asarray(cv2.cvtColor(_TONES[np.newaxis], cv2.COLOR_HSV2RGB)[0], np.uint8)
 
 
-_PALETTE = _palette()
-
-
-def _texts(viewed: ViewedDataset, row: dict[str, Any], marks: Marks) -> Iterable[tuple[str, str]]:
-    """The label columns that are not drawn; a list of lists of texts, as several captions are, line by line."""
+def _texts(viewed: ViewedDataset, row: dict[str, Any], marks: Marks) -> list[tuple[str, str]]:
+    """The label columns that are not drawn."""
+    found = []
     names = [name for name in viewed.label_columns if name not in marks.columns and row[name] not in (None, "", [])]
     for name in names[:_MOST_TEXTS]:
         value = row[name]
         plain = isinstance(value, list) and all(isinstance(one, str | int | float) for one in value)
         text = ", ".join(map(str, value)) if plain else str(value)
-        yield name, text if len(text) <= _MOST_TEXT else text[:_MOST_TEXT] + "…"
+        found.append((name, text if len(text) <= _MOST_TEXT else text[:_MOST_TEXT] + "…"))
+    return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Literal
 from urllib.parse import parse_qsl, urlencode
@@ -61,11 +61,8 @@ class Filters:
 
     @classmethod
     def parse(cls, query: str) -> Filters:
-        """Read a query string, such as ``label=cat&page=2``. Empty values, as forms send them, are defaults.
-
-        Raises:
-            OptionError: a name is unknown or there twice, or a value is invalid.
-        """
+        """Read a query string, such as ``label=cat&page=2``; empty values, as forms send them, are defaults.
+        OptionError where a name is unknown or there twice, or a value is invalid."""
         try:
             pairs = parse_qsl(query, max_num_fields=_MOST_FIELDS, errors="strict")
         except ValueError:
@@ -75,7 +72,11 @@ class Filters:
         for name, text in pairs:
             if name not in defaults or name in values:
                 raise OptionError(f"query: expected each of {', '.join(defaults)} at most once, got {name!r}")
-            values[name] = _whole_number(name, text) if isinstance(defaults[name], int) else text
+            values[name] = text
+            if isinstance(defaults[name], int):
+                if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS):
+                    raise OptionError(f"{name}: expected a whole number, got {text!r}")
+                values[name] = int(text)
         return cls(**values)  # type: ignore[arg-type]
 
     def query(self, **changes: str | int) -> str:
@@ -90,19 +91,11 @@ class Filters:
         return self != Filters(show=self.show, page=self.page)
 
 
-def _whole_number(name: str, text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS):
-        raise OptionError(f"{name}: expected a whole number, got {text!r}")
-    return int(text)
-
-
 def matching(viewed: ViewedDataset, filters: Filters) -> Rows:
-    """The numbers of the stored samples that pass all filters, in dataset order.
-
-    Raises:
-        OptionError: there is no such class, split or sample.
-        DatasetError: a column is damaged.
-    """
+    """The numbers of the stored samples that pass all filters, in dataset order, or the rows of the files that were not
+    stored. OptionError where there is no such class, split or sample, DatasetError where a column is damaged."""
+    if filters.show == "rejects":
+        return matching_rejects(viewed.rejects, filters)
     count = viewed.manifest.samples
     if filters.sample >= 0:
         if filters.sample >= count:
@@ -110,17 +103,17 @@ def matching(viewed: ViewedDataset, filters: Filters) -> Rows:
         return np.array([filters.sample])
     keep = np.ones(count, bool)
     if filters.label:
-        label = _label(viewed, filters.label)  # first: without classes a label may be anything
-        keep &= _numbers(viewed, "label") == label
+        classes = viewed.manifest.classes or ()
+        _check_known("label", filters.label, classes)  # first: without classes a label may be anything
+        keep &= _numbers(viewed, "label") == classes.index(filters.label)
     if filters.split:
-        keep &= _in_split(viewed, filters.split)
+        _check_known("split", filters.split, [split for split, _ in split_counts(viewed)])
+        keep &= _mask(pc.equal(viewed.column("split"), filters.split))
     if filters.min_side or filters.max_side:
         side = np.minimum(_numbers(viewed, "source_width"), _numbers(viewed, "source_height"))
-        keep &= side >= filters.min_side
-        keep &= side <= (filters.max_side or np.iinfo(np.int32).max)
+        keep &= (side >= filters.min_side) & (side <= (filters.max_side or np.iinfo(np.int32).max))
     if filters.text:
-        found = (_contains(viewed.column(name), filters.text) for name in viewed.text_columns)
-        keep &= np.logical_or.reduce(list(found))
+        keep &= np.logical_or.reduce([_contains(viewed.column(name), filters.text) for name in viewed.text_columns])
     return np.flatnonzero(keep)
 
 
@@ -138,7 +131,7 @@ def matching_rejects(rejects: Rejects, filters: Filters) -> Rows:
 
 def class_counts(viewed: ViewedDataset) -> list[tuple[str, int]]:
     """The classes and how many samples each has; none without classes."""
-    classes = viewed.manifest.classes or ()
+    classes = viewed.manifest.classes
     if not classes:
         return []
     labels = _numbers(viewed, "label")
@@ -166,26 +159,11 @@ def _numbers(viewed: ViewedDataset, name: str) -> npt.NDArray[np.int32]:
     return np.asarray(viewed.column(name).to_numpy(zero_copy_only=True))
 
 
-def _label(viewed: ViewedDataset, name: str) -> int:
-    classes = viewed.manifest.classes or ()
-    if name not in classes:
-        raise OptionError(f"label: expected one of {_some(classes) or 'no classes'}, got {name!r}")
-    return classes.index(name)
-
-
-def _in_split(viewed: ViewedDataset, name: str) -> npt.NDArray[np.bool_]:
-    if "split" not in viewed.text_columns:
-        raise OptionError(f"split: {viewed.root} has no column 'split' of text")
-    found = _mask(pc.equal(viewed.column("split"), name))
-    if not found.any():
-        raise OptionError(f"split: expected one of {_some(split for split, _ in split_counts(viewed))}, got {name!r}")
-    return found
-
-
-def _some(names: Iterable[str]) -> str:
-    """The first few, for a message."""
-    listed = list(names)
-    return ", ".join(listed[:5]) + (", ..." if len(listed) > 5 else "")
+def _check_known(option: str, name: str, names: Sequence[str]) -> None:
+    if name not in names:
+        some = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+        what = "classes" if option == "label" else "splits"
+        raise OptionError(f"{option}: expected one of {some or f'no {what}'}, got {name!r}")
 
 
 def _contains(texts: pa.Array, part: str) -> npt.NDArray[np.bool_]:

@@ -25,7 +25,6 @@ from presize.pages.samples import ViewedDataset
 from presize.pages.selection import Filters
 
 ADDRESS = "127.0.0.1"
-TIMEOUT_S = 30.0
 
 _LOOPBACK = {
     *("localhost", "localhost.localdomain", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback"),
@@ -88,11 +87,6 @@ class GalleryServer(ThreadingHTTPServer):
     def url(self) -> str:
         return f"http://{self.host}/{self.token}/"
 
-    def page(self, query: str) -> str:
-        """The page with this query string; see gallery_page."""
-        with self.rendering:
-            return gallery_page(self.viewed, Filters.parse(query))
-
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A browser that hangs up is no error."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
@@ -102,7 +96,7 @@ class GalleryServer(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     server: GalleryServer
     server_version, sys_version = "presize", ""
-    timeout = TIMEOUT_S
+    timeout = 30.0  # seconds
 
     def do_GET(self) -> None:
         hosts = self.headers.get_all("Host", [])
@@ -118,7 +112,8 @@ class _Handler(BaseHTTPRequestHandler):
         if not hmac.compare_digest(path.encode(), f"/{self.server.token}/".encode()):
             return self._say(HTTPStatus.NOT_FOUND, "there is no such page")
         try:
-            page = self.server.page(query)
+            with self.server.rendering:
+                page = gallery_page(self.server.viewed, Filters.parse(query))
         except OptionError as error:
             return self._say(HTTPStatus.BAD_REQUEST, str(error))
         except PresizeError as error:
@@ -130,11 +125,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, status: HTTPStatus, kind: str, text: str) -> None:
         content = text.encode("utf-8", "replace")
+        own = {"Content-Type": f"{kind}; charset=utf-8", "Content-Length": str(len(content))}
         self.send_response(status)
-        for name, value in HEADERS.items():
-            self.send_header(name, value)
-        self.send_header("Content-Type", f"{kind}; charset=utf-8")
-        self.send_header("Content-Length", str(len(content)))
+        for header in (HEADERS | own).items():
+            self.send_header(*header)
         self.end_headers()
         self.wfile.write(content)
 

@@ -8,7 +8,9 @@ import signal
 import subprocess
 import sys
 import time
+from array import array
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +21,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 from builds import SERIAL, SMALL
 from presize.builder.run import build_dataset
 from presize.datasets import LMDBDataset, Loader, RandomResizedCrop
-from presize.measure.watch import Watch, run_script
-from presize.measure.watched import Watched, compared_text, watched_text
+from presize.measure.watch import Watch, Watched, compared_text, run_script, watched_text
 from presize.sources.sample import SampleOptions, make_samples
 
 LOADER = """
@@ -135,20 +136,15 @@ def test_a_script_sets_the_environment_of_libraries_before_they_are_imported(tmp
     assert "DataLoader over range with 40 samples, 0 workers:" in ran.stderr
 
 
-class Strange:
-    """A batch whose length is nobody's business."""
+class Strange(Slow):
+    """A dataset, or a batch, whose length is nobody's business."""
 
-    def __len__(self) -> int:
-        raise NotImplementedError
-
-
-class StrangeDataset(Slow):
     def __len__(self) -> int:
         raise NotImplementedError
 
 
 def test_batches_and_loaders_without_a_length_are_counted_as_batches() -> None:
-    loader = DataLoader(StrangeDataset(), 2, sampler=range(24), collate_fn=lambda _: Strange())
+    loader = DataLoader(Strange(), 2, sampler=range(24), collate_fn=lambda _: Strange())
     with Watch() as watch:
         for _ in loader:
             pass
@@ -173,8 +169,7 @@ def test_a_script_without_a_loader_is_said_to_have_none(
 ) -> None:
     monkeypatch.setattr("signal.signal", lambda *_: None)
     ran = presize("diagnose", write(tmp_path, "print('done')"), "--json", "-o", "mine")
-    assert ran.code == 0
-    assert ran.out == "done\n", "what follows the script is the script's"
+    assert (ran.code, ran.out) == (0, "done\n"), "what follows the script is the script's"
     assert "No DataLoader or Loader was iterated" in ran.err
     assert presize("diagnose", "-o", "page.html", tmp_path / "train.py").code == 2
 
@@ -201,12 +196,10 @@ def test_an_epoch_within_an_epoch_is_not_the_step_of_the_outer_one() -> None:
 
 
 def test_loaders_that_are_read_together_count_each_other_as_work() -> None:
-    first, second = DataLoader(Slow(), 4), DataLoader(Slow(), 4)
     with Watch() as watch:
-        for _ in zip(first, second, strict=True):
+        for _ in zip(DataLoader(Slow(), 4), DataLoader(Slow(), 4), strict=True):
             pass
-    for seen in watch.watched():
-        assert 0.3 < seen.wait < 0.8
+    assert all(0.3 < seen.wait < 0.8 for seen in watch.watched())
 
 
 def test_workers_and_an_epoch_that_is_left_early_are_seen() -> None:
@@ -234,20 +227,20 @@ def test_a_loader_of_presize_is_seen_too_and_gives_the_same(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("end", ["sys.exit(0)", "os._exit(0)", "os.execlp('true', 'true')"])
-def test_a_forked_child_tells_nothing(end: str, tmp_path: Path) -> None:
-    script = write(tmp_path, f"{LOADER}\nimport os\nfor _ in loader: pass\nif os.fork() == 0: {end}\nos.wait()\n")
-    ran = diagnosed(sys.executable, script)
-    assert ran.returncode == 0
-    assert ran.stderr.count("DataLoader over Sleeping with 60 samples, 0 workers:") == 1
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("end", "code"),
-    [("os.execlp('true', 'true')", 0), ("os._exit(7)", 7), ("os.kill(os.getpid(), 2); time.sleep(9)", -2)],
+    [
+        ("os.execlp('true', 'true')", 0),
+        ("os._exit(7)", 7),
+        ("os.kill(os.getpid(), 2); time.sleep(9)", -2),
+        ("if os.fork() == 0: sys.exit(0)\nos.wait()", 0),
+        ("if os.fork() == 0: os._exit(0)\nos.wait()", 0),
+        ("if os.fork() == 0: os.execlp('true', 'true')\nos.wait()", 0),
+    ],
 )
-def test_what_was_seen_is_said_however_the_script_ends(end: str, code: int, tmp_path: Path) -> None:
+def test_what_was_seen_is_said_once_however_the_script_or_a_forked_child_ends(
+    end: str, code: int, tmp_path: Path
+) -> None:
     ran = diagnosed(sys.executable, write(tmp_path, f"{LOADER}\nimport os\nfor _ in loader: pass\n{end}\n"))
     assert ran.returncode == code
     assert ran.stderr.count("training waits") == 1
@@ -264,13 +257,12 @@ def test_ranks_hand_over_what_they_found_and_the_first_one_tells(tmp_path: Path)
     assert not list(Path(os.environ.get("TMPDIR", "/tmp")).glob("presize-diagnose-*-none-*"))
 
 
-def watched(waits_s: list[float], steps_s: list[float], **changes: Any) -> Watched:
-    known: dict[str, Any] = {
-        "name": "DataLoader over Photos", "workers": 4, "prefetch": 2, "in_order": True, "persistent": False,
-        "pinned": None, "cores": 8.0,
-        "images": 32.0, "starts_s": (0.1,), "worker_cores": 0.99,
-    }  # fmt: skip
-    return Watched(waits_s=waits_s, steps_s=steps_s, **known | changes)
+def watched(
+    waits_s: list[float], steps_s: list[float], starts_s: tuple[float, ...] = (0.1,), **changes: Any
+) -> Watched:
+    times = (array("d", seconds) for seconds in (starts_s, waits_s, steps_s))
+    known = Watched("DataLoader over Photos", 4, 2, True, False, None, 8.0, *times)
+    return replace(known, **{"all_images": 32 * known.batches, "worker_cpu_s": 0.99, "worker_wall_s": 1.0} | changes)
 
 
 @pytest.mark.parametrize(
@@ -278,8 +270,8 @@ def watched(waits_s: list[float], steps_s: list[float], **changes: Any) -> Watch
     [
         (watched([0.03] * 40, [0.01] * 40), "Try num_workers=8: the workers are at their limit, and 4 cores are left."),
         (watched([0.03] * 40, [0.01] * 40, cores=4.0), "make less work of an image, by presizing"),
-        (watched([0.03] * 40, [0.01] * 40, worker_cores=0.1), "The workers wait, too"),
-        (watched([0.03] * 40, [0.01] * 40, workers=0, worker_cores=None), "Try num_workers=4: now batches are made"),
+        (watched([0.03] * 40, [0.01] * 40, worker_cpu_s=0.1), "The workers wait, too"),
+        (watched([0.03] * 40, [0.01] * 40, workers=0, worker_wall_s=0.0), "Try num_workers=4: now batches are made"),
         (watched([0.03] * 12, [0.01] * 12, starts_s=(2.0, 2.0)), "Try persistent_workers=True: 89% of the time"),
         (watched([0.03] * 40, [0.01] * 40, pinned=False), "Try pin_memory=True"),
         (watched([0.0, 0.0, 0.0, 0.2] * 12, [0.01] * 48), "It stops before every 4th batch"),
@@ -300,13 +292,10 @@ def test_what_to_try_follows_from_what_was_seen(seen: Watched, said: str) -> Non
     assert any(said in sentence for sentence in seen.known()["sentences"])
 
 
-def test_a_loader_that_keeps_up_gets_no_advice() -> None:
+def test_a_loader_that_keeps_up_gets_no_advice_and_a_gpu_that_was_busy_meanwhile_was_not_kept_waiting() -> None:
     text = watched_text([watched([0.0001] * 100, [0.03] * 100, starts_s=(0.01,))])
     assert "Compute is the bottleneck: training waits 1% of the time for batches." in text
     assert "Try" not in text
-
-
-def test_a_gpu_that_was_busy_meanwhile_was_not_kept_waiting() -> None:
     assert watched([0.03] * 40, [0.01] * 40, idle_s=0.0, starts_s=(0.0,)).wait == 0
 
 

@@ -16,84 +16,66 @@
     path.setAttribute("d", d);
   };
 
-  // How many of the sorted `values` are at most `at`.
-  const countUpTo = (values, at) => {
-    let low = 0, high = values.length;
-    while (low < high) {
-      const middle = (low + high) >> 1;
-      if (values[middle] <= at + CLOSE) low = middle + 1; else high = middle;
-    }
-    return low;
-  };
-
   const many = (count, one, more) => `${count.toLocaleString("en")} ${count === 1 ? one : more || one + "es"}`;
   const clock = (seconds, of) => seconds.toFixed(of < 2 ? 3 : of < 20 ? 2 : 1);
 
-  // One timeline, and its state at any moment.
+  // One timeline, and its state at any moment. Moments that were not reached are infinite.
   class Course {
     constructor(known) {
       Object.assign(this, known);
-      const loaders = Math.max(this.workers, 1);
-      this.of = Array.from({length: loaders}, () => []);
-      this.loadOf = new Map();
-      for (const [worker, batch, begin, work, end] of this.loads) {
-        const load = {worker, batch, begin, work, end: end ?? Infinity};
-        this.of[worker].push(load);
-        this.loadOf.set(batch, load);
-      }
-      this.begins = this.of.map((loads) => loads.map((load) => load.begin));
-      this.readyTimes = this.ready.map(([at]) => at);
-      this.course = this.steps.map(([batch, taken, begin, end]) => ({batch, taken, begin: begin ?? Infinity, end: end ?? Infinity}));
-      this.taken = this.course.map((step) => step.taken);
-      this.ends = this.course.map((step) => step.end);
-      const last = this.course.at(-1);
-      const all = last && Math.abs(last.end - this.seconds) < 1e-6 && this.loads.length === this.steps.length;
+      this.loads = known.loads.map(([worker, number, begin, work, ...moments]) => {
+        const [loaded, ready, taken, copied, done] = moments.map((at) => at ?? Infinity);
+        return {worker, number, begin, work, loaded, ready, taken, copied, done};
+      });
+      const reached = (moment) => this.loads.filter((load) => load[moment] < Infinity).sort((one, other) => one[moment] - other[moment]);
+      this.ready = reached("ready");
+      this.steps = reached("taken");
+      this.of = Array.from({length: Math.max(this.workers, 1)}, (_, number) => this.loads.filter((load) => load.worker === number));
+      const all = !this.cut && this.loads.length === this.steps.length && this.steps.at(-1)?.done < Infinity;
       this.total = all ? this.loads.length : Infinity;
       this.slots = this.workers * this.prefetch;
     }
 
     at(seconds) {
-      const at = Math.min(seconds, this.seconds);
-      const taken = countUpTo(this.taken, at);
-      const done = countUpTo(this.ends, at);
-      const step = this.course[taken - 1];
-      const training = step && at < step.end - CLOSE;
-      const over = taken === this.total && !training;
-      const ready = this.ready.slice(0, countUpTo(this.readyTimes, at)).map(([, batch]) => batch);
-      const gone = new Set(this.course.slice(0, taken).map((one) => one.batch));
+      const at = Math.min(seconds, this.seconds), by = (moment) => moment <= at + CLOSE;
+      const taken = this.steps.filter((step) => by(step.taken)).length;
+      const step = this.steps[taken - 1], training = step && !by(step.done);
       return {
-        at, taken, done, step, training, over,
-        copying: training && at < step.begin - CLOSE,
-        queue: ready.filter((batch) => !gone.has(batch)),
+        at, taken, step, training,
+        done: this.steps.filter((one) => by(one.done)).length,
+        over: taken === this.total && !training,
+        copying: training && !by(step.copied),
+        queue: this.ready.filter((load) => by(load.ready) && !by(load.taken)).map((load) => load.number),
       };
     }
 
     // What a worker is doing: its load and the share of it that is done; no load when it is idle.
     loader(number, at) {
-      const begun = countUpTo(this.begins[number], at);
-      const load = this.of[number][begun - 1];
-      if (!load || load.end <= at + CLOSE) return {first: begun === 0, load: undefined};
+      const load = this.of[number].findLast((one) => one.begin <= at + CLOSE);
+      if (!load || load.loaded <= at + CLOSE) return {first: !load, load: undefined};
       return {load, share: this.share(load, at)};
+    }
+
+    find(number) {
+      return this.loads.find((load) => load.number === number);
     }
 
     share(load, at) {
       if (!load || at < load.begin) return 0;
-      return Math.min(load.end === Infinity ? 0.99 : 1, (at - load.begin) / ((load.end === Infinity ? load.work : load.end - load.begin) || 1));
+      const isCut = load.loaded === Infinity;
+      return Math.min(isCut ? 0.99 : 1, (at - load.begin) / ((isCut ? load.work : load.loaded - load.begin) || 1));
     }
 
-    *events() {
-      yield 0;
-      yield this.seconds;
-      for (const [, , begin, , end] of this.loads) yield* [begin, end];
-      for (const [at] of this.ready) yield at;
-      for (const [, taken, begin, end] of this.steps) yield* [taken, begin, end];
+    events() {
+      const moments = this.loads.flatMap(({begin, loaded, ready, taken, copied, done}) => [begin, loaded, ready, taken, copied, done]);
+      return [0, this.seconds, ...moments.filter((at) => at < Infinity)];
     }
 
     // The moment to begin at: late in the longest wait of the middle of the first `until` seconds, or where that begins.
     telling(until) {
       let best = 0, at = until / 4;
-      for (let i = 1; i < this.course.length; i++) {
-        const from = this.course[i - 1].end, wait = this.course[i].taken - from;
+      for (let i = 1; i < this.steps.length; i++) {
+        const from = this.steps[i - 1].done, wait = this.steps[i].taken - from;
         if (from > until / 4 && from < until * 3 / 4 && wait > best * 1.01 && wait > 0.01 * until) {
           best = wait;
           at = from + 0.7 * wait;
@@ -150,15 +132,15 @@
       const {course} = this, x = (at) => (Math.min(at, course.seconds) / this.seconds * 1000).toFixed(2);
       if (kind === "course") {
         let works = "", copies = "";
-        for (const step of course.course) {
-          if (step.begin > step.taken) copies += `M${x(step.taken)} 100V55H${x(step.begin)}V100Z`;
-          if (step.begin < Infinity) works += `M${x(step.begin)} 100V8H${x(step.end)}V100Z`;
+        for (const step of course.steps) {
+          if (step.copied > step.taken) copies += `M${x(step.taken)} 100V55H${x(step.copied)}V100Z`;
+          if (step.copied < Infinity) works += `M${x(step.copied)} 100V8H${x(step.done)}V100Z`;
         }
         draw(svg, "area", copies);
         draw(svg, "solid", works);
       } else {
         const y = (length) => (98 - 94 * length / course.slots).toFixed(2);
-        const changes = [...course.ready.map(([at]) => [at, 1]), ...course.taken.map((at) => [at, -1])];
+        const changes = [...course.ready.map((load) => [load.ready, 1]), ...course.steps.map((step) => [step.taken, -1])];
         changes.sort((one, other) => one[0] - other[0] || other[1] - one[1]);
         let length = 0, line = `M0 ${y(0)}`;
         changes.forEach(([at, change], i) => {
@@ -192,7 +174,7 @@
       shown.share.textContent = load && !this.short ? `${Math.floor(share * 100)}%` : "";
       shown.fill.style.width = load ? `${share * 100}%` : "0";
       const rests = now.over ? "done" : first ? "not started" : this.short ? "idle" : this.course.workers ? "idle: its queue is full" : "idle while training works";
-      shown.said.textContent = load ? `${this.short ? "" : "batch "}${load.batch + 1}` : rests;
+      shown.said.textContent = load ? `${this.short ? "" : "batch "}${load.number + 1}` : rests;
     }
 
     showQueue(now) {
@@ -201,7 +183,7 @@
       const ready = new Set(now.queue);
       this.slots.forEach(({box, fill, said}, place) => {
         const batch = course.inOrder ? now.taken + place : now.queue[place];
-        const load = course.loadOf.get(batch);
+        const load = course.find(batch);
         const kind = ready.has(batch) ? "ready" : course.inOrder && load && load.begin <= now.at + CLOSE ? "making" : "asked";
         box.hidden = course.inOrder && batch >= course.total;
         box.className = `slot ${kind}${place === 0 && (course.inOrder || length) ? " next" : ""}`;
@@ -214,12 +196,12 @@
       const {course} = this, [fill, said] = this.training.children;
       const kind = now.training ? (now.copying ? "copies" : "works") : now.over ? "over" : "waits";
       this.training.className = `lane training ${kind}`;
-      const {step} = now, end = step ? Math.min(step.end, course.seconds) : 0;
-      const share = kind === "works" ? (now.at - step.begin) / (end - step.begin || 1) : 0;
+      const {step} = now;
+      const share = kind === "works" ? (now.at - step.copied) / (Math.min(step.done, course.seconds) - step.copied || 1) : 0;
       fill.style.width = kind === "works" ? `${Math.min(1, share) * 100}%` : "0";
       const [what, why] = {
-        works: () => [`trains on batch ${step.batch + 1}`, now.queue.length ? `batch ${course.inOrder ? now.taken + 1 : now.queue[0] + 1} is next` : ""],
-        copies: () => [`copies batch ${step.batch + 1} to the device`, ""],
+        works: () => [`trains on batch ${step.number + 1}`, now.queue.length ? `batch ${course.inOrder ? now.taken + 1 : now.queue[0] + 1} is next` : ""],
+        copies: () => [`copies batch ${step.number + 1} to the device`, ""],
         over: () => [`done after ${clock(course.seconds, course.seconds)} s`, ""],
         waits: () => this.reason(now),
       }[kind]();
@@ -231,11 +213,11 @@
     reason(now) {
       const {course} = this;
       if (!course.inOrder && course.workers) return ["waits for any batch", "none is finished yet"];
-      const load = course.loadOf.get(now.taken), begun = load && load.begin <= now.at + CLOSE;
+      const load = course.find(now.taken), begun = load && load.begin <= now.at + CLOSE;
       const share = begun ? `${Math.floor(course.share(load, now.at) * 100)}%` : "";
       if (!course.workers) return [`loads batch ${now.taken + 1} itself`, begun ? `${share} done` : ""];
       const behind = now.queue.length ? `; ${many(now.queue.length, "finished batch", "finished batches")} queued behind it` : "";
-      const made = load && load.end <= now.at + CLOSE ? "it is being pinned" : begun ? `worker ${load.worker + 1} has loaded ${share} of it` : "no worker has started it";
+      const made = load && load.loaded <= now.at + CLOSE ? "it is being pinned" : begun ? `worker ${load.worker + 1} has loaded ${share} of it` : "no worker has started it";
       return [`waits for batch ${now.taken + 1}`, made + behind];
     }
   }
@@ -244,10 +226,10 @@
   class Picture {
     constructor(place) {
       this.place = place;
-      const courses = JSON.parse(place.querySelector('script[type="application/json"]').textContent).variants.map((known) => new Course(known));
+      const courses = JSON.parse(place.querySelector('script[type="application/json"]').textContent).map((known) => new Course(known));
       this.seconds = Math.max(...courses.map((course) => course.seconds));
       this.variants = [...place.querySelectorAll(".variant")].map((variant, i) => new Variant(variant, courses[i], this.seconds));
-      this.events = [...new Set(courses.flatMap((course) => [...course.events()]))].filter((at) => at !== null).sort((one, other) => one - other);
+      this.events = courses.flatMap((course) => course.events()).sort((one, other) => one - other);
       this.at = courses[0].telling(Math.min(...courses.map((course) => course.seconds)));
       this.playing = false;
       this.calm = matchMedia("(prefers-reduced-motion: reduce)");
@@ -289,12 +271,8 @@
     }
 
     step(direction) {
-      const passed = countUpTo(this.events, this.at);
-      if (direction > 0) return this.go(this.events[passed] ?? this.seconds);
-      const here = passed && Math.abs(this.events[passed - 1] - this.at) <= CLOSE;
-      let before = passed - (here ? 2 : 1);
-      while (before > 0 && this.at - this.events[before] <= CLOSE) before--;
-      this.go(this.events[before] ?? 0);
+      const next = this.events.find((at) => at > this.at + CLOSE) ?? this.seconds;
+      this.go(direction > 0 ? next : this.events.findLast((at) => at < this.at - CLOSE) ?? 0);
     }
 
     play(playing) {
