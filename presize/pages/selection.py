@@ -94,6 +94,11 @@ class Filters:
 def matching(viewed: ViewedDataset, filters: Filters) -> Rows:
     """The numbers of the stored samples that pass all filters, in dataset order, or the rows of the files that were not
     stored. OptionError where there is no such class, split or sample, DatasetError where a column is damaged."""
+    classes = viewed.manifest.classes or ()
+    if filters.label:
+        _check_known("label", "classes", filters.label, classes)
+    if filters.split:
+        _check_known("split", "splits", filters.split, [split for split, _ in split_counts(viewed)])
     if filters.show == "rejects":
         return matching_rejects(viewed.rejects, filters)
     count = viewed.manifest.samples
@@ -103,11 +108,8 @@ def matching(viewed: ViewedDataset, filters: Filters) -> Rows:
         return np.array([filters.sample])
     keep = np.ones(count, bool)
     if filters.label:
-        classes = viewed.manifest.classes or ()
-        _check_known("label", filters.label, classes)  # first: without classes a label may be anything
         keep &= _numbers(viewed, "label") == classes.index(filters.label)
     if filters.split:
-        _check_known("split", filters.split, [split for split, _ in split_counts(viewed)])
         keep &= _mask(pc.equal(viewed.column("split"), filters.split))
     if filters.min_side or filters.max_side:
         side = np.minimum(_numbers(viewed, "source_width"), _numbers(viewed, "source_height"))
@@ -159,11 +161,12 @@ def _numbers(viewed: ViewedDataset, name: str) -> npt.NDArray[np.int32]:
     return np.asarray(viewed.column(name).to_numpy(zero_copy_only=True))
 
 
-def _check_known(option: str, name: str, names: Sequence[str]) -> None:
-    if name not in names:
-        some = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
-        what = "classes" if option == "label" else "splits"
-        raise OptionError(f"{option}: expected one of {some or f'no {what}'}, got {name!r}")
+def _check_known(option: str, names: str, name: str, known: Sequence[str]) -> None:
+    if not known:
+        raise OptionError(f"{option}: the dataset has no {names}, got {name!r}")
+    if name not in known:
+        some = ", ".join(known[:5]) + (", ..." if len(known) > 5 else "")
+        raise OptionError(f"{option}: expected one of {some}, got {name!r}")
 
 
 def _contains(texts: pa.Array, part: str) -> npt.NDArray[np.bool_]:
