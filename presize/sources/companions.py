@@ -17,9 +17,9 @@ from presize.options import SPELLINGS, Companion
 from presize.sources.columns import with_column
 from presize.sources.contents import OFFSET_OF, Source
 from presize.sources.folder import RefusedFile, look_up_files, names_in
+from presize.sources.labels import folder_at
 from presize.sources.source_files import starts_like_an_image
 from presize.sources.spellings import Spellings, look_up_spelled
-from presize.sources.splits import folder_at
 from presize.store.index import COMPANION_COLUMNS
 from presize.store.rejects import IMAGE_NAMES, NOT_AN_IMAGE, UNREADABLE, Reject, claims_to_be_an_image, of_companion
 from presize.store.rejects_file import Rejects

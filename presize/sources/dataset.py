@@ -20,9 +20,9 @@ import pyarrow.compute as pc
 from presize.errors import DatasetError, SourceError
 from presize.formatting import plural
 from presize.options import Size, Stream
-from presize.sources.classes import check_classes, naming
 from presize.sources.columns import python_values
 from presize.sources.contents import Source
+from presize.sources.labels import check_classes, naming
 from presize.sources.spellings import Spellings, names_of
 from presize.store.data_files import DataFile
 from presize.store.filenames import path_problem

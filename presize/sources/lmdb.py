@@ -22,9 +22,9 @@ from presize.codecs.sniff import sniff
 from presize.errors import SourceError, warn
 from presize.formatting import plural, printable
 from presize.options import Companion, SourceOptions
+from presize.sources.columns import as_text, looks_like, whole_numbers
 from presize.sources.contents import Contents, as_utf8, field_name, rejected
 from presize.sources.source_files import Container
-from presize.sources.text_columns import as_text, looks_like, whole_numbers
 from presize.store.key_pattern import TEXT_RECOGNITION, KeyPattern, label_pattern
 from presize.store.rejects import Reject
 from presize.store.shard_pages import (

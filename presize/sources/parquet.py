@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from presize.errors import ImageError, SourceError
 from presize.options import Companion, SourceOptions
-from presize.sources.columns import plain_table
+from presize.sources.columns import inner_types, plain_table
 from presize.sources.contents import Contents, field_name
 from presize.sources.source_files import Container, row_place
 from presize.store.filenames import unsafe_paths
@@ -47,47 +47,46 @@ def open_parquet(path: str) -> pq.ParquetFile:
     reading a hundred photographs does.
     """
     version = FileVersion.at(path)
-    file = _opened(path, _footer(path, version))
+    opened = partial(pq.ParquetFile, path, buffer_size=_BUFFER_BYTES, pre_buffer=False)
+    file = opened(metadata=_footer(path, version))
     if FileVersion.at(path) != version:  # replaced in between: which footer and which file these are is not known
         _footer.cache_clear()
-        return _opened(path)
+        return opened()
     return file
 
 
-def _opened(path: str, footer: pq.FileMetaData | None = None) -> pq.ParquetFile:
-    return pq.ParquetFile(path, metadata=footer, buffer_size=_BUFFER_BYTES, pre_buffer=False)
-
-
-@functools.lru_cache(_FOOTERS)
+@lru_cache(_FOOTERS)
 def _footer(path: str, version: FileVersion) -> pq.FileMetaData:  # noqa: ARG001  a key of the cache
     return pq.read_metadata(path)
 
 
 class RowReader:
-    """Reads images row by row; for one thread. It has one file open, as long as it lives."""
+    """Reads the images in a column of a file row by row; for one thread."""
 
-    _file: pq.ParquetFile
+    _file: pq.ParquetFile | None = None
+    _group: int | None = None
+    """The row group that is read."""
     _batches: Iterator[pa.RecordBatch]
     _values: list[bytes | None]
     """Of the batch that was read last."""
     _begin: int
     """The row of the first of them."""
 
-    def __init__(self) -> None:
-        self._at: tuple[str, str, int] | None = None
-        """The path, column and row group that are read."""
+    def __init__(self, path: str, column: str) -> None:
+        self._path = path
+        self._column = column
 
-    def read(self, path: str, column: str, group: int, row: int) -> bytes:
+    def read(self, group: int, row: int) -> bytes:
         """The bytes of an image. Reading the rows of a row group in order reads each once; going back begins again.
 
         Raises:
             ImageError: the row has no bytes, or cannot be decoded.
             OSError: the file cannot be opened.
         """
-        at, self._at = self._at, None  # what fails is begun again
+        before, self._group = self._group, None  # what fails is begun again
         try:
-            if at != (path, column, group) or row < self._begin:
-                self._begin_group(path, column, group, is_open=at is not None and at[0] == path)
+            if before != group or row < self._begin:
+                self._begin_group(group)
             while row >= self._begin + len(self._values):
                 self._begin += len(self._values)
                 values = next(self._batches).column(0)
@@ -100,15 +99,16 @@ class RowReader:
             raise ImageError(f"its row group cannot be decoded: {_first_line(error)}") from None
         except (pa.ArrowException, StopIteration, KeyError, IndexError) as error:
             raise ImageError(f"its row group cannot be decoded: {_first_line(error)}") from None
-        self._at = path, column, group
+        self._group = group
         if value is None:
             raise ImageError("its row has no bytes; a path alone is not followed")
         return value
 
-    def _begin_group(self, path: str, column: str, group: int, is_open: bool) -> None:
+    def _begin_group(self, group: int) -> None:
         """Go to the first row of a row group. The footer of a file that is open is not parsed again."""
-        self._file = self._file if is_open else open_parquet(path)
-        leaf = f"{column}.bytes" if is_image(self._file.schema_arrow.field(column).type) else column
+        self._file = self._file or open_parquet(self._path)
+        name = self._column
+        leaf = f"{name}.bytes" if is_image(self._file.schema_arrow.field(name).type) else name
         self._batches = self._file.iter_batches(_ROWS_AT_ONCE, row_groups=[group], columns=[leaf], use_threads=False)
         self._begin, self._values = 0, []
 
@@ -125,11 +125,7 @@ def list_parquet(
 ) -> Contents:
     """List the samples of a Parquet file, in its order; ``keys`` is the column of images, if there are several.
 
-    Images are not read: not even their sizes, for which a mean of the row group stands. Rows without a usable name are
-    called after the file.
-
-    Raises:
-        SourceError: it cannot be read, or has no image column, or several.
+    Images are not read: not even their sizes, for which a mean of the row group stands.
     """
     try:
         version = FileVersion.at(path)
@@ -188,12 +184,12 @@ def _image_column(schema: pa.Schema, asked: str | None) -> str:
 
 def _holds_bytes(kind: pa.DataType) -> bool:
     """Whether a column has binary values anywhere in it: they are images, sounds or pickles, and no labels."""
-    return is_bytes(kind) or any(_holds_bytes(kind.field(number).type) for number in range(kind.num_fields))
+    return is_bytes(kind) or any(map(_holds_bytes, inner_types(kind)))
 
 
 def _mean_bytes(group: pq.RowGroupMetaData, image: str) -> int:
     """About how many bytes an image of a row group has."""
-    columns = (group.column(number) for number in range(group.num_columns))
+    columns = map(group.column, range(group.num_columns))
     leaves = (image, f"{image}.bytes")
     nbytes = sum(int(column.total_uncompressed_size) for column in columns if column.path_in_schema in leaves)
     return nbytes // max(1, int(group.num_rows))

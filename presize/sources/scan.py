@@ -21,15 +21,13 @@ from presize.errors import SourceError, warn
 from presize.formatting import printable
 from presize.options import ColumnType, Companion, SourceOptions
 from presize.sources.bucket import walk_bucket
-from presize.sources.classes import check_classes, naming
 from presize.sources.columns import python_values
 from presize.sources.companions import add_companions, images_folder
-from presize.sources.containers import list_containers
+from presize.sources.containers import check_options, list_containers, recognize
 from presize.sources.contents import Source
 from presize.sources.folder import resolve, walk_folder
-from presize.sources.recognize import check_options, recognize
+from presize.sources.labels import check_classes, folder_at, naming, with_splits
 from presize.sources.source_files import Url, starts_like_an_image
-from presize.sources.splits import folder_at, with_splits
 from presize.sources.table import is_list, list_table
 from presize.sources.tree import list_tree
 from presize.store.rejects import IMAGE_NAMES

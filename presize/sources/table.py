@@ -27,14 +27,23 @@ from presize.errors import SourceError, warn
 from presize.formatting import plural
 from presize.options import Repeated, SourceOptions, ValueType
 from presize.sources.bucket import look_up_objects, names_in_bucket
-from presize.sources.classes import class_labels
-from presize.sources.columns import joined, one_line, plain_column, rows_table, with_types
+from presize.sources.columns import (
+    joined,
+    label_texts,
+    lost_spelling,
+    one_line,
+    plain_column,
+    read_texts,
+    rows_table,
+    unquoted,
+    whole_numbers,
+    with_types,
+)
 from presize.sources.contents import Source, is_utf8
 from presize.sources.folder import LookUp, RefusedFile, look_up_files, names_in
+from presize.sources.labels import class_labels, with_folder_labels
 from presize.sources.source_files import Url
 from presize.sources.spellings import Spellings, look_up_spelled
-from presize.sources.splits import with_folder_labels
-from presize.sources.text_columns import label_texts, lost_spelling, read_texts, unquoted, whole_numbers
 from presize.store.filenames import unsafe_paths
 from presize.store.index import INDEX_COLUMNS
 from presize.store.rejects import IMAGE_NAMES, IMAGE_SUFFIXES, claims_to_be_an_image
@@ -147,7 +156,7 @@ def read_table(
 ) -> pa.Table:
     """The label table at `path`: a ``path`` column of strings and any others, in its own order.
 
-    The suffix decides how it is read: .csv (numbers, booleans or text, see presize.sources.text_columns; separated by
+    The suffix decides how it is read: .csv (numbers, booleans or text, see presize.sources.columns; separated by
     commas, semicolons, tabs or bars), .tsv, .txt (a path in each line, with or without a label behind it), .jsonl,
     .ndjson or .json (one object per line; a missing key is a null), or .parquet. The column of paths has one of
     PATH_NAMES, or else of ID_NAMES.

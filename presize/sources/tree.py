@@ -15,11 +15,10 @@ import pyarrow.compute as pc
 from presize.errors import SourceError, warn
 from presize.formatting import plural, printable
 from presize.options import SourceOptions
-from presize.sources.classes import class_numbers
 from presize.sources.columns import python_values
 from presize.sources.contents import Source, warn_left_out
+from presize.sources.labels import SPLITS, class_numbers
 from presize.sources.source_files import Url
-from presize.sources.splits import SPLITS
 from presize.store.rejects import UNREADABLE, Reject, claims_to_be_an_image
 from presize.store.rejects_file import Rejects
 

@@ -33,7 +33,7 @@ from presize.errors import BuildError, OptionError, PresizeWarning
 from presize.options import BuildOptions, ImageOptions, RunOptions, Size, SourceOptions
 from presize.pages import charts, comparison
 from presize.pages.build_report import REASONS, reject_groups
-from presize.sources import source_reader
+from presize.sources import source_files
 from presize.store.dataset import Dataset
 from presize.store.manifest import read_manifest
 from presize.store.rejects import Reject
@@ -302,7 +302,7 @@ class FailingDisk:
 
     def __init__(self, times: int, patch: pytest.MonkeyPatch) -> None:
         self.times, self.failed, self.is_failing = times, Counter[str](), False
-        patch.setattr(source_reader, "open_at_once", self.open)
+        patch.setattr(source_files, "open_at_once", self.open)
 
     def open(self, path: str, flags: int) -> int:
         if self.is_failing and self.failed[path] < self.times:

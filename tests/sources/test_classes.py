@@ -11,7 +11,7 @@ import pytest
 from builds import SERIAL, SMALL
 from presize.builder.run import build_dataset
 from presize.errors import DatasetError, SourceError
-from presize.sources.classes import class_labels, read_classes
+from presize.sources.labels import class_labels, read_classes
 
 
 def written(path: Path, content: bytes) -> Path:

@@ -17,7 +17,7 @@ from presize.errors import ImageError
 from presize.sources import parquet as parquet_rows
 from presize.sources.contents import Source
 from presize.sources.scan import scan
-from presize.sources.source_reader import SourceReader
+from presize.sources.source_files import SourceReader
 from processes import run_python
 
 PICTURES = [picture(number) for number in range(10)]
@@ -141,8 +141,8 @@ READ_IN_ORDER = """
     import sys
     import pyarrow as pa
     from presize.sources.parquet import RowReader
-    reader = RowReader()
-    print(sum(len(reader.read(sys.argv[1], "image", 0, row)) for row in range(3000)))
+    reader = RowReader(sys.argv[1], "image")
+    print(sum(len(reader.read(0, row)) for row in range(3000)))
     print(pa.default_memory_pool().max_memory())
 """
 

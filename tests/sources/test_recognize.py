@@ -9,7 +9,7 @@ import pytest
 from foreign import image_column, picture, tar_samples, text_recognition, write_parquet, write_tar
 from listings import make
 from presize.errors import SourceError
-from presize.sources.recognize import kind_of, recognize
+from presize.sources.containers import kind_of, recognize
 from presize.sources.scan import scan, scan_images
 
 

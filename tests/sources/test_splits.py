@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from listings import make
 from presize.options import SourceOptions, parse_shares
 from presize.sources.contents import Source
+from presize.sources.labels import draw_splits, folder_at
 from presize.sources.scan import scan
-from presize.sources.splits import draw_splits, folder_at
 
 
 def by_path(source: Source) -> dict[str, str]:

@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 from effort import examples
 from presize.builder.plan import table_digest
 from presize.errors import SourceError
-from presize.sources.classes import naming
 from presize.sources.columns import plain_column
+from presize.sources.labels import naming
 from presize.sources.table import read_table
 from presize.store.index import INDEX_COLUMNS
 from processes import run_python

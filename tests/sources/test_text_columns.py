@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from presize.errors import PresizeWarning, SourceError
 from presize.options import ValueType
+from presize.sources.columns import as_type, looks_like, lost_spelling, read_texts
 from presize.sources.table import read_table
-from presize.sources.text_columns import as_type, looks_like, lost_spelling, read_texts
 
 
 def column(*texts: str) -> pa.ChunkedArray:

@@ -28,8 +28,15 @@ from presize.builder.tasks.records import CrashPolicy, Encoded, Encoder, EncodeS
 from presize.codecs import transcode
 from presize.errors import BuildError, CrashError, DatasetError, ImageError, NotAnImageError, UnreadableError
 from presize.options import BuildOptions, OnError, Stream
-from presize.sources.source_files import Container, Places, SourceFile, Url, check_containers, source_files
-from presize.sources.source_reader import SourceReader
+from presize.sources.source_files import (
+    Container,
+    Places,
+    SourceFile,
+    SourceReader,
+    Url,
+    check_containers,
+    source_files,
+)
 from presize.store import shard
 from presize.store.rejects import BOXES, NOT_AN_IMAGE
 from presize.store.shard_reader import ShardReader
