@@ -36,14 +36,13 @@ class Source:
 
     Attributes:
         root: the source folder, absolute; or its URL.
-        table: one row per file, in dataset order.
+        table: one row per file, in dataset order; with PLACE_COLUMNS where there are `containers`.
         classes: the class names that ``label`` indexes; None when the labels are not classes.
         rejects: files and folders that are rejected unread: links out of the source, names that are not UTF-8, ...
         hidden: files and folders whose names begin with a dot.
         outside: files beside the class folders.
         by_folder: whether the classes are folders of the source.
-        containers: the files that hold the samples; empty where each sample is a file. The table then has
-            PLACE_COLUMNS, too.
+        containers: the files that hold the samples; empty where each sample is a file.
     """
 
     root: Path | Url
@@ -88,16 +87,10 @@ class Source:
 
 @dataclass(frozen=True)
 class Contents:
-    """The samples of one container.
+    """The samples of one container: ``path``, ``source_nbytes``, ``offset`` and fields, in dataset order; ``run`` where
+    it is a row group; ``mask_source_nbytes`` and ``offset:mask`` for a companion called mask.
 
-    Attributes:
-        container: the file.
-        samples: ``path``, ``source_nbytes``, ``offset`` and fields, in dataset order; ``run`` where it is a row group;
-            ``mask_source_nbytes`` and ``offset:mask`` for a companion called mask.
-        classes: the names that ``label`` numbers; None where labels are not classes.
-        rejects: samples that cannot be stored, and why.
-        hidden: files whose names begin with a dot.
-        left_out: fields that an index cannot store, and how many samples have them.
+    Fields that an index cannot store are `left_out`, with the number of samples that have them.
     """
 
     container: Container
@@ -122,7 +115,7 @@ def warn_left_out(root: str, noun: str, refused: Sequence[Reject]) -> None:
 
 
 def field_name(name: str) -> str:
-    """Return the column of a field: its name, with an underscore behind where the index has a column of that name."""
+    """Return the column of a field: its name, with an underscore behind where that is taken."""
     is_taken = name in INDEX_COLUMNS or name in PLACE_COLUMNS or name.startswith(OFFSET_OF)
     return f"{name}_" if is_taken else name
 

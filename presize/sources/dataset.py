@@ -51,12 +51,9 @@ beside options that differed."""
 
 @dataclass(frozen=True)
 class PublishedDataset:
-    """A published LMDB dataset of one size or several.
+    """A published LMDB dataset; `roots`, `manifests` and `indexes` have one for each size.
 
     Attributes:
-        roots: the folder of each size.
-        manifests: that of each size.
-        indexes: that of each size.
         samples: ``path``, ``source_nbytes``, ``source_mtime_ns`` (with checksums ``source_crc32``; those of companions,
             too), ``shard`` and ``row`` of each record, in dataset order; then of each rejected file that an update need
             not try again, with shard -1, and its position in `rejects` as row.
@@ -91,8 +88,7 @@ class PublishedDataset:
         }
 
     def columns(self, stream: Stream, rows: Rows, checksum: bool) -> dict[str, Rows]:
-        """Return what the index says of these rows of a stream, as a ShardTable has it; `checksum` for
-        that of the source file, too."""
+        """Return what the index says of these rows of a stream, as a ShardTable has it."""
         index = self.indexes[self.sizes.index(stream.size)]
         names = record_columns(stream.name, checksum)
         return {name: numbers_of(index, stream.column(name))[rows].astype(np.int64) for name in names}
@@ -100,10 +96,9 @@ class PublishedDataset:
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetSource(Source):
-    """Samples of datasets; their records take the place of source files.
+    """Samples of datasets of one size each, and of the same streams; their records take the place of source files.
 
     Attributes:
-        datasets: of one size each, and of the same streams.
         dataset_of: for each sample the position of its dataset.
         row_of: for each sample its row in the index of that dataset.
         derived: how they differ from all samples of one dataset, in words of OF_SAMPLES.
@@ -148,8 +143,7 @@ class DatasetSource(Source):
 
 
 def read_published(roots: Sequence[Path], with_rejects: bool = True) -> PublishedDataset:
-    """Read the dataset in `roots`, the folder of each size. Of shards only the sizes are checked. Raises DatasetError
-    when the index or the rejects are missing or damaged."""
+    """Read the dataset in `roots`, the folder of each size. Of shards only the sizes are checked."""
     manifests = tuple(read_manifest(root) for root in roots)
     indexes = tuple(
         _checked_index(root, manifest, with_rejects) for root, manifest in zip(roots, manifests, strict=True)
@@ -165,12 +159,13 @@ def read_published(roots: Sequence[Path], with_rejects: bool = True) -> Publishe
     rows = _rows(roots[0], index, shards)
     samples = _samples(index, manifests[0], rejects)
     dataset = PublishedDataset(tuple(roots), manifests, indexes, samples, rows, rejects)
-    damaged = {
-        number
-        for files in dataset.shards.values()
-        for number, (root, file) in enumerate(files)
-        if not _has_its_size(root, file)
-    }
+    damaged = set()
+    for files in dataset.shards.values():
+        for number, (root, file) in enumerate(files):
+            try:
+                check_file(root / file.file, file.bytes)
+            except DatasetError:
+                damaged.add(number)
     return replace(dataset, damaged=tuple(sorted(damaged)))
 
 
@@ -193,14 +188,6 @@ def _checked_index(root: Path, manifest: Manifest, with_rejects: bool) -> pa.Rec
     except pa.ArrowInvalid as error:
         raise DatasetError(f"{root / manifest.index.file} is damaged: {str(error).splitlines()[0]}; {_ANEW}") from None
     return index
-
-
-def _has_its_size(root: Path, file: DataFile) -> bool:
-    try:
-        check_file(root / file.file, file.bytes)
-    except DatasetError:
-        return False
-    return True
 
 
 def _rows(root: Path, index: pa.RecordBatch, shards: Sequence[DataFile]) -> tuple[Rows, ...]:
@@ -244,18 +231,8 @@ def join_datasets(
     classes: Sequence[str] | None = None,
     prefix: bool = False,
 ) -> DatasetSource:
-    """List the samples of several datasets, one dataset after the other.
-
-    Args:
-        roots: the datasets.
-        only: the paths of those that are taken; None takes all.
-        classes: the class list; None joins those of the datasets.
-        prefix: put the number of its dataset before each path, ``0/cats/1.jpg``.
-
-    Raises:
-        DatasetError: a dataset is missing or damaged.
-        SourceError: the datasets cannot be one; or `only` has a path that is in none of them.
-    """
+    """List the samples of several datasets, one dataset after the other: those whose paths are in `only`, with one
+    class list, and the number of its dataset as `prefix` of each path, ``0/cats/1.jpg``."""
     folders = [Path(os.path.realpath(expanded(root))) for root in roots]
     datasets = tuple(open_settled(folder, partial(_opened, folder)) for folder in folders)
     for other in datasets[1:]:
@@ -314,11 +291,8 @@ def _opened(root: Path, _: Manifest) -> PublishedDataset:
 def _kind(manifest: Manifest) -> dict[str, Any]:
     """What a reader takes to be so of all records of a dataset, and of the columns of its index."""
     options = manifest.identity["options"]
-    image = ("format", "color", "depth")
-    return {
-        **{name: options["image"].get(name) for name in image},
-        **{name: value for name, value in options.items() if name not in _NOT_READ},
-    }
+    image = {name: options["image"].get(name) for name in ("format", "color", "depth")}
+    return image | {name: value for name, value in options.items() if name not in _NOT_READ}
 
 
 _NOT_READ = {"image", "layout", "shard_samples", "follow_links", "checksum", "column_types", "derived"}
@@ -344,8 +318,8 @@ def _concatenated(datasets: Sequence[PublishedDataset], prefix: bool) -> pa.Tabl
     tables = []
     for number, dataset in enumerate(datasets):
         index = pa.Table.from_batches([dataset.indexes[0]])
-        made = {*INDEX_COLUMNS, *(f"{name}_{column}" for name in dataset.companions for column in COMPANION_COLUMNS)}
-        made -= {*_OF_SOURCES, *(f"{name}_{column}" for name in dataset.companions for column in _OF_SOURCES)}
+        own, companion = {*INDEX_COLUMNS} - {*_OF_SOURCES}, {*COMPANION_COLUMNS} - {*_OF_SOURCES}
+        made = own | {f"{name}_{column}" for name in dataset.companions for column in companion}
         table = index.select([name for name in index.column_names if name not in made])
         if prefix:
             paths = _prefixed(table.column("path"), number)

@@ -44,11 +44,9 @@ _NO_FILE = {None, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.
 
 
 class RefusedFile(Exception):
-    """A file cannot be a sample; ``str()`` is the reason.
+    """A file, or all in a folder, cannot be a sample; ``str()`` is the reason.
 
-    Attributes:
-        error: the name of the error to record: UNREADABLE if later runs should try the file again.
-        is_folder: whether it is a folder, in which nothing can be a sample.
+    The `error` to record is UNREADABLE if later runs should try again.
     """
 
     def __init__(self, reason: str, error: str = SourceError.__name__, is_folder: bool = False) -> None:
@@ -70,11 +68,7 @@ def _unseen(error: OSError, is_folder: bool = False) -> RefusedFile:
 
 def walk_folder(root: str | os.PathLike[str], follow_links: bool) -> FileTree:
     """Return all files below a folder, hidden ones apart. Nothing is opened. A folder below it that may not be read is
-    refused.
-
-    Raises:
-        SourceError: it is no folder, may not be read, or the disk fails.
-    """
+    refused; where the disk fails, SourceError is raised."""
     tree = FileTree(resolve(root))
     waiting: list[Folder] = [("", (_identity(os.stat(tree.root)),))]
     while waiting:
@@ -134,12 +128,8 @@ def refused_folder(error: OSError, folder: str, is_root: bool) -> RefusedFile:
 
 
 def _look_at(entry: os.DirEntry[str], chain: tuple[Identity, ...], root: str, follow_links: bool) -> os.stat_result:
-    """Return the status of a file, or of a folder to enter.
-
-    Raises:
-        RefusedFile: it is neither.
-        OSError: the disk fails and it may be a folder.
-    """
+    """Return the status of a file, or of a folder to enter. Raises RefusedFile when it is neither, and OSError where
+    the disk fails and it may be a folder."""
     try:
         status = entry.stat()
     except OSError as error:
@@ -218,14 +208,9 @@ def look_up_files(
 
 
 def no_path(path: str | None) -> RefusedFile:
-    """Return why a path is none of a file in the source."""
     return RefusedFile("leads out of the source" if path else "is not named")
 
 
 def indexed_ns(mtime_ns: int) -> int:
-    """Return a modification time as the index holds it.
-
-    Those before 1677 or after 2262 count as its first or last: two of them are equal, so that only the size, or a
-    checksum, tells whether such a file has changed.
-    """
+    """Return a modification time as the index holds it: those before 1677 or after 2262 count as its first or last."""
     return min(max(mtime_ns, -(2**63)), 2**63 - 1)

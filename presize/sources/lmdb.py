@@ -8,9 +8,9 @@ from __future__ import annotations
 import mmap
 import os
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -67,15 +67,8 @@ Numbers = npt.NDArray[np.int64]
 
 
 class LmdbValues(NamedTuple):
-    """The records of an LMDB, in the order of their keys.
-
-    Attributes:
-        content: the file, mapped.
-        keys: as bytes.
-        offset: of each value in the file.
-        nbytes: of each value.
-        version: that of the file, before it was read.
-    """
+    """The records of an LMDB, in the order of their keys: where each value lies in the file, which is mapped; and the
+    version of the file, before it was read."""
 
     content: npt.NDArray[np.uint8]
     keys: pa.LargeBinaryArray
@@ -92,9 +85,6 @@ def read_lmdb(path: str) -> LmdbValues:
     """The places of all values in the main database of an LMDB 0.9 file. Values are not read.
 
     Every place is checked to lie in the file, and no two values to overlap. The file must not shrink meanwhile.
-
-    Raises:
-        SourceError: the file cannot be read, is damaged, or has no plain keys and values.
     """
     try:
         with open(path, "rb", buffering=0, opener=open_at_once) as file:
@@ -161,14 +151,13 @@ def _gather(content: npt.NDArray[np.uint8], begin: Numbers, lengths: Numbers) ->
     return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(lengths), buffers)
 
 
-@dataclass(frozen=True)
-class _Chosen:
+class _Chosen(NamedTuple):
     """The images of an LMDB: their rows and paths, in the order of samples, their fields, and what is no sample."""
 
     rows: Numbers
     paths: pa.Array
-    fields: dict[str, pa.Array] = field(default_factory=dict)
-    rejects: list[Reject] = field(default_factory=list)
+    fields: Mapping[str, pa.Array] = MappingProxyType({})
+    rejects: Sequence[Reject] = ()
 
 
 _Choose = Callable[[LmdbValues, str, str], _Chosen]
@@ -181,12 +170,7 @@ def list_lmdb(
     options: SourceOptions,
     companions: Sequence[Companion] = (),  # noqa: ARG001 (it has none)
 ) -> Contents:
-    """List the samples of an LMDB.
-
-    Raises:
-        SourceError: it cannot be read, no key fits, or its values are not images.
-        OptionError: ``keys`` or ``label_keys`` is no pattern.
-    """
+    """List the samples of an LMDB."""
     choose = _chooser(options.keys, options.label_keys)
     values = read_lmdb(path)
     if choose is None:
@@ -202,7 +186,7 @@ def list_lmdb(
         "source_nbytes": pa.array(values.nbytes[rows]),
         "offset": pa.array(values.offset[rows]),
     }
-    return Contents(Container(name, values.version), pa.table(places | chosen.fields), rejects=chosen.rejects)
+    return Contents(Container(name, values.version), pa.table({**places, **chosen.fields}), rejects=chosen.rejects)
 
 
 def _chooser(keys: str | None, label_keys: str | None) -> _Choose | None:
@@ -211,14 +195,13 @@ def _chooser(keys: str | None, label_keys: str | None) -> _Choose | None:
     if keys in _PRESETS:
         return _PRESETS[keys]
     images = KeyPattern.parse("keys", keys)
-    if label_keys is None:
-        return partial(_numbered, images=images)
-    column, labels = label_pattern(label_keys)
+    column, labels = ("label", None) if label_keys is None else label_pattern(label_keys)
     return partial(_numbered, images=images, labels=labels, column=column)
 
 
-def _paths(keys: pa.LargeBinaryArray) -> pa.Array:
+def _paths(values: LmdbValues, rows: Numbers) -> pa.Array:
     """Return keys as paths; one that is not UTF-8 gets an empty path, which is rejected."""
+    keys = values.keys.take(pa.array(rows))
     try:
         return keys.cast(pa.large_string())
     except pa.ArrowInvalid:
@@ -231,7 +214,7 @@ def _numbered(
     rows, numbers = images.numbers(values.keys)
     _warn_of_count(values, len(rows), name)
     if labels is None:
-        return _Chosen(rows, _paths(values.keys.take(pa.array(rows))))
+        return _Chosen(rows, _paths(values, rows))
     label_rows, label_numbers = labels.numbers(values.keys)
     if len(rows) and not len(label_rows):
         raise SourceError(f"no key fits --label-keys {labels}; {_expected(values)}")
@@ -247,12 +230,12 @@ def _numbered(
     # Labels are numbers if all are whole ones; otherwise they are names of classes.
     numbered = whole_numbers(pc.utf8_trim_whitespace(good)) if column == "label" else good
     fields = {field_name(column): numbered if pa.types.is_integer(numbered.type) else good}
-    return _Chosen(rows[is_good], _paths(values.keys.take(pa.array(rows[is_good]))), fields, rejects)
+    return _Chosen(rows[is_good], _paths(values, rows[is_good]), fields, rejects)
 
 
 def _label_texts(values: LmdbValues, rows: Numbers, column: str) -> list[str | bytes]:
-    """Return labels: text, or bytes for one that is not UTF-8, or far too long. What no text has costs one sample in
-    columns of text; in ``label`` it refuses the source, since other labels are no text then, either (class_labels)."""
+    """Return labels: text, or bytes for what is none: it costs one sample in columns of text; in ``label``, where the
+    others are no text then, either, it refuses the source (class_labels)."""
     texts: list[str | bytes] = []
     for start in range(0, len(rows), _ROWS_AT_ONCE):
         for value in values.read(rows[start : start + _ROWS_AT_ONCE], _LABEL_BYTES).to_pylist():
@@ -298,7 +281,7 @@ def _basicsr(values: LmdbValues, path: str, name: str) -> _Chosen:
 def _lsun(values: LmdbValues, _path: str, _name: str) -> _Chosen:
     """All values, in the order in which they lie in the file: their keys are hashes."""
     rows = np.argsort(values.offset, kind="stable")
-    return _Chosen(rows, _paths(values.keys.take(pa.array(rows))))
+    return _Chosen(rows, _paths(values, rows))
 
 
 _PRESETS: dict[str, _Choose] = {

@@ -30,7 +30,7 @@ _FOLDERS_TRIED = 100
 
 
 class _Names(NamedTuple):
-    """The names in one folder, by what they have in common: folders by their name, files by that without its suffix."""
+    """The names in one folder that are alike: of folders, and of files by their name without its suffix."""
 
     folders: dict[str, list[str]]
     files: dict[str, list[str]]
@@ -54,13 +54,6 @@ def plain(text: str) -> str:
     return "/".join(part for part in parts if part not in ("", "."))
 
 
-def _readings(text: str) -> Iterator[str]:
-    """Yield what a text says: itself, and its plainest spelling."""
-    yield text
-    if (path := plain(text)) != text:
-        yield path
-
-
 class Spellings:
     """The files of a source by other spellings of their paths.
 
@@ -81,7 +74,7 @@ class Spellings:
 
     def find(self, text: str) -> list[str]:
         """Return the paths of the files that a text may mean: none, one, or several."""
-        for path in _readings(text):
+        for path in dict.fromkeys((text, plain(text))):
             *folders, name = path.split("/")
             above = [""]
             for folder in folders:
@@ -165,14 +158,7 @@ def _stem(name: str) -> str:
 def look_up_spelled(
     paths: pa.ChunkedArray, look_up: LookUp, spellings: Spellings, refuse: Refuse
 ) -> tuple[pa.ChunkedArray, npt.NDArray[np.int64]]:
-    """Return the paths of the files that a table lists, as the source spells them, with their sizes and times.
-
-    Args:
-        paths: large_string, as the table has them; null where there is none.
-        look_up: finds the files, or the objects, of paths that are spelled as the source does.
-        spellings: of the files in the source.
-        refuse: is called for each path that is no file.
-    """
+    """Return the paths of the files that a table lists, as the source spells them, with their sizes and times."""
     missing = array("q")
     facts = look_up(paths, lambda row, *_: missing.append(row))
     if not missing:

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -33,21 +32,16 @@ class FileTree:
     """Files in folders, without a Python object for each: collected by add(), and put in order by sort().
 
     They are ordered by folder, then by name, both by code points.
-
-    Args:
-        root: where paths begin: a folder, or a URL.
-
-    Attributes:
-        hidden: files and folders whose names begin with a dot.
-        rejects: files and folders that cannot be samples.
-        refused_folders: those of the rejects that are folders, left out with all that is in them.
     """
 
     def __init__(self, root: str) -> None:
         self.root = root
+        """A folder, or a URL."""
         self.hidden = 0
+        """Files and folders whose names begin with a dot."""
         self.rejects: list[Reject] = []
         self.refused_folders: list[Reject] = []
+        """Those of the rejects that are folders, left out with all that is in them."""
         self._number_of = {"": 0}
         self._folders, self._sizes, self._mtimes = array("q"), array("q"), array("q")
         self._paths: list[str] = []
@@ -116,7 +110,7 @@ class FileTree:
         return range(self._begins[number], self._begins[number + 1])
 
     def files_below(self, folder: str) -> list[range]:
-        """Return the rows of all files in a folder, and in all folders below it."""
+        """Return the rows of all files in a folder, and below it."""
         begin, end = self._span_below(folder)
         return [self.files_in(folder), range(self._begins[begin], self._begins[end])]
 
@@ -136,12 +130,6 @@ def list_tree(tree: FileTree, options: SourceOptions, images: str = "") -> Sourc
 
     With ``--labels none`` and in a source without class folders all files of the source, or of its splits, are samples
     without a label.
-
-    Raises:
-        SourceError: there are no splits, no samples, or a folder is not in the class list.
-
-    Warns:
-        PresizeWarning: something was probably not meant.
     """
     runs, classes = _classify(tree, options, images)
     if options.classes is not None and classes is None:
@@ -150,7 +138,14 @@ def list_tree(tree: FileTree, options: SourceOptions, images: str = "") -> Sourc
     table = tree.rows(rows for _, rows in samples)
     if classes is not None:
         classes = tuple(options.classes or classes)
-        numbers = _class_numbers([name for name, _ in samples], classes)
+        number_of = class_numbers([name for name, _ in samples], classes)
+        unknown = sorted({name for name, _ in samples} - number_of.keys())
+        if unknown:
+            raise SourceError(
+                f"class folder {unknown[0]!r} ({len(unknown)} such) is not in the class list of {len(classes)} names, "
+                f"such as {classes[0]!r}; add it to the list or move the folder away"
+            )
+        numbers = np.array([number_of[name] for name, _ in samples], np.int32)
         table = table.append_column("label", pa.array(np.repeat(numbers, [len(rows) for _, rows in samples])))
     beside = tree.rows(rows for name, rows in runs if name is None)
     if len(table) == 0:
@@ -225,15 +220,3 @@ def _warn_of_differences(root: str, by_split: dict[str, set[str]], names: tuple[
 
 def _name(folder: str) -> str:
     return folder.rpartition("/")[2]
-
-
-def _class_numbers(names: list[str], classes: tuple[str, ...]) -> npt.NDArray[np.int32]:
-    """Return the positions of class folders in the class list. Raises SourceError when one is not in it."""
-    number_of = class_numbers(names, classes)
-    unknown = sorted(set(names) - number_of.keys())
-    if unknown:
-        raise SourceError(
-            f"class folder {unknown[0]!r} ({len(unknown)} such) is not in the class list of {len(classes)} names, such "
-            f"as {classes[0]!r}; add it to the list or move the folder away"
-        )
-    return np.array([number_of[name] for name in names], np.int32)
