@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from presize.errors import OptionError
 from presize.options import Companion
@@ -42,30 +40,6 @@ MASK = Companion("mask", "masks/{stem}.png")
 def test_a_pattern_names_the_companion_of_a_path(pattern: str, path: str | None) -> None:
     table = pa.table({"path": pa.array(["a/b/1.tar.gz"], pa.large_string())})
     assert companion_paths(Companion("mask", pattern), table).to_pylist() == [path]
-
-
-@given(
-    images=st.lists(
-        st.lists(st.text("ab.é\n ", min_size=1, max_size=4), min_size=1, max_size=3), min_size=1, max_size=5
-    ),
-    pattern=st.lists(
-        st.sampled_from(["{stem}", "{dir}", "{subdir}", "{name}", "x", "/y/", "{{", "}}"]), min_size=1, max_size=4
-    ),
-)
-def test_a_pattern_is_filled_as_format_fills_it(images: list[list[str]], pattern: list[str]) -> None:
-    text = "p/" + "".join(pattern)
-    written = ["/".join(parts) for parts in images]
-    table = pa.table({"path": pa.array(written, pa.large_string())})
-    expected = []
-    for path in written:
-        folder, _, name = path.rpartition("/")
-        stem, dot, _ = name.rpartition(".")
-        below = folder.partition("/")[2]
-        filled = text.format(stem=stem if dot and stem else name, dir=folder, name=name, subdir=below)
-        while "//" in filled:
-            filled = filled.replace("//", "/")
-        expected.append(filled)
-    assert companion_paths(Companion("mask", text), table).to_pylist() == expected
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from foreign import FIXTURES, image_column, picture, write_parquet
-from listings import listed, values
+from foreign import image_column, picture, write_parquet
+from listings import listed
 from presize.errors import ImageError
 from presize.sources import parquet as parquet_rows
 from presize.sources.contents import Source
@@ -31,15 +31,6 @@ def reading(source: Source) -> Callable[[int], bytes]:
 
 def value(source: Source, sample: int) -> bytes:
     return reading(source)(sample)
-
-
-def test_images_are_those_that_pyarrow_reads() -> None:
-    images = pa.concat_tables(
-        pa.parquet.read_table(FIXTURES / "datasets" / "data" / f"{split}-00000-of-00001.parquet", columns=["image"])
-        for split in ("test", "train")
-    )
-    stored = [row["image"]["bytes"] for row in images.to_pylist()]
-    assert values(scan(FIXTURES / "datasets")) == stored
 
 
 def test_a_run_is_a_row_group(tmp_path: Path) -> None:
@@ -111,13 +102,6 @@ def test_the_footer_of_a_file_is_parsed_once_by_all_that_read_it(
     monkeypatch.setattr(pq, "read_metadata", lambda path: parsed.append(path) or read_metadata(path))
     assert [reading(source)(sample) for sample in range(10)] == PICTURES  # a reader each
     assert parsed == []  # the listing has
-
-
-def test_a_file_that_takes_anothers_place_is_read_by_its_own_footer(tmp_path: Path) -> None:
-    path = write_parquet(tmp_path / "a.parquet", {"image": image_column(PICTURES)}, group_rows=5)
-    first = parquet_rows.open_parquet(str(path))
-    write_parquet(tmp_path / "new", {"image": image_column(PICTURES)}, group_rows=2).replace(path)
-    assert (first.num_row_groups, parquet_rows.open_parquet(str(path)).num_row_groups) == (2, 5)
 
 
 def test_a_file_that_is_replaced_while_it_is_opened_is_read_by_its_own_footer(

@@ -47,26 +47,9 @@ def test_other_paths_have_no_say(some: set[str], seed: int) -> None:
     assert drawn(sorted(some), seed=seed) == {path: whole[path] for path in some}
 
 
-def test_a_larger_share_moves_samples_into_it_and_none_out_of_it() -> None:
-    small, large = (drawn(PATHS, f"train={share},val={1 - share:.1f}") for share in (0.5, 0.9))
-    assert {path for path in PATHS if small[path] == "train"} < {path for path in PATHS if large[path] == "train"}
-
-
-def test_a_seed_is_another_draw() -> None:
-    found = [drawn(PATHS, "a=0.5,b=0.5", seed) for seed in (0, 1)]
-    alike = sum(found[0][path] == found[1][path] for path in PATHS)
-    assert alike == pytest.approx(4000, abs=270)
-
-
 def test_a_draw_is_the_same_on_every_machine() -> None:
-    found = drawn([f"{i}.jpg" for i in range(12)], "a=0.5,b=0.5", seed=7)
-    assert "".join(found.values()) == "baabbbbaaaab"
-
-
-def test_a_draw_does_not_depend_on_how_many_are_drawn_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = drawn(PATHS[:10])
-    monkeypatch.setattr("presize.sources.columns.ROWS_AT_ONCE", 3)
-    assert drawn(PATHS[:10]) == whole
+    for seed, expected in ((7, "baabbbbaaaab"), (8, "bbbbbaaabbaa")):
+        assert "".join(drawn([f"{i}.jpg" for i in range(12)], "a=0.5,b=0.5", seed).values()) == expected
 
 
 @pytest.mark.parametrize(
@@ -89,14 +72,6 @@ def test_class_folders_are_split_by_shares(tmp_path: Path) -> None:
     assert source.table.column_names == ["path", "source_nbytes", "source_mtime_ns", "label", "split"]
     assert source.table.schema.field("split").type == pa.large_string()
     assert by_path(source) == drawn(list(by_path(source)), "train=0.5,val=0.5")
-
-
-def test_added_files_move_no_other_sample(tmp_path: Path) -> None:
-    make(tmp_path, *(f"{name}/{i}.jpg" for name in "bc" for i in range(30)))
-    before = by_path(scan(tmp_path, SourceOptions(split="train=0.7,val=0.3", split_seed=3)))
-    make(tmp_path, *(f"{name}/new {i}.jpg" for name in "abcd" for i in range(30)))
-    after = by_path(scan(tmp_path, SourceOptions(split="train=0.7,val=0.3", split_seed=3)))
-    assert len(after) == 180 and before.items() <= after.items()
 
 
 # By folders

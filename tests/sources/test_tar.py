@@ -12,22 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from effort import examples
-from foreign import FIXTURES, tar_bytes, tar_samples, write_tar
+from foreign import tar_bytes, tar_samples, write_tar
 from listings import rejected, values
 from presize.errors import PresizeWarning, SourceError
 from presize.options import Companion, SourceOptions
 from presize.sources.companions import source_of
 from presize.sources.scan import scan
 from presize.sources.tar import END_MARK, CutShort, list_tar, members
-
-
-def test_images_are_those_that_tarfile_reads() -> None:
-    images = []
-    for name in ("shard-000000.tar", "shard-000001.tar"):
-        with tarfile.open(FIXTURES / "webdataset" / name) as tar:
-            images += [tar.extractfile(one).read() for one in tar if one.name.endswith(".jpg")]
-    assert values(scan(FIXTURES / "webdataset")) == images
-
 
 LONG = "very/long/" + "folder/" * 30
 

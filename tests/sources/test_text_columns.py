@@ -87,17 +87,6 @@ def test_numbers_that_python_prints_come_back(numbers: list[int] | list[float]) 
 
 
 @pytest.mark.parametrize(
-    ("texts", "kept"),
-    [(["True", "False"], 2), (["true", "false"], 2), (["TRUE", "FALSE"], 2), (["True", "TRUE", "false"], 2)],
-)
-def test_booleans_as_labels_are_two_classes(texts: list[str], kept: int) -> None:
-    found = read_texts(column(*texts), is_label=True).to_pylist()
-    assert len(set(found)) == kept
-    assert [text.lower() for text in found] == [text.lower() for text in texts]
-    assert found == texts or len(texts) > 2
-
-
-@pytest.mark.parametrize(
     "text", ["3.10", "12.00", "0.50", "+0.5", ".5", "5.", "-1.20", "0.1234567890123456789", "9007199254740993"]
 )
 def test_a_decimal_that_would_be_printed_otherwise_is_found(text: str) -> None:
@@ -166,11 +155,6 @@ def test_a_value_of_another_type_is_named_with_its_row(
 def test_a_type_is_for_a_column_that_is_there(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"^--column-type lable:int: there is no such column; there are label$"):
         labels(tmp_path, "1", types={"lable": "int"})
-
-
-def test_an_empty_cell_of_a_typed_column_is_a_null(tmp_path: Path) -> None:
-    (tmp_path / "t.csv").write_text("path,n\na,\nb,5\n")
-    assert read_table(tmp_path / "t.csv", types={"n": "float"}).column("n").to_pylist() == [None, 5.0]
 
 
 def test_columns_that_have_a_type_already_are_cast_where_nothing_is_lost() -> None:
