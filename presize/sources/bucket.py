@@ -41,7 +41,6 @@ def walk_bucket(url: Url) -> FileTree:
         else:
             tree.add(tree.folder(path.rpartition("/")[0]), path, nbytes, mtime_ns)
     tree.hidden = len(hidden)
-    tree.sort()
     return tree
 
 

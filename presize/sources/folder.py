@@ -73,7 +73,6 @@ def walk_folder(root: str | os.PathLike[str], follow_links: bool) -> FileTree:
     waiting: list[Folder] = [("", (_identity(os.stat(tree.root)),))]
     while waiting:
         waiting += _enter(tree, waiting.pop(), follow_links)
-    tree.sort()
     return tree
 
 

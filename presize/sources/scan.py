@@ -72,7 +72,7 @@ def scan(
         tree = walk_bucket(url) if url else walk_folder(root, follow_links)
         by_folder = samples.labels != "none" or samples.split == "folders"
         found = images_folder(tree.paths, companions) if by_folder else ""
-        images = found if found and tree.folders_in(found) else ""
+        images = found if found and tree.inner_folders()[found] else ""
         source = list_tree(tree, samples, images)
     _warn_of_backslashes(source, samples)
     if source.by_folder and samples.classes is None and not companions:
