@@ -25,22 +25,9 @@ from presize.options import Companion, SourceOptions
 from presize.sources.columns import as_text, looks_like, whole_numbers
 from presize.sources.contents import Contents, as_utf8, field_name, rejected
 from presize.sources.source_files import Container
+from presize.store import shard_pages
 from presize.store.key_pattern import TEXT_RECOGNITION, KeyPattern, label_pattern
 from presize.store.rejects import Reject
-from presize.store.shard_pages import (
-    HEADER_BYTES,
-    LEAF,
-    NODE_BYTES,
-    OVERFLOW_VALUE,
-    Damaged,
-    Meta,
-    Nodes,
-    child_pages,
-    leaf_pages,
-    newest_meta,
-    read_nodes,
-    require,
-)
 from presize.system.file_version import FileVersion
 from presize.system.files import open_at_once
 
@@ -90,10 +77,10 @@ def read_lmdb(path: str) -> LmdbValues:
         with open(path, "rb", buffering=0, opener=open_at_once) as file:
             version = FileVersion.of(os.fstat(file.fileno()))
             nbytes = version.nbytes & ~1
-            require(nbytes, "it is empty")
+            shard_pages.require(nbytes, "it is empty")
             mapped = mmap.mmap(file.fileno(), nbytes, prot=mmap.PROT_READ)
         return _read(np.frombuffer(mapped, np.uint8), version)
-    except Damaged as error:
+    except shard_pages.Damaged as error:
         raise SourceError(f"it is damaged: {error}") from None
     except OSError as error:
         raise SourceError(f"it cannot be read: {error.strerror}") from error
@@ -101,45 +88,48 @@ def read_lmdb(path: str) -> LmdbValues:
 
 def _read(content: npt.NDArray[np.uint8], version: FileVersion) -> LmdbValues:
     shorts = content.view("<u2")
-    meta = newest_meta(content.data)
+    meta = shard_pages.newest_meta(content.data)
     if meta.flags:
         raise SourceError("its keys have several values, or are native integers; expected plain keys and values")
-    pages = leaf_pages(shorts, meta, len(content), child_pages)
-    blocks = [
-        _leaves(content, read_nodes(shorts, pages[start : start + _PAGES_AT_ONCE], meta.page_bytes, LEAF), meta)
-        for start in range(0, len(pages), _PAGES_AT_ONCE)
-    ]
+    pages = shard_pages.leaf_pages(shorts, meta, len(content), shard_pages.child_pages)
+    blocks = []
+    for start in range(0, len(pages), _PAGES_AT_ONCE):
+        some = pages[start : start + _PAGES_AT_ONCE]
+        nodes = shard_pages.read_nodes(shorts, some, meta.page_bytes, shard_pages.LEAF)
+        blocks.append(_leaves(content, nodes, meta))
     offset, nbytes = (np.concatenate([np.empty(0, np.int64), *(block[k] for block in blocks)]) for k in (1, 2))
-    require(len(offset) == meta.entries, f"it has {len(offset)} records where it says {meta.entries}")
+    shard_pages.require(len(offset) == meta.entries, f"it has {len(offset)} records where it says {meta.entries}")
     stored = np.flatnonzero(nbytes)
     stored = stored[np.argsort(offset[stored], kind="stable")]
     ends = offset[stored] + nbytes[stored]
-    require((ends[:-1] <= offset[stored][1:]).all(), "two values overlap")
+    shard_pages.require((ends[:-1] <= offset[stored][1:]).all(), "two values overlap")
     keys = pa.concat_arrays([pa.array([], pa.large_binary()), *(block[0] for block in blocks)])
     return LmdbValues(content, keys, offset, nbytes, version)
 
 
-def _leaves(content: npt.NDArray[np.uint8], nodes: Nodes, meta: Meta) -> tuple[pa.LargeBinaryArray, Numbers, Numbers]:
+def _leaves(
+    content: npt.NDArray[np.uint8], nodes: shard_pages.Nodes, meta: shard_pages.Meta
+) -> tuple[pa.LargeBinaryArray, Numbers, Numbers]:
     """The keys, offsets and sizes of the values of some leaves."""
     lengths = (nodes.header & np.uint64(2**32 - 1)).astype(np.int64)
     flags = nodes.header >> np.uint64(32) & np.uint64(0xFFFF)
     key_bytes = (nodes.header >> np.uint64(48)).astype(np.int64)
-    value = nodes.begin + NODE_BYTES + key_bytes  # in its page
-    require((value <= meta.page_bytes).all(), "a key leaves its page")
-    keys = _gather(content, nodes.page + nodes.begin + NODE_BYTES, key_bytes)
-    other = np.flatnonzero((flags != 0) & (flags != OVERFLOW_VALUE))
+    value = nodes.begin + shard_pages.NODE_BYTES + key_bytes  # in its page
+    shard_pages.require((value <= meta.page_bytes).all(), "a key leaves its page")
+    keys = _gather(content, nodes.page + nodes.begin + shard_pages.NODE_BYTES, key_bytes)
+    other = np.flatnonzero((flags != 0) & (flags != shard_pages.OVERFLOW_VALUE))
     if len(other):
         what = {_SUB_DATABASE: "a database", _DUPLICATES: "several values"}.get(int(flags[other[0]]), "no value")
         raise SourceError(f"its key {keys[int(other[0])].as_py()!r} holds {what}; expected plain keys and values")
-    elsewhere = flags == OVERFLOW_VALUE
+    elsewhere = flags == shard_pages.OVERFLOW_VALUE
     in_page = np.where(elsewhere, _PAGE_NUMBER_BYTES, lengths)
-    require((value + in_page <= meta.page_bytes).all(), "a value leaves its page")
+    shard_pages.require((value + in_page <= meta.page_bytes).all(), "a value leaves its page")
     offset = nodes.page + value
     numbers = offset[elsewhere][:, np.newaxis] + np.arange(_PAGE_NUMBER_BYTES)
     first_page = content[numbers].view("<u8")[:, 0]
-    require(((first_page >= 2) & (first_page <= meta.last_page)).all(), "a value lies outside of the file")
-    offset[elsewhere] = first_page.astype(np.int64) * meta.page_bytes + HEADER_BYTES
-    require((offset + lengths <= len(content)).all(), "a value leaves the file")
+    shard_pages.require(((first_page >= 2) & (first_page <= meta.last_page)).all(), "a value lies outside of the file")
+    offset[elsewhere] = first_page.astype(np.int64) * meta.page_bytes + shard_pages.HEADER_BYTES
+    shard_pages.require((offset + lengths <= len(content)).all(), "a value leaves the file")
     return keys, offset, lengths
 
 
@@ -164,12 +154,7 @@ _Choose = Callable[[LmdbValues, str, str], _Chosen]
 """Chooses the images among the values of the LMDB at a path, with a name for what is rejected."""
 
 
-def list_lmdb(
-    path: str,
-    name: str,
-    options: SourceOptions,
-    companions: Sequence[Companion] = (),  # noqa: ARG001 (it has none)
-) -> Contents:
+def list_lmdb(path: str, name: str, options: SourceOptions, _: Sequence[Companion] = ()) -> Contents:
     """List the samples of an LMDB."""
     choose = _chooser(options.keys, options.label_keys)
     values = read_lmdb(path)

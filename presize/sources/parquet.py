@@ -117,12 +117,7 @@ def _first_line(error: Exception, otherwise: str = "it has changed") -> str:
     return (str(error).splitlines() or [otherwise])[0]
 
 
-def list_parquet(
-    path: str,
-    name: str,
-    options: SourceOptions,
-    companions: Sequence[Companion] = (),  # noqa: ARG001 (it has none)
-) -> Contents:
+def list_parquet(path: str, name: str, options: SourceOptions, _: Sequence[Companion] = ()) -> Contents:
     """List the samples of a Parquet file, in its order; ``keys`` is the column of images, if there are several.
 
     Images are not read: not even their sizes, for which a mean of the row group stands.
