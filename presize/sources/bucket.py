@@ -72,7 +72,6 @@ def _listed(url: Url) -> Iterator[Listed]:
 
 
 def names_in_bucket(url: Url) -> NamesIn | None:
-    """Return what lists the folders that a bucket looks like; None for a web server."""
     return None if url.startswith("http") else names_of(one.path for one in _listed(url))
 
 

@@ -66,7 +66,6 @@ def python_values(column: pa.ChunkedArray) -> Iterator[Any]:
 
 
 def with_column(table: pa.Table, name: str, column: Any) -> pa.Table:
-    """Return a table with one column added, or replaced."""
     if name in table.column_names:
         return table.set_column(table.column_names.index(name), name, column)
     return table.append_column(name, column)
@@ -132,8 +131,7 @@ def plain_table(table: pa.Table, left_out: Counter[str]) -> pa.Table:
 
 
 def plain_column(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The column `name`, normalized as read_table documents. Raises SourceError for what an index or Python cannot
-    hold, such as times in nanoseconds."""
+    """The column `name`, normalized as read_table documents. SourceError for what an index or Python cannot hold."""
     if _depth(column.type) > _DEEPEST:
         raise SourceError(f"column {name!r} holds lists or objects nested more than {_DEEPEST} deep; leave it out")
     try:
@@ -180,7 +178,6 @@ def _has_times(kind: pa.DataType) -> bool:
 
 
 def _plain(values: pa.Array) -> pa.Array:
-    """The same values, normalized as read_table documents."""
     kind = values.type
     if isinstance(values, pa.ExtensionArray):
         return _plain(values.storage)
@@ -256,7 +253,6 @@ def unquoted(texts: Any, separators: str) -> Any:
 
 
 def lost_spelling(texts: pa.ChunkedArray) -> str | None:
-    """The first of the decimals in a column whose number is printed otherwise."""
     for chunk in texts.chunks:
         known = _known(chunk)
         lost = known.filter(pc.match_substring_regex(known, _SPELLING_LOST))
@@ -311,7 +307,6 @@ def label_texts(labels: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def as_text(value: bytes) -> str | None:
-    """Return UTF-8 text; None for other bytes."""
     try:
         return value.decode()
     except UnicodeDecodeError:

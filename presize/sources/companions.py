@@ -79,8 +79,7 @@ def add_companions(
 
 
 def images_folder(paths: pa.ChunkedArray, companions: Sequence[Companion]) -> str:
-    """Return the folder of the source that holds all images, whose companions by patterns lie beside it, as in
-    ``images`` and ``masks``; "" for the source itself, if there is none. `paths` are those of all files."""
+    """Return the folder of all images, whose companions by patterns lie beside it; "" for the source if none is."""
     table = pa.table({"path": paths})
     patterns = [companion_paths(companion, table) for companion in companions if companion.column is None]
     if not patterns:
@@ -97,8 +96,7 @@ def images_folder(paths: pa.ChunkedArray, companions: Sequence[Companion]) -> st
 
 
 def companions_of(pairs: Sequence[str], formats: Sequence[str], filters: Sequence[str]) -> tuple[Companion, ...]:
-    """Return companions from the command line: ``NAME=PATTERN`` of each, then ``NAME=FORMAT`` of one of them or
-    ``FORMAT`` of all, and filters likewise."""
+    """Return companions from ``NAME=PATTERN`` of each, and formats and filters: ``NAME=X`` of one, ``X`` of all."""
     companions = [Companion.parse(pair) for pair in pairs]
     chosen: dict[str, dict[str, Any]] = {companion.name: {} for companion in companions}
     for option, values in (("format", formats), ("filter", filters)):
@@ -112,7 +110,6 @@ def companions_of(pairs: Sequence[str], formats: Sequence[str], filters: Sequenc
 
 
 def source_of(source: Source, companion: Companion) -> Source:
-    """`source` with the files of a companion in the place of its images."""
     table = source.table
     for name in ("source_nbytes", "source_mtime_ns"):
         table = with_column(table, name, table.column(f"{companion.name}_{name}"))
@@ -122,8 +119,7 @@ def source_of(source: Source, companion: Companion) -> Source:
 
 
 def companion_paths(companion: Companion, table: pa.Table) -> pa.ChunkedArray:
-    """Return the path of each sample's companion from the source, large_string; null where its column has none, or its
-    name does not end as the pattern says."""
+    """Return the path of each sample's companion; null where its column has none, or its name does not end so."""
     if companion.column is not None:
         if companion.column not in table.column_names:
             names = ", ".join(table.column_names)
@@ -149,7 +145,6 @@ def companion_paths(companion: Companion, table: pa.Table) -> pa.ChunkedArray:
 
 
 def check_columns(table: pa.Table, companions: Sequence[Companion]) -> None:
-    """Raise SourceError where a column is missing that names companions, or their own would have the name of one."""
     for companion in companions:
         if not pa.types.is_large_string(companion_paths(companion, table).type):
             raise SourceError(f"--pair {companion.name}: column {companion.column!r} does not hold paths")
@@ -159,8 +154,7 @@ def check_columns(table: pa.Table, companions: Sequence[Companion]) -> None:
 
 
 def _without_companions(source: Source, companions: Sequence[Companion], listed: bool) -> Source:
-    """`source` without the files that are companions by a pattern, and without the classes that hold nothing else,
-    unless it is `listed` by a table, whose rows may be both, such as a frame and the next one."""
+    """`source` without files that are companions by a pattern, and, if not `listed`, classes of nothing else."""
     table = source.table
     by_pattern = [companion_paths(companion, table) for companion in companions if companion.column is None]
     paths = pa.chunked_array([chunk for column in by_pattern for chunk in column.chunks], pa.large_string())

@@ -116,7 +116,6 @@ class Containers:
 
     @property
     def name(self) -> str:
-        """The root, or the file if there is one alone."""
         return os.path.join(self.root, self.paths[0]) if len(self.paths) == 1 else self.root
 
 
@@ -157,14 +156,12 @@ def recognize(source: str | os.PathLike[str], among_images: bool = False) -> Con
 
 
 def kind_of(path: str) -> ContainerKind | None:
-    """Return the kind of a file by its name; None for what is no container."""
     name = os.path.basename(path).lower()
     by_name = (kind for kind in KINDS if name.endswith(kind.suffixes) and not name.endswith(_LOCKS))
     return next(by_name, None)
 
 
 def _of_file(name: str) -> Containers | None:
-    """A source that is a file."""
     try:
         with open(name, "rb", opener=open_at_once) as file:
             begin = file.read(512)
@@ -195,8 +192,7 @@ def _refuse_dataset(name: str) -> None:
 
 
 def _containers(root: str, among_images: bool, unseen: list[Reject]) -> list[str]:
-    """The containers below a folder, as paths from it; none if an image is met first. Links to folders are not
-    followed; folders that may not be read become `unseen`. Raises SourceError where the disk fails."""
+    """The paths of containers below a folder; none if an image is met first. Links to folders are not followed."""
     paths, waiting = [], [root]
     while waiting:
         folder = waiting.pop()
@@ -260,7 +256,6 @@ def list_containers(
 def _list_all(
     source: Containers, options: SourceOptions, follow_links: bool, companions: Sequence[Companion]
 ) -> tuple[list[Contents], list[Reject]]:
-    """Return the listings of the containers that can be read, and those that cannot."""
     listings: list[Contents] = []
     refused: list[Reject] = []
     for path in source.paths:
@@ -323,7 +318,6 @@ class _Listed:
     rejects: list[Reject]
 
     def keep(self, kept: npt.NDArray[np.bool_], reason: str) -> None:
-        """Reject the samples that are not `kept`."""
         if kept.all():
             return
         others = self.table.select(["container", "path"]).filter(pa.array(~kept)).to_pydict()
@@ -338,8 +332,7 @@ class _Listed:
 
 
 def _check_paths(listed: _Listed) -> None:
-    """Reject samples whose paths are unsafe, or those of earlier ones; and give all of them the name of their container
-    in front where two containers have one path in common."""
+    """Reject unsafe and repeated paths; put names of containers in front where two have one path in common."""
     is_safe = ~unsafe_paths(listed.table.column("path")).to_numpy()
     listed.keep(is_safe, "its name is no relative path of UTF-8 text")
     path, container = _path_numbers(listed.table), listed.table.column("container").to_numpy().astype(np.int64)
@@ -376,7 +369,6 @@ def _runs(table: pa.Table) -> pa.Array:
 
 
 def _common_classes(listings: Sequence[Contents]) -> tuple[str, ...] | None:
-    """Return the class list that the containers have in common. Raises SourceError when they disagree."""
     first = listings[0]
     for other in listings:
         if other.classes != first.classes:
@@ -388,8 +380,7 @@ def _common_classes(listings: Sequence[Contents]) -> tuple[str, ...] | None:
 def _number_labels(
     listed: _Listed, own: tuple[str, ...] | None, classes: Sequence[str] | None, by_value: bool
 ) -> tuple[str, ...] | None:
-    """Make labels the numbers of `classes`, of the containers' `own`, or of their names. Those without one
-    are rejected. Returns the class list; None where labels are no classes."""
+    """Make labels the numbers of `classes`, of the containers' `own`, or of their names. Return the class list."""
     if "label" not in listed.table.column_names:
         if classes is not None:
             raise SourceError("--classes needs labels, and the samples have none")

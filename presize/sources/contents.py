@@ -67,11 +67,9 @@ class Source:
 
     @property
     def groups(self) -> Groups | None:
-        """The group of each sample (see assign_shards); None where each is a file."""
         return self.table.column("run").to_numpy() if self.containers else None
 
     def places(self, rows: npt.NDArray[np.int64]) -> Places | None:
-        """Where the samples in these rows of the table lie in containers; None where each is a file."""
         if not self.containers:
             return None
         columns = self.table.select(["container", "offset"]).take(pa.array(rows))
@@ -80,7 +78,6 @@ class Source:
         return Places(containers, container, columns.column("offset").to_numpy())
 
     def files(self, rows: npt.NDArray[np.int64]) -> list[SourceFile]:
-        """The source files of these rows of the table."""
         columns = self.table.select(["path", "source_nbytes"]).take(pa.array(rows)).to_pydict()
         return source_files(columns["path"], columns["source_nbytes"], self.places(rows))
 
@@ -106,7 +103,6 @@ def rejected(path: str, reason: str) -> Reject:
 
 
 def warn_left_out(root: str, noun: str, refused: Sequence[Reject]) -> None:
-    """Warn of folders or files that could have held samples."""
     if refused:
         warn(
             f"source {root!r}: {plural(len(refused), noun)} left out with all that is in them; the first is "
@@ -121,7 +117,6 @@ def field_name(name: str) -> str:
 
 
 def is_inside(path: str, root: str) -> bool:
-    """Return whether a path lies below `root`, all links followed."""
     return os.path.join(os.path.realpath(path), "").startswith(os.path.join(root, ""))
 
 

@@ -80,7 +80,6 @@ class PublishedDataset:
 
     @cached_property
     def shards(self) -> dict[Stream, tuple[tuple[Path, DataFile], ...]]:
-        """The shards of each stream, with the folder that they are in."""
         return {
             Stream(name, size): tuple((root, file) for file in files)
             for root, manifest, size in zip(self.roots, self.manifests, self.sizes, strict=True)
@@ -124,7 +123,6 @@ class DatasetSource(Source):
         return list(dict.fromkeys(texts))
 
     def numbers(self, name: str) -> Rows:
-        """Return a numeric column of the indexes, a value a sample."""
         values = np.zeros(len(self.dataset_of), np.int64)
         for at, dataset in enumerate(self.datasets):
             mine = self.dataset_of == at
@@ -133,7 +131,6 @@ class DatasetSource(Source):
 
     @property
     def nbytes(self) -> int:
-        """The bytes of all records."""
         return sum(int(self.numbers(stream.column("nbytes")).sum()) for stream in self.datasets[0].shards)
 
     def replaced(self) -> DatasetError | None:
@@ -221,7 +218,6 @@ def _samples(index: pa.RecordBatch, manifest: Manifest, rejects: Rejects) -> pa.
 
 
 def numbers_of(index: pa.RecordBatch, name: str) -> npt.NDArray[Any]:
-    """Return a numeric column of an index, without a copy."""
     return np.asarray(index.column(name).to_numpy(zero_copy_only=True))
 
 
@@ -231,8 +227,7 @@ def join_datasets(
     classes: Sequence[str] | None = None,
     prefix: bool = False,
 ) -> DatasetSource:
-    """List the samples of several datasets, one dataset after the other: those whose paths are in `only`, with one
-    class list, and the number of its dataset as `prefix` of each path, ``0/cats/1.jpg``."""
+    """List the samples of datasets, one after the other; `prefix` puts the number of its dataset before a path."""
     folders = [Path(os.path.realpath(expanded(root))) for root in roots]
     datasets = tuple(open_settled(folder, partial(_opened, folder)) for folder in folders)
     for other in datasets[1:]:
@@ -349,8 +344,7 @@ def _taken(paths: pa.ChunkedArray, only: Sequence[str]) -> npt.NDArray[np.bool_]
 
 
 def _class_list(datasets: Sequence[PublishedDataset], classes: Sequence[str] | None) -> tuple[str, ...] | None:
-    """The classes of the new dataset: those given; or the one list of all datasets, the longest where the others are
-    its beginning, or all names sorted where each list is."""
+    """The classes given; else the longest list, if the others are its beginning; else all names, if all are sorted."""
     lists = [dataset.manifests[0].classes for dataset in datasets]
     known = [names for names in lists if names is not None]
     if not known:
@@ -379,7 +373,6 @@ def _class_list(datasets: Sequence[PublishedDataset], classes: Sequence[str] | N
 def _renumbered(
     datasets: Sequence[PublishedDataset], dataset_of: Rows, labels: npt.NDArray[np.int32], classes: tuple[str, ...]
 ) -> npt.NDArray[np.int32]:
-    """The labels of all samples as positions in `classes`."""
     place = {name: i for i, name in enumerate(classes)}
     found = np.empty(len(labels), np.int32)
     for at, dataset in enumerate(datasets):

@@ -33,7 +33,6 @@ _WHOLE = re.compile(r"-?[0-9]{1,18}")
 
 @contextmanager
 def naming(what: str) -> Iterator[None]:
-    """Prefix each SourceError with `what` it is about."""
     try:
         yield
     except SourceError as error:
@@ -43,8 +42,7 @@ def naming(what: str) -> Iterator[None]:
 def class_labels(
     labels: pa.ChunkedArray, classes: Sequence[str] | None, by_value: bool = False
 ) -> tuple[pa.ChunkedArray, tuple[str, ...]]:
-    """Return string labels as int32 positions in the class list, which is `classes` or else the sorted labels; those
-    that are all whole numbers are sorted `by_value`, 2 before 10."""
+    """Return labels as int32 positions in `classes` or the sorted labels: if `by_value`, 2 before 10."""
     names = labels.unique()
     known = tuple(classes) if classes is not None else tuple(sorted(names.to_pylist()))
     strange = names.filter(are_no_texts(names))
@@ -105,7 +103,6 @@ def read_classes(path: str | os.PathLike[str]) -> tuple[str, ...]:
 
 
 def with_splits(source: Source, options: SourceOptions, images: str = "") -> Source:
-    """Return a source, with the column ``split`` if `options` ask for one; `images` is the folder of all images."""
     table, paths, split = source.table, source.table.column("path"), options.split
     if split is None:
         return source
@@ -130,8 +127,7 @@ def with_splits(source: Source, options: SourceOptions, images: str = "") -> Sou
 
 
 def _container_splits(paths: list[str]) -> list[str]:
-    """Return the first word of the names of containers, if that is a split's in each, as in
-    ``train-00000-of-00002.parquet``; otherwise the first folder of their paths."""
+    """Return the splits that begin names, as in ``train-0.parquet``; where one does not, the first folders of paths."""
     splits = [re.split(r"[^A-Za-z]", os.path.basename(path))[0] for path in paths]
     if SPLITS.issuperset(splits):
         return splits
@@ -142,7 +138,6 @@ def _container_splits(paths: list[str]) -> list[str]:
 
 
 def of_containers(table: pa.Table, texts: list[str]) -> pa.Array:
-    """Return for each sample the text of its container."""
     return pa.array(texts, pa.large_string()).take(table.column("container").combine_chunks())
 
 

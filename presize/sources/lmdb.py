@@ -54,8 +54,7 @@ Numbers = npt.NDArray[np.int64]
 
 
 class LmdbValues(NamedTuple):
-    """The records of an LMDB, in the order of their keys: where each value lies in the file, which is mapped; and the
-    version of the file, before it was read."""
+    """The records of an LMDB, in the order of their keys: where each value lies in `content`, the mapped file."""
 
     content: npt.NDArray[np.uint8]
     keys: pa.LargeBinaryArray
@@ -155,7 +154,6 @@ _Choose = Callable[[LmdbValues, str, str], _Chosen]
 
 
 def list_lmdb(path: str, name: str, options: SourceOptions, _: Sequence[Companion] = ()) -> Contents:
-    """List the samples of an LMDB."""
     choose = _chooser(options.keys, options.label_keys)
     values = read_lmdb(path)
     if choose is None:

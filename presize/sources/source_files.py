@@ -65,10 +65,7 @@ class Url(str):
 
 
 class Container(NamedTuple):
-    """A file that holds many samples: an LMDB, a tar, or a Parquet file, whose images are in a `column`.
-
-    In a file of another `version`, other images may lie in the same places.
-    """
+    """A file of many samples; in one of another `version`, others may lie there. `column` has the images of Parquet."""
 
     path: str
     version: FileVersion
@@ -76,7 +73,6 @@ class Container(NamedTuple):
 
     @classmethod
     def of_json(cls, path: str, version: Iterable[Any], column: str) -> Container:
-        """Make a container of what JSON made of one."""
         return cls(path, FileVersion(*version), column)
 
 
@@ -114,7 +110,6 @@ class Places(NamedTuple):
 
 
 def source_files(paths: list[str], nbytes: list[int], places: Places | None) -> list[SourceFile]:
-    """The files of samples; `places` for those of containers."""
     if places is None:
         return list(map(SourceFile, paths, nbytes))
     containers = (places.containers[number] for number in places.container.tolist())
@@ -137,8 +132,7 @@ _RUN_AGAIN = "run again, with --overwrite if it then refuses because the samples
 
 
 def open_container(source: str | os.PathLike[str], container: Container, fix: str = _RUN_AGAIN) -> int:
-    """Return a descriptor of a container. Raises BuildError, which ends with `fix`, if it has changed since it was
-    listed."""
+    """Return a descriptor. Raises BuildError, which ends with `fix`, if it has changed since it was listed."""
     file = open_at_once(os.path.join(source, container.path), os.O_RDONLY | os.O_CLOEXEC)
     if FileVersion.of(os.fstat(file)).same_as(container.version):
         return file
@@ -150,7 +144,6 @@ def open_container(source: str | os.PathLike[str], container: Container, fix: st
 
 
 def check_containers(source: str | os.PathLike[str], containers: Iterable[Container], fix: str = _RUN_AGAIN) -> None:
-    """Raise BuildError if a container has changed since it was listed, or cannot be opened."""
     for container in containers:
         try:
             os.close(open_container(source, container, fix))
@@ -166,12 +159,10 @@ _ROW_BITS = 32
 
 
 def row_place(group: npt.NDArray[np.int64], row: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """One number for a row group of a Parquet file and a row in it."""
     return group << _ROW_BITS | row
 
 
 def group_and_row(place: int) -> tuple[int, int]:
-    """Of what row_place gives: the row group of a Parquet file, and the row in it."""
     return divmod(place, 1 << _ROW_BITS)
 
 
@@ -304,7 +295,6 @@ class SourceReader:
         return True
 
     def crc32(self, file: SourceFile) -> int | None:
-        """The CRC-32 of a file; None when it cannot be read."""
         crc32 = 0
         try:
             if file.container is not None or isinstance(self.root, Url):

@@ -73,7 +73,6 @@ class Spellings:
         self._listed: dict[str, _Names] = {}
 
     def find(self, text: str) -> list[str]:
-        """Return the paths of the files that a text may mean: none, one, or several."""
         for path in dict.fromkeys((text, plain(text))):
             *folders, name = path.split("/")
             above = [""]
@@ -85,12 +84,10 @@ class Spellings:
         return []
 
     def fits(self, text: str) -> bool:
-        """Return whether there is one file that a text means."""
         return self._names_in is not None and len(self.find(text)) == 1
 
     def spelled(self, text: str | None) -> str | None:
-        """Return the path of the one file that a text means, as the source spells it; else the text, in plain spelling
-        if it is no path."""
+        """Return the path of the one file that a text means; else the text, in plain spelling if it is no path."""
         found = self.find(text) if text is not None and self._names_in is not None else []
         if text is None or len(found) == 1:
             return found[0] if found else None
@@ -138,7 +135,6 @@ class Spellings:
         return [name] if name in found else found
 
     def _in(self, folder: str) -> _Names:
-        """The names in a folder, which ends with a slash unless it is the source."""
         if folder not in self._listed and self._names_in is not None:
             names = _Names(defaultdict(list), defaultdict(list))
             for name in sorted(self._names_in(folder)):

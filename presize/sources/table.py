@@ -86,7 +86,6 @@ def list_table(
     follow_links: bool,
     types: Mapping[str, ValueType],
 ) -> Source:
-    """List the samples of a label table, in its order; `base` is the source `root`, resolved."""
     files = _Files(base, follow_links)
     table = read_table(path, root, options.repeated, types, files)
     if "label" not in table.column_names and is_list(path):
@@ -105,8 +104,6 @@ def list_table(
 
 
 class _Files:
-    """The files of a source that a table lists."""
-
     def __init__(self, base: Path | Url, follow_links: bool) -> None:
         self._base = base
         self._look_up: LookUp = partial(look_up_files, str(base), follow_links)
@@ -137,7 +134,6 @@ class _Files:
         return pa.chunked_array([self._found.take(texts.indices)])
 
     def facts_of(self, found: pa.ChunkedArray) -> npt.NDArray[np.int64]:
-        """Return the sizes and modification times of paths that find() gave."""
         return np.asarray(self._facts[pc.index_in(found, self._found).to_numpy()])
 
 
@@ -194,7 +190,6 @@ def read_paths(path: str | os.PathLike[str]) -> list[str]:
 
 
 def _read_file(path: str, types: Types = None, fits: Fits = None) -> pa.Table:
-    """Return all columns of a file, whose suffix decides how it is read."""
     read = _READERS.get(os.path.splitext(path)[1].lower())
     if read is None:
         raise SourceError(f"expected a name that ends with {', '.join(_READERS)}")
@@ -218,7 +213,6 @@ def _read_file(path: str, types: Types = None, fits: Fits = None) -> pa.Table:
 
 
 def is_list(path: str | os.PathLike[str]) -> bool:
-    """Whether a file is read as a plain list of paths."""
     return os.path.splitext(os.fspath(path))[1].lower() == ".txt"
 
 
@@ -463,7 +457,6 @@ def _path_name(names: Sequence[str]) -> str | None:
 
 
 def _with_path(table: pa.Table) -> pa.Table:
-    """The table with its column of paths named ``path``."""
     names = table.column_names
     given = _path_name(names)
     if given is None:
@@ -508,8 +501,7 @@ def _check_named(paths: pa.ChunkedArray, column: str | None) -> None:
 
 
 def _relative(paths: pa.ChunkedArray, root: str | os.PathLike[str] | None) -> pa.ChunkedArray:
-    """Paths without the ``./`` that `find` prints in front; absolute ones below `root`, as given or with its links
-    resolved, as relative ones. Others are unchanged."""
+    """Paths below `root` as relative ones, and without the ``./`` that `find` prints in front. Others are unchanged."""
     for folder in {os.path.abspath(root), os.path.realpath(root)} if root else ():
         prefix = os.path.join(folder, "")
         if is_utf8(prefix):

@@ -97,8 +97,7 @@ def _number(field: bytes) -> int | None:
 
 
 def members(file: BinaryIO) -> Iterator[Member]:
-    """The files of a tar, folders apart, and END_MARK between those of several that were joined. Raises CutShort where
-    it cannot be followed."""
+    """The files of a tar, folders apart, and END_MARK between joined ones. CutShort where it cannot be followed."""
     at, nbytes = 0, os.fstat(file.fileno()).st_size
     extended: dict[str, str] = {}
     while True:
@@ -385,5 +384,4 @@ _FIELDS: dict[str, Callable[[str], dict[str, Any]]] = {
 
 
 def _trimmed(name: str) -> str:
-    """Return a name without the ``./`` that tars of a folder begin with."""
     return re.sub(r"^(\./)+", "", name)

@@ -66,12 +66,10 @@ class FileTree:
 
     @property
     def paths(self) -> pa.ChunkedArray:
-        """Those of all files, in no order."""
         self._flush()
         return pa.chunked_array(self._path_chunks)
 
     def inner_folders(self) -> defaultdict[str, list[str]]:
-        """Return the paths of the folders in each folder, sorted."""
         inner: defaultdict[str, list[str]] = defaultdict(list)
         for folder in sorted(filter(None, self._number_of)):
             inner[folder.rpartition("/")[0]].append(folder)
