@@ -26,11 +26,9 @@ MASK = Companion("mask", "masks/{stem}.png")
     ("pattern", "path"),
     [
         ("masks/{stem}.png", "masks/1.tar.png"),
-        ("masks/{name}", "masks/1.tar.gz"),
         ("masks/{dir}/{stem}.png", "masks/a/b/1.tar.png"),
         ("{dir}/{stem}_mask.png", "a/b/1.tar_mask.png"),
         ("{{{stem}}}/x", "{1.tar}/x"),
-        ("same.png", "same.png"),
         ("masks/{subdir}/{stem}.png", "masks/b/1.tar.png"),
         ("masks/{subdir}/{stem%.tar}_mask.png", "masks/b/1_mask.png"),
         ("{dir%/b}/masks/{name%.tar.gz}.png", "a/masks/1.png"),
@@ -50,9 +48,7 @@ def test_a_pattern_names_the_companion_of_a_path(pattern: str, path: str | None)
         ("source=x", "'source' would have columns that the index has already"),
         ("mask=", "pair: expected a path from the source for mask, got ''"),
         ("mask=/etc/{stem}", "pair: expected a path from the source for mask, got '/etc/"),
-        ("mask=../{stem}", "pair: expected a path from the source for mask, got"),
         ("mask={file}", r"\{file\} in '\{file\}' is none of \{stem\}, \{dir\}, \{subdir\} and \{name\}"),
-        ("mask={stem", r"\{ in '\{stem' is none of"),
     ],
 )
 def test_what_is_no_pair_is_refused(text: str, what: str) -> None:

@@ -83,10 +83,7 @@ def test_an_image_at_any_depth_makes_a_folder_one_of_images_but_for_keys(tmp_pat
     [
         ("{}", ("", 1, "")),
         ("image-{:09d}", ("image-", 9, "")),
-        ("{:d}.jpg", ("", 1, ".jpg")),
         ("image-%09d", ("image-", 9, "")),
-        ("%d", ("", 1, "")),
-        ("{:0d}", ("", 1, "")),
         ("a(b{:3d}", ("a(b", 3, "")),
     ],
 )
