@@ -70,16 +70,10 @@ class ContainerKind:
     magic: tuple[int, bytes]
 
 
+_LMDB_OPTIONS = ("keys", "label_keys", "column_type")
 KINDS = (
     ContainerKind("parquet", "Parquet files", ("keys", "column_type"), list_parquet, (".parquet",), (0, b"PAR1")),
-    ContainerKind(
-        "lmdb",
-        "LMDBs",
-        ("keys", "label_keys", "column_type"),
-        list_lmdb,
-        (".lmdb", ".mdb"),
-        (16, b"\xde\xc0\xef\xbe"),
-    ),
+    ContainerKind("lmdb", "LMDBs", _LMDB_OPTIONS, list_lmdb, (".lmdb", ".mdb"), (16, b"\xde\xc0\xef\xbe")),
     ContainerKind(
         "tar", "tar shards", ("keys", "column_type", "pair"), list_tar, (".tar", *COMPRESSED_TARS), (257, b"ustar")
     ),
@@ -246,7 +240,7 @@ def list_containers(
     if not len(listed.table):
         first = f"; the first, {printable(rejects[0].path)!r}: {rejects[0].reason}" if rejects else ""
         raise SourceError(f"source {source.name!r} holds no samples in {plural(len(source.paths), 'file')}{first}")
-    listed.set("run", _runs(listed.table))
+    listed.table = with_column(listed.table, "run", _runs(listed.table))
     fields = [name for name in listed.table.column_names if name not in _OWN_COLUMNS]
     table = listed.table.select([*_OWN_COLUMNS, *fields])
     hidden = sum(one.hidden for one in listings)
@@ -327,9 +321,6 @@ class _Listed:
             self.rejects.append(rejected(path if container.column else f"{container.path}/{path}", reason))
         self.table = self.table.filter(pa.array(kept))
 
-    def set(self, name: str, column: pa.Array | pa.ChunkedArray) -> None:
-        self.table = with_column(self.table, name, column)
-
 
 def _check_paths(listed: _Listed) -> None:
     """Reject unsafe and repeated paths; put names of containers in front where two have one path in common."""
@@ -345,7 +336,7 @@ def _check_paths(listed: _Listed) -> None:
             break
         names = of_containers(listed.table, [name_of(container.path) for container in listed.containers])
         paths = pc.binary_join_element_wise(names, own.combine_chunks(), pa.scalar("/", pa.large_string()))
-        listed.set("path", paths)
+        listed.table = with_column(listed.table, "path", paths)
 
 
 def _without_suffix(path: str) -> str:
@@ -386,7 +377,7 @@ def _number_labels(
             raise SourceError("--classes needs labels, and the samples have none")
         return None
     labels = label_texts(listed.table.column("label"))
-    listed.set("label", labels)
+    listed.table = with_column(listed.table, "label", labels)
     has_label = pc.not_equal(labels, "") if pa.types.is_large_string(labels.type) else labels.is_valid()
     listed.keep(pc.fill_null(has_label, False).to_numpy(), "it has no label")
     labels = listed.table.column("label")
@@ -405,5 +396,5 @@ def _number_labels(
         raise SourceError(f"--classes needs labels that are names or numbers; they are {labels.type}")
     else:
         known = None
-    listed.set("label", labels)
+    listed.table = with_column(listed.table, "label", labels)
     return known

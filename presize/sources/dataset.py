@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +44,7 @@ Rows = npt.NDArray[np.int64]
 
 _OF_SOURCES = ("path", "source_nbytes", "source_mtime_ns")
 
-_SEVERAL, _SOME, _CLASSES, _PREFIX = "several datasets", "some of the samples", "other classes", "prefixed paths"
-OF_SAMPLES = frozenset((_SEVERAL, _SOME, _CLASSES, _PREFIX))
+OF_SAMPLES = ("several datasets", "some of the samples", "other classes", "prefixed paths")
 """How the samples of a derived dataset may differ from those of one source: what its manifest has under ``derived``
 beside options that differed."""
 
@@ -248,12 +248,8 @@ def join_datasets(
         labels = _renumbered(datasets, dataset_of, table.column("label").to_numpy(), known)
         table = table.set_column(table.column_names.index("label"), "label", pa.array(labels))
     left_out = [dataset.manifests[0].left_out for dataset in datasets]
-    differs = {
-        _SEVERAL: len(datasets) > 1,
-        _SOME: only is not None,
-        _CLASSES: known not in [dataset.manifests[0].classes for dataset in datasets],
-        _PREFIX: prefix,
-    }
+    has_other_classes = known not in [dataset.manifests[0].classes for dataset in datasets]
+    differs = (len(datasets) > 1, only is not None, has_other_classes, prefix)
     return DatasetSource(
         datasets[0].roots[0],
         table,
@@ -264,7 +260,7 @@ def join_datasets(
         datasets=datasets,
         dataset_of=dataset_of,
         row_of=row_of,
-        derived=tuple(how for how, it_does in differs.items() if it_does),
+        derived=tuple(compress(OF_SAMPLES, differs)),
     )
 
 

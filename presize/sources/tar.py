@@ -262,7 +262,7 @@ class _Samples:
             image = files.pop(images[0])
             try:
                 self._fields.append(self._read_fields(files, file))
-            except _UnreadableField as error:
+            except SourceError as error:
                 self._reject(image.name, str(error))
                 return
             self._rows.append((image.name, image.offset, image.nbytes))
@@ -292,6 +292,7 @@ class _Samples:
         self._reject("", f"{error}; what lies before is kept")
 
     def _read_fields(self, files: Mapping[str, Member], file: BinaryIO) -> dict[str, Any]:
+        """The fields of a sample. SourceError says why it cannot be used."""
         fields: dict[str, Any] = {}
         for extension, member in sorted(files.items()):  # a label in .json replaces that of .cls
             read = _FIELDS.get(extension)
@@ -299,11 +300,11 @@ class _Samples:
                 self._left_out[f".{extension}"] += not self._companions
                 continue
             if member.nbytes > _FIELD_BYTES:
-                raise _UnreadableField(f"its .{extension} has {size_text(member.nbytes)}, too many for a label")
+                raise SourceError(f"its .{extension} has {size_text(member.nbytes)}, too many for a label")
             try:
                 values = read(_read(file, member.offset, member.nbytes).removeprefix(codecs.BOM_UTF8).decode())
             except (ValueError, RecursionError) as error:
-                raise _UnreadableField(f"its .{extension} cannot be read: {getattr(error, 'msg', error)}") from None
+                raise SourceError(f"its .{extension} cannot be read: {getattr(error, 'msg', error)}") from None
             fields |= {field_name(name): value for name, value in values.items()}
         return fields
 
@@ -312,12 +313,9 @@ class _Samples:
         self._rejects.append(Reject(path, error, reason))
 
     def _flush(self) -> None:
-        names, offsets, sizes = zip(*self._rows, strict=True) if self._rows else ((), (), ())
-        places = {
-            "path": pa.array(names, pa.large_string()),
-            "source_nbytes": pa.array(sizes, pa.int64()),
-            "offset": pa.array(offsets, pa.int64()),
-        }
+        kinds = {"path": pa.large_string(), "offset": pa.int64(), "source_nbytes": pa.int64()}
+        rows = zip(*self._rows, strict=True) if self._rows else ((), (), ())
+        places = {name: pa.array(values, kind) for (name, kind), values in zip(kinds.items(), rows, strict=True)}
         fields = plain_table(rows_table(self._fields, self._left_out), self._left_out)
         table = pa.table(places | dict(zip(fields.column_names, fields.columns, strict=True)))
         self._tables.append(self._with_companions(table) if self._companions and len(table) else table)
@@ -357,10 +355,6 @@ def _images(extensions: tuple[str, ...], wanted: str | None) -> tuple[str, ...]:
         return (wanted,) if wanted in extensions else ()
     images = tuple(extension for extension in extensions if f".{extension.rpartition('.')[2]}" in IMAGE_SUFFIXES)
     return tuple(extension for extension in images if "." not in extension) or images
-
-
-class _UnreadableField(Exception):
-    """A file beside an image cannot be read. ``str(error)`` is the reason to reject the sample."""
 
 
 def _json_fields(text: str) -> dict[str, Any]:
