@@ -147,12 +147,6 @@ def folder_at(paths: pa.ChunkedArray, depth: int) -> pa.ChunkedArray:
     return pc.struct_field(matches, "name")
 
 
-def with_folder_labels(table: pa.Table, samples: SourceOptions) -> pa.Table:
-    """A table whose labels are the class folders in the paths, if all of them have one."""
-    names = folder_at(table.column("path"), 1 if samples.split == "folders" else 0)
-    return table if names.null_count else table.append_column("label", names)
-
-
 def draw_splits(paths: pa.ChunkedArray, shares: dict[str, Fraction], seed: int) -> pa.ChunkedArray:
     """Return the split of each path, decided by a hash of (seed, path) alone. The shares add up to 1."""
     names = pa.array(list(shares), pa.large_string())

@@ -230,7 +230,6 @@ LARGE_BYTES = 64 << 20
 
 _SNIFFED_BYTES = 4096
 _MAX_BYTES = 1 << 31
-_BLOCK_BYTES = 1 << 20
 
 _BAD_SECTOR = {errno.EIO, errno.EBADMSG, errno.ENODATA, getattr(errno, "EUCLEAN", errno.EIO)}
 """How file systems report a part of a file that cannot be read, or whose checksum is wrong."""
@@ -295,21 +294,11 @@ class SourceReader:
         return True
 
     def crc32(self, file: SourceFile) -> int | None:
-        crc32 = 0
+        """The CRC-32 of a file; None when it cannot be read."""
         try:
-            if file.container is not None or isinstance(self.root, Url):
-                return zlib_ng.crc32(self.read(file))
-            with open(self._open(file.path), "rb", buffering=0) as blocks:
-                while block := blocks.read(_BLOCK_BYTES):
-                    crc32 = zlib_ng.crc32(block, crc32)
+            return zlib_ng.crc32(self.read(file))
         except ImageError:
             return None
-        except OSError as error:
-            failure = self._failure(file, error)
-            if isinstance(failure, UnreadableError):
-                return None
-            raise failure from None
-        return crc32
 
     def _content(self, wanted: SourceFile) -> bytes:
         path, nbytes, container, offset = wanted

@@ -41,7 +41,7 @@ from presize.sources.columns import (
 )
 from presize.sources.contents import Source, is_utf8
 from presize.sources.folder import LookUp, RefusedFile, look_up_files, names_in
-from presize.sources.labels import class_labels, with_folder_labels
+from presize.sources.labels import class_labels, folder_at
 from presize.sources.source_files import Url
 from presize.sources.spellings import Spellings, look_up_spelled
 from presize.store.filenames import unsafe_paths
@@ -89,7 +89,8 @@ def list_table(
     files = _Files(base, follow_links)
     table = read_table(path, root, options.repeated, types, files)
     if "label" not in table.column_names and is_list(path):
-        table = with_folder_labels(table, options)
+        folders = folder_at(table.column("path"), 1 if options.split == "folders" else 0)
+        table = table if folders.null_count else table.append_column("label", folders)
     columns = dict(zip(table.column_names, table.columns, strict=True))
     classes = None
     if "label" in columns and pa.types.is_large_string(columns["label"].type):
