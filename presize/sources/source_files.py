@@ -33,7 +33,7 @@ from presize.system.files import is_url, open_at_once
 from presize.system.pagecache import drop_pages
 
 if TYPE_CHECKING:
-    from presize.sources.parquet import RowReader
+    from presize.sources.parquet_rows import RowReader
 
 T = TypeVar("T")
 
@@ -335,7 +335,7 @@ class SourceReader:
             if not container.column:
                 return _read(opened.descriptor, nbytes, offset, nbytes)
             if opened.rows is None:
-                from presize.sources.parquet import RowReader  # pyarrow, which other sources do not need
+                from presize.sources.parquet_rows import RowReader  # pyarrow, which other sources do not need
 
                 opened.rows = RowReader(self._folder + container.path, container.column)
             value = opened.rows.read(*group_and_row(offset))

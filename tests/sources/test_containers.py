@@ -32,7 +32,7 @@ from foreign import (
 from listings import listed, make, rejected, values
 from presize.errors import ImageError, PresizeWarning, SourceError
 from presize.options import Companion, SourceOptions
-from presize.sources import parquet as parquet_rows
+from presize.sources import parquet_rows
 from presize.sources.companions import source_of
 from presize.sources.containers import kind_of, recognize
 from presize.sources.contents import Source
@@ -260,7 +260,7 @@ def test_a_file_that_is_replaced_while_it_is_opened_is_read_by_its_own_footer(
 READ_IN_ORDER = """
     import sys
     import pyarrow as pa
-    from presize.sources.parquet import RowReader
+    from presize.sources.parquet_rows import RowReader
     reader = RowReader(sys.argv[1], "image")
     print(sum(len(reader.read(0, row)) for row in range(3000)))
     print(pa.default_memory_pool().max_memory())
