@@ -56,14 +56,11 @@ def test_what_is_no_pair_is_refused(text: str, what: str) -> None:
         Companion.parse(text)
 
 
-def test_a_pair_is_a_pattern_or_a_column() -> None:
+def test_a_pair_is_a_pattern_or_a_column_and_formats_and_filters_are_of_one_or_of_all() -> None:
     assert Companion.parse("mask=column:seg") == Companion("mask", column="seg")
     assert Companion.parse("mask=a=b/{stem}") == Companion("mask", "a=b/{stem}")
     with pytest.raises(OptionError, match="got both"):
         Companion("mask", "x", "y")
-
-
-def test_formats_and_filters_are_of_one_pair_or_of_all() -> None:
     both = ["mask=masks/{stem}.png", "view=views/{name}"]
     mask, view = companions_of(both, ["raw", "view=jpeg"], ["view=bicubic"])
     assert (mask.format, mask.filter) == ("raw", "nearest")
@@ -72,9 +69,6 @@ def test_formats_and_filters_are_of_one_pair_or_of_all() -> None:
         companions_of(both, ["depth=png"], [])
     with pytest.raises(OptionError, match="pair_filter: 'box' is of no --pair; there are none"):
         companions_of([], [], ["box"])
-
-
-def test_lossy_formats_do_not_keep_values() -> None:
     with pytest.raises(OptionError, match="pair_format: jpeg changes the values of pixels, which nearest keeps"):
         companions_of(["mask=x"], ["jpeg"], [])
 
