@@ -24,6 +24,7 @@ from presize.store.index import INDEX_COLUMNS
 ROWS_AT_ONCE = 65536
 """How many values exist as Python objects at a time."""
 
+_LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType, pa.ListViewType, pa.LargeListViewType)
 _DEEPEST = 32
 """Arrow writes no column of more than 64 types in one another."""
 
@@ -186,7 +187,7 @@ def _plain(values: pa.Array) -> pa.Array:
     if pa.types.is_struct(kind) and kind.num_fields:
         fields = [_plain(field) for field in values.flatten()]  # null where the struct is
         return pa.StructArray.from_arrays(fields, [field.name for field in kind], mask=values.is_null())
-    if any(is_one(kind) for is_one in _LISTS):
+    if isinstance(kind, _LISTS):
         lengths = pc.fill_null(pc.list_value_length(values), 0).to_numpy()
         ends = np.cumsum(lengths, dtype=np.int64)
         inner = _plain(values.flatten())  # without what lies under nulls
@@ -198,15 +199,6 @@ def _plain(values: pa.Array) -> pa.Array:
     elif (pa.types.is_nested(kind) and not pa.types.is_struct(kind)) or pa.types.is_run_end_encoded(kind):
         raise pa.ArrowNotImplementedError
     return values.cast(kind).take(pa.array(np.arange(len(values))))  # take writes zeros under nulls
-
-
-_LISTS = (
-    pa.types.is_list,
-    pa.types.is_large_list,
-    pa.types.is_fixed_size_list,
-    pa.types.is_list_view,
-    pa.types.is_large_list_view,
-)
 
 
 def read_texts(texts: pa.ChunkedArray, is_label: bool = False) -> pa.ChunkedArray:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from presize.errors import SourceError, warn
 from presize.formatting import plural, printable
-from presize.sources.source_files import Container, Places, SourceFile, Url, source_files
+from presize.sources.source_files import Container, Places, SourceFile, Url, files_at
 from presize.store.dealing import Groups
 from presize.store.index import INDEX_COLUMNS
 from presize.store.rejects import Reject
@@ -79,7 +79,7 @@ class Source:
 
     def files(self, rows: npt.NDArray[np.int64]) -> list[SourceFile]:
         columns = self.table.select(["path", "source_nbytes"]).take(pa.array(rows)).to_pydict()
-        return source_files(columns["path"], columns["source_nbytes"], self.places(rows))
+        return files_at(columns["path"], columns["source_nbytes"], self.places(rows))
 
 
 @dataclass(frozen=True)

@@ -66,15 +66,10 @@ def list_parquet(path: str, name: str, options: SourceOptions, _: Sequence[Compa
 
 def _image_column(schema: pa.Schema, asked: str | None) -> str:
     """The column of the images: the one asked for, or the only one that can be."""
-    names: list[str] = [one.name for one in schema if is_image(one.type)] or [
-        one.name for one in schema if is_bytes(one.type)
-    ]
-    if asked is None and len(names) == 1 and schema.names.count(names[0]) == 1:
+    images, plain = ([str(one.name) for one in schema if fits(one.type)] for fits in (is_image, is_bytes))
+    names = (images or plain) if asked is None else [asked]
+    if len(names) == 1 and schema.names.count(names[0]) == 1 and names[0] in (*images, *plain):
         return names[0]
-    if asked is not None and schema.names.count(asked) == 1:
-        kind = schema.field(asked).type
-        if is_image(kind) or is_bytes(kind):
-            return asked
     has = ", ".join(f"{one.name} ({one.type})" for one in schema)[:400]
     if asked is not None:
         raise SourceError(f"--keys {asked} is no column of images ({{bytes, path}} or binary); it has {has}")

@@ -109,7 +109,7 @@ class Places(NamedTuple):
         return any(container.column for container in self.containers)
 
 
-def source_files(paths: list[str], nbytes: list[int], places: Places | None) -> list[SourceFile]:
+def files_at(paths: list[str], nbytes: list[int], places: Places | None) -> list[SourceFile]:
     if places is None:
         return list(map(SourceFile, paths, nbytes))
     containers = (places.containers[number] for number in places.container.tolist())
