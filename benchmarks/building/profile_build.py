@@ -35,7 +35,7 @@ from presize.codecs import decode, encode, resize, transcode
 from presize.codecs.jpeg import decoder as jpeg_decoder
 from presize.codecs.jpeg import segments as jpeg_segments
 from presize.codecs.jpeg import tiles as tiling
-from presize.sources.source_reader import SourceReader
+from presize.sources.source_files import SourceReader
 from presize.store import shard
 from shared import rates
 from shared.builds import link_tree

@@ -23,13 +23,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from presize.builder.run import build_dataset
 from presize.options import BuildOptions, RunOptions
-from presize.sources import source_reader
+from presize.sources import source_files
 from shared import builds, measuring, rates
 from shared.conditions import conditions, find_photos
 
 _SOURCES = {"page cache": 0.0, "disk": 0.0, "5 ms before each read": 0.005}
 """Seconds before each read."""
-_WAYS = {"in turn": math.inf, "ahead": source_reader.SLOW_S}
+_WAYS = {"in turn": math.inf, "ahead": source_files.SLOW_S}
 """From how many seconds a file on others are read ahead."""
 
 
@@ -45,14 +45,14 @@ def seconds(tree: Path, out: Path, source: str, way: str) -> float:
     shutil.rmtree(out, ignore_errors=True)
     if source == "disk":
         evict(tree)
-    read = source_reader.SourceReader.read
+    read = source_files.SourceReader.read
 
     def after_a_while(*arguments: object) -> bytes:
         time.sleep(_SOURCES[source])
         return read(*arguments)  # type: ignore[arg-type]
 
-    late = mock.patch.object(source_reader.SourceReader, "read", after_a_while if _SOURCES[source] else read)
-    with mock.patch.object(source_reader, "SLOW_S", _WAYS[way]), late:
+    late = mock.patch.object(source_files.SourceReader, "read", after_a_while if _SOURCES[source] else read)
+    with mock.patch.object(source_files, "SLOW_S", _WAYS[way]), late:
         start = time.perf_counter()
         build_dataset(tree, out, BuildOptions(), RunOptions(engine="sequential", report=False))
         return time.perf_counter() - start

@@ -14,7 +14,7 @@ from presize.builder.tasks.records import Encoded, EncodeSpec, Sources, encode_s
 from presize.errors import ImageError, NotAnImageError
 from presize.options import KEEP
 from presize.sources.dataset import DatasetSource
-from presize.sources.source_reader import SourceReader
+from presize.sources.source_files import SourceReader
 from presize.store.rejects import Reject
 from presize.system.child import Child
 from presize.system.resources import usable_cores

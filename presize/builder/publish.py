@@ -24,8 +24,7 @@ from presize.errors import BuildError, warn
 from presize.formatting import plural
 from presize.options import Companion, Size, Stream
 from presize.sources.contents import Source
-from presize.sources.source_files import check_containers
-from presize.sources.source_reader import SourceReader
+from presize.sources.source_files import SourceReader, check_containers
 from presize.store import shard
 from presize.store.data_files import REPORT, CompanionFiles, DataFile, companion_shard, generation_name
 from presize.store.index import INDEX_COLUMNS, index_columns, write_index

@@ -28,9 +28,9 @@ from presize.builder.work import Records, find_work
 from presize.errors import DatasetError, SourceError
 from presize.options import BuildOptions, Companion, RunOptions, Size, SourceOptions, Stream
 from presize.sources.companions import companion_paths
+from presize.sources.containers import recognize
 from presize.sources.contents import Source
 from presize.sources.dataset import PublishedDataset, read_published
-from presize.sources.recognize import recognize
 from presize.sources.scan import scan
 from presize.sources.source_files import Url
 from presize.store.data_files import MANIFEST, STATE, DataFile

@@ -22,8 +22,7 @@ from presize.formatting import plural, printable
 from presize.options import RunOptions
 from presize.sources.dataset import DatasetSource
 from presize.sources.folder import UNSEEN
-from presize.sources.source_files import Url
-from presize.sources.source_reader import SourceReader
+from presize.sources.source_files import SourceReader, Url
 from presize.store.index import read_index
 from presize.store.manifest import Manifest
 from presize.store.rejects_file import Rejects, first_rejects, read_rejects

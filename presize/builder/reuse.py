@@ -27,7 +27,7 @@ from presize.options import Companion, RunOptions, Stream
 from presize.sources.companions import companion_paths, source_of
 from presize.sources.contents import Source
 from presize.sources.dataset import PublishedDataset, Rows, read_published
-from presize.sources.source_reader import SourceReader
+from presize.sources.source_files import SourceReader
 from presize.store.data_files import DataFile
 from presize.store.dealing import shard_limit
 from presize.store.verify import damaged_records

@@ -208,8 +208,8 @@ def _take_recorded(context: click.Context, typed: dict[str, Any], out: str) -> N
 
 def _options(context: click.Context, typed: dict[str, Any]) -> tuple[BuildOptions, SourceOptions, RunOptions]:
     """The options of a build, checked together with what was typed for them."""
-    from presize.sources.classes import read_classes
     from presize.sources.companions import companions_of
+    from presize.sources.labels import read_classes
 
     def is_from(name: str, source: ParameterSource) -> bool:
         return context.get_parameter_source(name) is source

@@ -54,7 +54,7 @@ def derive(
     if not datasets:
         raise click.UsageError(f"Missing argument 'NEW': {new} is read, and the new dataset needs a place of its own.")
     from presize.builder.derive import derive_dataset, plan_derive
-    from presize.sources.classes import naming, read_classes
+    from presize.sources.labels import naming, read_classes
     from presize.sources.table import read_paths
 
     warn_of_jobs(jobs)

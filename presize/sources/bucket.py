@@ -29,11 +29,7 @@ _NO_PATH = "its name is no path: it has an empty part, . or .. as one, or a cont
 
 
 def walk_bucket(url: Url) -> FileTree:
-    """Return all objects below a URL, hidden ones apart. They are listed a thousand a request.
-
-    Raises:
-        SourceError: they cannot be listed.
-    """
+    """Return all objects below a URL, hidden ones apart. They are listed a thousand a request."""
     tree = FileTree(url)
     hidden: set[str] = set()
     for path, nbytes, mtime_ns in _without_markers(_listed(url)):
@@ -45,7 +41,6 @@ def walk_bucket(url: Url) -> FileTree:
         else:
             tree.add(tree.folder(path.rpartition("/")[0]), path, nbytes, mtime_ns)
     tree.hidden = len(hidden)
-    tree.sort()
     return tree
 
 
@@ -77,16 +72,11 @@ def _listed(url: Url) -> Iterator[Listed]:
 
 
 def names_in_bucket(url: Url) -> NamesIn | None:
-    """Return what lists the folders that a bucket looks like; None for a web server."""
     return None if url.startswith("http") else names_of(one.path for one in _listed(url))
 
 
 def look_up_objects(url: Url, paths: pa.ChunkedArray, refuse: Refuse) -> npt.NDArray[np.int64]:
-    """A LookUp of objects below a URL. A store that can be listed is; a web server gets a request for each.
-
-    Raises:
-        SourceError: the store cannot be read.
-    """
+    """A LookUp of objects below a URL. A store that can be listed is; a web server gets a request for each."""
     unsafe = pc.fill_null(unsafe_paths(paths), True)
     facts = np.full((len(paths), 2), -1, np.int64)
     asked = pc.if_else(unsafe, pa.scalar(None, paths.type), paths)

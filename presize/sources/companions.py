@@ -17,9 +17,9 @@ from presize.options import SPELLINGS, Companion
 from presize.sources.columns import with_column
 from presize.sources.contents import OFFSET_OF, Source
 from presize.sources.folder import RefusedFile, look_up_files, names_in
+from presize.sources.labels import folder_at
 from presize.sources.source_files import starts_like_an_image
 from presize.sources.spellings import Spellings, look_up_spelled
-from presize.sources.splits import folder_at
 from presize.store.index import COMPANION_COLUMNS
 from presize.store.rejects import IMAGE_NAMES, NOT_AN_IMAGE, UNREADABLE, Reject, claims_to_be_an_image, of_companion
 from presize.store.rejects_file import Rejects
@@ -34,9 +34,6 @@ def add_companions(
     Samples whose companion is missing become rejects. Files that are companions by a pattern are no samples, and a
     class folder that holds nothing else is no class. Files whose name does not end as a pattern says are skipped, but
     for those that are `listed` by a table. The paths in columns become what the source calls these files.
-
-    Raises:
-        SourceError: a column is missing or its name is taken, or no sample is left.
     """
     if not companions or source.containers:  # which were listed with theirs
         return source
@@ -82,13 +79,7 @@ def add_companions(
 
 
 def images_folder(paths: pa.ChunkedArray, companions: Sequence[Companion]) -> str:
-    """Return the folder of the source that holds all images, whose companions lie beside it, as in ``images`` and
-    ``masks``; "" for the source itself, if there is none.
-
-    Args:
-        paths: of all files in the source.
-        companions: those by patterns decide.
-    """
+    """Return the folder of all images, whose companions by patterns lie beside it; "" for the source if none is."""
     table = pa.table({"path": paths})
     patterns = [companion_paths(companion, table) for companion in companions if companion.column is None]
     if not patterns:
@@ -105,8 +96,7 @@ def images_folder(paths: pa.ChunkedArray, companions: Sequence[Companion]) -> st
 
 
 def companions_of(pairs: Sequence[str], formats: Sequence[str], filters: Sequence[str]) -> tuple[Companion, ...]:
-    """Return companions from the command line: ``NAME=PATTERN`` of each, then ``NAME=FORMAT`` of one of them or
-    ``FORMAT`` of all, and filters likewise. Raises OptionError when one is invalid."""
+    """Return companions from ``NAME=PATTERN`` of each, and formats and filters: ``NAME=X`` of one, ``X`` of all."""
     companions = [Companion.parse(pair) for pair in pairs]
     chosen: dict[str, dict[str, Any]] = {companion.name: {} for companion in companions}
     for option, values in (("format", formats), ("filter", filters)):
@@ -120,7 +110,6 @@ def companions_of(pairs: Sequence[str], formats: Sequence[str], filters: Sequenc
 
 
 def source_of(source: Source, companion: Companion) -> Source:
-    """`source` with the files of a companion in the place of its images."""
     table = source.table
     for name in ("source_nbytes", "source_mtime_ns"):
         table = with_column(table, name, table.column(f"{companion.name}_{name}"))
@@ -130,8 +119,7 @@ def source_of(source: Source, companion: Companion) -> Source:
 
 
 def companion_paths(companion: Companion, table: pa.Table) -> pa.ChunkedArray:
-    """Return the path of each sample's companion from the source, large_string; null where its column has none, or its
-    name does not end as the pattern says. Raises SourceError when there is no such column."""
+    """Return the path of each sample's companion; null where its column has none, or its name does not end so."""
     if companion.column is not None:
         if companion.column not in table.column_names:
             names = ", ".join(table.column_names)
@@ -148,19 +136,15 @@ def companion_paths(companion: Companion, table: pa.Table) -> pa.ChunkedArray:
     }
     joined = pc.replace_substring_regex(paths, "(?s)^.*$", "")
     for literal, field, end in companion.pieces():
-        added = [pa.scalar(literal, paths.type), *([_without_end(fields[field], end)] if field else [])]
+        added = [pa.scalar(literal, paths.type)]
+        if field:
+            cut = pc.utf8_slice_codeunits(fields[field], 0, -len(end)) if end else fields[field]
+            added.append(pc.if_else(pc.ends_with(fields[field], end), cut, pa.scalar(None, paths.type)))
         joined = pc.binary_join_element_wise(joined, *added, pa.scalar("", paths.type))
     return pc.replace_substring_regex(joined, "^/|(/)/+", r"\1")  # where {dir} is empty
 
 
-def _without_end(texts: pa.ChunkedArray, end: str) -> pa.ChunkedArray:
-    """Texts without what they end with; null for others."""
-    cut = pc.utf8_slice_codeunits(texts, 0, -len(end)) if end else texts
-    return pc.if_else(pc.ends_with(texts, end), cut, pa.scalar(None, texts.type))
-
-
 def check_columns(table: pa.Table, companions: Sequence[Companion]) -> None:
-    """Raise SourceError where a column is missing that names companions, or their own would have the name of one."""
     for companion in companions:
         if not pa.types.is_large_string(companion_paths(companion, table).type):
             raise SourceError(f"--pair {companion.name}: column {companion.column!r} does not hold paths")
@@ -170,8 +154,7 @@ def check_columns(table: pa.Table, companions: Sequence[Companion]) -> None:
 
 
 def _without_companions(source: Source, companions: Sequence[Companion], listed: bool) -> Source:
-    """`source` without the files that are companions by a pattern, and without the classes that hold nothing else,
-    unless it is `listed` by a table. What that lists may be both, such as a frame and the next one."""
+    """`source` without files that are companions by a pattern, and, if not `listed`, classes of nothing else."""
     table = source.table
     by_pattern = [companion_paths(companion, table) for companion in companions if companion.column is None]
     paths = pa.chunked_array([chunk for column in by_pattern for chunk in column.chunks], pa.large_string())

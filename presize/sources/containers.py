@@ -1,12 +1,14 @@
-"""Sources that consist of containers (LMDBs, tar shards or Parquet files): their samples as one table."""
+"""Containers as sources (LMDBs, tar shards or Parquet files): recognized, and their samples as one table."""
 
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +16,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from presize.errors import SourceError, warn
+from presize.errors import DatasetError, SourceError, warn
 from presize.formatting import plural, printable
 from presize.options import Companion, SourceOptions, ValueType
-from presize.sources.classes import check_classes, class_labels
-from presize.sources.columns import joined, with_column, with_types
+from presize.sources.columns import joined, label_texts, with_column, with_types
 from presize.sources.contents import (
     LINK_OUT,
     PLACE_COLUMNS,
@@ -30,18 +31,20 @@ from presize.sources.contents import (
     rejected,
     warn_left_out,
 )
-from presize.sources.folder import indexed_ns, is_of_the_disk
+from presize.sources.folder import indexed_ns, is_of_the_disk, refused_folder
+from presize.sources.labels import check_classes, class_labels, of_containers
+from presize.sources.lmdb import list_lmdb
+from presize.sources.parquet import list_parquet
 from presize.sources.source_files import Container
-from presize.sources.splits import of_containers
-from presize.sources.text_columns import label_texts
+from presize.sources.tar import COMPRESSED_TARS, list_tar
+from presize.store.data_files import MANIFEST
 from presize.store.dealing import groups_of
 from presize.store.filenames import unsafe_paths
-from presize.store.rejects import Reject
+from presize.store.manifest import read_manifest
+from presize.store.rejects import Reject, claims_to_be_an_image
 from presize.store.rejects_file import Rejects
 from presize.system.file_version import FileVersion
-
-_FIELDS_NAMED = 5
-_OWN_COLUMNS = ("path", "source_nbytes", "source_mtime_ns", *PLACE_COLUMNS)
+from presize.system.files import open_at_once
 
 ListContainer = Callable[[str, str, SourceOptions, Sequence[Companion]], Contents]
 """Lists a container: its file, its path from the source (to name what is rejected), the options, and what each sample
@@ -53,12 +56,10 @@ class ContainerKind:
     """A kind of file that holds samples.
 
     Attributes:
-        name: a word for it.
         plural: several of them, in messages.
         options: those that make sense for it, of the options that do not make sense for every source.
-        list: the function that lists one.
         suffixes: of names, in lower case.
-        magic: what such a file holds, and where.
+        magic: where such a file holds what.
     """
 
     name: str
@@ -69,16 +70,38 @@ class ContainerKind:
     magic: tuple[int, bytes]
 
 
+_LMDB_OPTIONS = ("keys", "label_keys", "column_type")
+KINDS = (
+    ContainerKind("parquet", "Parquet files", ("keys", "column_type"), list_parquet, (".parquet",), (0, b"PAR1")),
+    ContainerKind("lmdb", "LMDBs", _LMDB_OPTIONS, list_lmdb, (".lmdb", ".mdb"), (16, b"\xde\xc0\xef\xbe")),
+    ContainerKind(
+        "tar", "tar shards", ("keys", "column_type", "pair"), list_tar, (".tar", *COMPRESSED_TARS), (257, b"ustar")
+    ),
+)
+"""The kinds of files that hold samples, and the options that each takes. Another one is a module with such a function,
+and a line here; SourceReader reads its images as bytes at an offset, or learns otherwise, as it has for Parquet."""
+
+_OPTIONS: dict[str, tuple[str, ...]] = {
+    "folders": ("pair",),
+    "label tables": ("column_type", "pair"),
+    "buckets": (),
+    "label tables of buckets": ("column_type",),
+    **{kind.plural: kind.options for kind in KINDS},
+}
+"""The options that make sense for each kind of source, of those that do not make sense for all."""
+
+_LOCKS = ("lock.mdb", "-lock")
+"""How the names of the files end that LMDB keeps beside its data."""
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/{1,2}[^/]")
+_SIZES = 16
+"""How many folders are looked at for the sizes of a dataset."""
+_FIELDS_NAMED = 5
+_OWN_COLUMNS = ("path", "source_nbytes", "source_mtime_ns", *PLACE_COLUMNS)
+
+
 @dataclass(frozen=True)
 class Containers:
-    """Files of one kind that hold the samples of a source.
-
-    Attributes:
-        kind: what they are.
-        root: the folder that they are in, absolute.
-        paths: their paths from the root, sorted.
-        unseen: folders that may not be read.
-    """
+    """Files of one `kind`, sorted, that hold the samples of a source, and folders in it that may not be read."""
 
     kind: ContainerKind
     root: str
@@ -87,8 +110,101 @@ class Containers:
 
     @property
     def name(self) -> str:
-        """The root, or the file if there is one alone."""
         return os.path.join(self.root, self.paths[0]) if len(self.paths) == 1 else self.root
+
+
+def check_options(kind: str, source: str | os.PathLike[str], **given: object) -> None:
+    """Raise SourceError for an option that makes no sense for a source of this kind. What is false was not given."""
+    for option in (option for option, value in given.items() if value and option not in _OPTIONS[kind]):
+        kinds = [each for each, options in _OPTIONS.items() if option in options]
+        fix = "; copy it to a disk first" if kind.endswith("buckets") else "; leave it out"
+        raise SourceError(
+            f"--{option.replace('_', '-')} is for {', '.join(kinds)}, not for {kind}; source {os.fspath(source)!r}{fix}"
+        )
+
+
+def recognize(source: str | os.PathLike[str], among_images: bool = False) -> Containers | None:
+    """Return the containers that a source consists of; None for a folder of image files.
+
+    A folder has containers when there are some at any depth, and no image file, but for `among_images`. Names decide in
+    folders, and the first bytes where the source is a file.
+    """
+    name = os.fspath(source)
+    if _URL.match(name) and not os.path.lexists(name):
+        raise SourceError(f"source {name!r} is a URL; download it, or mount it, and give the local folder")
+    if os.path.isfile(name):
+        return _of_file(name)
+    if not os.path.isdir(name):
+        return None
+    _refuse_dataset(name)
+    root = os.path.realpath(name)
+    unseen: list[Reject] = []
+    paths = sorted(_containers(root, among_images, unseen))
+    if not paths:
+        return None
+    kinds = [kind for kind in KINDS if any(kind_of(path) is kind for path in paths)]
+    if len(kinds) > 1:
+        names = ", ".join(sorted(kind.name for kind in kinds))
+        raise SourceError(f"source {name!r} holds files of several kinds ({names}); give a folder of one, or a file")
+    return Containers(kinds[0], root, tuple(paths), tuple(sorted(unseen)))
+
+
+def kind_of(path: str) -> ContainerKind | None:
+    name = os.path.basename(path).lower()
+    by_name = (kind for kind in KINDS if name.endswith(kind.suffixes) and not name.endswith(_LOCKS))
+    return next(by_name, None)
+
+
+def _of_file(name: str) -> Containers | None:
+    try:
+        with open(name, "rb", opener=open_at_once) as file:
+            begin = file.read(512)
+    except OSError as error:
+        raise SourceError(f"source {name!r}: {error.strerror}") from None
+    if begin.startswith((b"PK\x03\x04", b"PK\x05\x06")):
+        raise SourceError(f"source {name!r} is a zip; unpack it, and give the folder")
+    kind = next((kind for kind in KINDS if begin.startswith(kind.magic[1], kind.magic[0])), kind_of(name))
+    if kind is None:
+        return None
+    root, path = os.path.split(os.path.realpath(name))
+    return Containers(kind, root, (path,))
+
+
+def _refuse_dataset(name: str) -> None:
+    """Raise SourceError when a folder is a dataset of shards, whose images are resized already."""
+    folders = [name]
+    if not os.path.exists(os.path.join(name, MANIFEST)):  # OUT/256, OUT/160, ... perhaps
+        with suppress(OSError), os.scandir(name) as entries:  # of one that cannot be read, scan() tells
+            folders = [entry.path for entry in islice(entries, _SIZES)]
+    for folder in folders:
+        with suppress(DatasetError):  # of another program, or none
+            if os.path.isfile(os.path.join(folder, MANIFEST)) and read_manifest(folder).layout == "lmdb":
+                raise SourceError(
+                    f"source {name!r} is a presize dataset, whose images are resized; build from the raw images, or "
+                    "make another dataset of it with presize derive"
+                )
+
+
+def _containers(root: str, among_images: bool, unseen: list[Reject]) -> list[str]:
+    """The paths of containers below a folder; none if an image is met first. Links to folders are not followed."""
+    paths, waiting = [], [root]
+    while waiting:
+        folder = waiting.pop()
+        try:
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    if entry.name.startswith("."):
+                        continue
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.path)
+                    elif claims_to_be_an_image(entry.name) and not among_images:
+                        return []
+                    elif kind_of(entry.name) is not None and entry.is_file():
+                        paths.append(os.path.relpath(entry.path, root))
+        except OSError as error:
+            refused = refused_folder(error, folder, is_root=folder == root)
+            unseen.append(Reject(as_utf8(os.path.relpath(folder, root)), refused.error, str(refused)))
+    return paths
 
 
 def list_containers(
@@ -98,21 +214,19 @@ def list_containers(
     types: Mapping[str, ValueType],
     companions: Sequence[Companion] = (),
 ) -> Source:
-    """List the samples of all containers, in the order of their names. What cannot be a sample becomes a reject.
-
-    Raises:
-        SourceError: not one sample was found, or class lists disagree.
-        OptionError: ``keys`` or ``label_keys`` is no pattern.
-
-    Warns:
-        PresizeWarning: containers, or fields of samples, were left out.
-    """
+    """List the samples of all containers, in the order of their names. What cannot be a sample becomes a reject."""
     listings, refused = _list_all(source, options, follow_links, companions)
     left_out = sum((one.left_out for one in listings), Counter[str]())
-    containers = [one.container for one in listings]
     rejects = [*source.unseen, *refused, *(reject for one in listings for reject in one.rejects)]
-    listed = _Listed(joined([one.samples for one in listings], left_out), containers, rejects)
-    _warn_of_fields(source.name, left_out)
+    table = joined([one.samples for one in listings], left_out)
+    listed = _Listed(table, [one.container for one in listings], rejects)
+    if left_out:
+        names = ", ".join(f"{printable(name)} ({count:,})" for name, count in left_out.most_common(_FIELDS_NAMED))
+        more = f" and {len(left_out) - _FIELDS_NAMED} more" if len(left_out) > _FIELDS_NAMED else ""
+        warn(
+            f"{source.name!r} has what the index cannot hold, with the number of samples that have it: {names}{more}; "
+            "it is left out"
+        )
     classes = None
     if len(listed.table):
         _check_paths(listed)
@@ -126,17 +240,16 @@ def list_containers(
     if not len(listed.table):
         first = f"; the first, {printable(rejects[0].path)!r}: {rejects[0].reason}" if rejects else ""
         raise SourceError(f"source {source.name!r} holds no samples in {plural(len(source.paths), 'file')}{first}")
-    listed.set("run", _runs(listed.table))
+    listed.table = with_column(listed.table, "run", _runs(listed.table))
     fields = [name for name in listed.table.column_names if name not in _OWN_COLUMNS]
     table = listed.table.select([*_OWN_COLUMNS, *fields])
     hidden = sum(one.hidden for one in listings)
-    return Source(Path(source.root), table, classes, Rejects.of(rejects), hidden, containers=tuple(containers))
+    return Source(Path(source.root), table, classes, Rejects.of(rejects), hidden, containers=tuple(listed.containers))
 
 
 def _list_all(
     source: Containers, options: SourceOptions, follow_links: bool, companions: Sequence[Companion]
 ) -> tuple[list[Contents], list[Reject]]:
-    """Return the listings of the containers that can be read, and those that cannot."""
     listings: list[Contents] = []
     refused: list[Reject] = []
     for path in source.paths:
@@ -185,20 +298,9 @@ def _list_at_rest(
 
 
 def _version(path: str) -> FileVersion | None:
-    """Return the version of a container; None where it cannot be opened."""
     with suppress(OSError):
         return FileVersion.at(path)
     return None
-
-
-def _warn_of_fields(root: str, left_out: Counter[str]) -> None:
-    if left_out:
-        names = ", ".join(f"{printable(name)} ({count:,})" for name, count in left_out.most_common(_FIELDS_NAMED))
-        more = f" and {len(left_out) - _FIELDS_NAMED} more" if len(left_out) > _FIELDS_NAMED else ""
-        warn(
-            f"{root!r} has what the index cannot hold, with the number of samples that have it: {names}{more}; it is "
-            "left out"
-        )
 
 
 @dataclass
@@ -210,7 +312,6 @@ class _Listed:
     rejects: list[Reject]
 
     def keep(self, kept: npt.NDArray[np.bool_], reason: str) -> None:
-        """Reject the samples that are not `kept`."""
         if kept.all():
             return
         others = self.table.select(["container", "path"]).filter(pa.array(~kept)).to_pydict()
@@ -220,13 +321,9 @@ class _Listed:
             self.rejects.append(rejected(path if container.column else f"{container.path}/{path}", reason))
         self.table = self.table.filter(pa.array(kept))
 
-    def set(self, name: str, column: pa.Array | pa.ChunkedArray) -> None:
-        self.table = with_column(self.table, name, column)
-
 
 def _check_paths(listed: _Listed) -> None:
-    """Reject samples whose paths are unsafe, or those of earlier ones; and give all of them the name of their container
-    in front where two containers have one path in common."""
+    """Reject unsafe and repeated paths; put names of containers in front where two have one path in common."""
     is_safe = ~unsafe_paths(listed.table.column("path")).to_numpy()
     listed.keep(is_safe, "its name is no relative path of UTF-8 text")
     path, container = _path_numbers(listed.table), listed.table.column("container").to_numpy().astype(np.int64)
@@ -239,7 +336,7 @@ def _check_paths(listed: _Listed) -> None:
             break
         names = of_containers(listed.table, [name_of(container.path) for container in listed.containers])
         paths = pc.binary_join_element_wise(names, own.combine_chunks(), pa.scalar("/", pa.large_string()))
-        listed.set("path", paths)
+        listed.table = with_column(listed.table, "path", paths)
 
 
 def _without_suffix(path: str) -> str:
@@ -263,7 +360,6 @@ def _runs(table: pa.Table) -> pa.Array:
 
 
 def _common_classes(listings: Sequence[Contents]) -> tuple[str, ...] | None:
-    """Return the class list that the containers have in common. Raises SourceError when they disagree."""
     first = listings[0]
     for other in listings:
         if other.classes != first.classes:
@@ -275,14 +371,13 @@ def _common_classes(listings: Sequence[Contents]) -> tuple[str, ...] | None:
 def _number_labels(
     listed: _Listed, own: tuple[str, ...] | None, classes: Sequence[str] | None, by_value: bool
 ) -> tuple[str, ...] | None:
-    """Make labels the numbers of `classes`, of the containers' `own`, or of their names. Those without one
-    are rejected. Returns the class list; None where labels are no classes."""
+    """Make labels the numbers of `classes`, of the containers' `own`, or of their names. Return the class list."""
     if "label" not in listed.table.column_names:
         if classes is not None:
             raise SourceError("--classes needs labels, and the samples have none")
         return None
     labels = label_texts(listed.table.column("label"))
-    listed.set("label", labels)
+    listed.table = with_column(listed.table, "label", labels)
     has_label = pc.not_equal(labels, "") if pa.types.is_large_string(labels.type) else labels.is_valid()
     listed.keep(pc.fill_null(has_label, False).to_numpy(), "it has no label")
     labels = listed.table.column("label")
@@ -301,5 +396,5 @@ def _number_labels(
         raise SourceError(f"--classes needs labels that are names or numbers; they are {labels.type}")
     else:
         known = None
-    listed.set("label", labels)
+    listed.table = with_column(listed.table, "label", labels)
     return known

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from presize.errors import SourceError, warn
 from presize.formatting import plural, printable
-from presize.sources.source_files import Container, Places, SourceFile, Url, source_files
+from presize.sources.source_files import Container, Places, SourceFile, Url, files_at
 from presize.store.dealing import Groups
 from presize.store.index import INDEX_COLUMNS
 from presize.store.rejects import Reject
@@ -36,14 +36,13 @@ class Source:
 
     Attributes:
         root: the source folder, absolute; or its URL.
-        table: one row per file, in dataset order.
+        table: one row per file, in dataset order; with PLACE_COLUMNS where there are `containers`.
         classes: the class names that ``label`` indexes; None when the labels are not classes.
         rejects: files and folders that are rejected unread: links out of the source, names that are not UTF-8, ...
         hidden: files and folders whose names begin with a dot.
         outside: files beside the class folders.
         by_folder: whether the classes are folders of the source.
-        containers: the files that hold the samples; empty where each sample is a file. The table then has
-            PLACE_COLUMNS, too.
+        containers: the files that hold the samples; empty where each sample is a file.
     """
 
     root: Path | Url
@@ -68,11 +67,9 @@ class Source:
 
     @property
     def groups(self) -> Groups | None:
-        """The group of each sample (see assign_shards); None where each is a file."""
         return self.table.column("run").to_numpy() if self.containers else None
 
     def places(self, rows: npt.NDArray[np.int64]) -> Places | None:
-        """Where the samples in these rows of the table lie in containers; None where each is a file."""
         if not self.containers:
             return None
         columns = self.table.select(["container", "offset"]).take(pa.array(rows))
@@ -81,23 +78,16 @@ class Source:
         return Places(containers, container, columns.column("offset").to_numpy())
 
     def files(self, rows: npt.NDArray[np.int64]) -> list[SourceFile]:
-        """The source files of these rows of the table."""
         columns = self.table.select(["path", "source_nbytes"]).take(pa.array(rows)).to_pydict()
-        return source_files(columns["path"], columns["source_nbytes"], self.places(rows))
+        return files_at(columns["path"], columns["source_nbytes"], self.places(rows))
 
 
 @dataclass(frozen=True)
 class Contents:
-    """The samples of one container.
+    """The samples of one container: ``path``, ``source_nbytes``, ``offset`` and fields, in dataset order; ``run`` where
+    it is a row group; ``mask_source_nbytes`` and ``offset:mask`` for a companion called mask.
 
-    Attributes:
-        container: the file.
-        samples: ``path``, ``source_nbytes``, ``offset`` and fields, in dataset order; ``run`` where it is a row group;
-            ``mask_source_nbytes`` and ``offset:mask`` for a companion called mask.
-        classes: the names that ``label`` numbers; None where labels are not classes.
-        rejects: samples that cannot be stored, and why.
-        hidden: files whose names begin with a dot.
-        left_out: fields that an index cannot store, and how many samples have them.
+    Fields that an index cannot store are `left_out`, with the number of samples that have them.
     """
 
     container: Container
@@ -113,7 +103,6 @@ def rejected(path: str, reason: str) -> Reject:
 
 
 def warn_left_out(root: str, noun: str, refused: Sequence[Reject]) -> None:
-    """Warn of folders or files that could have held samples."""
     if refused:
         warn(
             f"source {root!r}: {plural(len(refused), noun)} left out with all that is in them; the first is "
@@ -122,13 +111,12 @@ def warn_left_out(root: str, noun: str, refused: Sequence[Reject]) -> None:
 
 
 def field_name(name: str) -> str:
-    """Return the column of a field: its name, with an underscore behind where the index has a column of that name."""
+    """Return the column of a field: its name, with an underscore behind where that is taken."""
     is_taken = name in INDEX_COLUMNS or name in PLACE_COLUMNS or name.startswith(OFFSET_OF)
     return f"{name}_" if is_taken else name
 
 
 def is_inside(path: str, root: str) -> bool:
-    """Return whether a path lies below `root`, all links followed."""
     return os.path.join(os.path.realpath(path), "").startswith(os.path.join(root, ""))
 
 

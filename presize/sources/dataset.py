@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,9 @@ import pyarrow.compute as pc
 from presize.errors import DatasetError, SourceError
 from presize.formatting import plural
 from presize.options import Size, Stream
-from presize.sources.classes import check_classes, naming
 from presize.sources.columns import python_values
 from presize.sources.contents import Source
+from presize.sources.labels import check_classes, naming
 from presize.sources.spellings import Spellings, names_of
 from presize.store.data_files import DataFile
 from presize.store.filenames import path_problem
@@ -43,20 +44,16 @@ Rows = npt.NDArray[np.int64]
 
 _OF_SOURCES = ("path", "source_nbytes", "source_mtime_ns")
 
-_SEVERAL, _SOME, _CLASSES, _PREFIX = "several datasets", "some of the samples", "other classes", "prefixed paths"
-OF_SAMPLES = frozenset((_SEVERAL, _SOME, _CLASSES, _PREFIX))
+OF_SAMPLES = ("several datasets", "some of the samples", "other classes", "prefixed paths")
 """How the samples of a derived dataset may differ from those of one source: what its manifest has under ``derived``
 beside options that differed."""
 
 
 @dataclass(frozen=True)
 class PublishedDataset:
-    """A published LMDB dataset of one size or several.
+    """A published LMDB dataset; `roots`, `manifests` and `indexes` have one for each size.
 
     Attributes:
-        roots: the folder of each size.
-        manifests: that of each size.
-        indexes: that of each size.
         samples: ``path``, ``source_nbytes``, ``source_mtime_ns`` (with checksums ``source_crc32``; those of companions,
             too), ``shard`` and ``row`` of each record, in dataset order; then of each rejected file that an update need
             not try again, with shard -1, and its position in `rejects` as row.
@@ -83,7 +80,6 @@ class PublishedDataset:
 
     @cached_property
     def shards(self) -> dict[Stream, tuple[tuple[Path, DataFile], ...]]:
-        """The shards of each stream, with the folder that they are in."""
         return {
             Stream(name, size): tuple((root, file) for file in files)
             for root, manifest, size in zip(self.roots, self.manifests, self.sizes, strict=True)
@@ -91,8 +87,7 @@ class PublishedDataset:
         }
 
     def columns(self, stream: Stream, rows: Rows, checksum: bool) -> dict[str, Rows]:
-        """Return what the index says of these rows of a stream, as a ShardTable has it; `checksum` for
-        that of the source file, too."""
+        """Return what the index says of these rows of a stream, as a ShardTable has it."""
         index = self.indexes[self.sizes.index(stream.size)]
         names = record_columns(stream.name, checksum)
         return {name: numbers_of(index, stream.column(name))[rows].astype(np.int64) for name in names}
@@ -100,10 +95,9 @@ class PublishedDataset:
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetSource(Source):
-    """Samples of datasets; their records take the place of source files.
+    """Samples of datasets of one size each, and of the same streams; their records take the place of source files.
 
     Attributes:
-        datasets: of one size each, and of the same streams.
         dataset_of: for each sample the position of its dataset.
         row_of: for each sample its row in the index of that dataset.
         derived: how they differ from all samples of one dataset, in words of OF_SAMPLES.
@@ -129,7 +123,6 @@ class DatasetSource(Source):
         return list(dict.fromkeys(texts))
 
     def numbers(self, name: str) -> Rows:
-        """Return a numeric column of the indexes, a value a sample."""
         values = np.zeros(len(self.dataset_of), np.int64)
         for at, dataset in enumerate(self.datasets):
             mine = self.dataset_of == at
@@ -138,7 +131,6 @@ class DatasetSource(Source):
 
     @property
     def nbytes(self) -> int:
-        """The bytes of all records."""
         return sum(int(self.numbers(stream.column("nbytes")).sum()) for stream in self.datasets[0].shards)
 
     def replaced(self) -> DatasetError | None:
@@ -148,8 +140,7 @@ class DatasetSource(Source):
 
 
 def read_published(roots: Sequence[Path], with_rejects: bool = True) -> PublishedDataset:
-    """Read the dataset in `roots`, the folder of each size. Of shards only the sizes are checked. Raises DatasetError
-    when the index or the rejects are missing or damaged."""
+    """Read the dataset in `roots`, the folder of each size. Of shards only the sizes are checked."""
     manifests = tuple(read_manifest(root) for root in roots)
     indexes = tuple(
         _checked_index(root, manifest, with_rejects) for root, manifest in zip(roots, manifests, strict=True)
@@ -165,12 +156,13 @@ def read_published(roots: Sequence[Path], with_rejects: bool = True) -> Publishe
     rows = _rows(roots[0], index, shards)
     samples = _samples(index, manifests[0], rejects)
     dataset = PublishedDataset(tuple(roots), manifests, indexes, samples, rows, rejects)
-    damaged = {
-        number
-        for files in dataset.shards.values()
-        for number, (root, file) in enumerate(files)
-        if not _has_its_size(root, file)
-    }
+    damaged = set()
+    for files in dataset.shards.values():
+        for number, (root, file) in enumerate(files):
+            try:
+                check_file(root / file.file, file.bytes)
+            except DatasetError:
+                damaged.add(number)
     return replace(dataset, damaged=tuple(sorted(damaged)))
 
 
@@ -193,14 +185,6 @@ def _checked_index(root: Path, manifest: Manifest, with_rejects: bool) -> pa.Rec
     except pa.ArrowInvalid as error:
         raise DatasetError(f"{root / manifest.index.file} is damaged: {str(error).splitlines()[0]}; {_ANEW}") from None
     return index
-
-
-def _has_its_size(root: Path, file: DataFile) -> bool:
-    try:
-        check_file(root / file.file, file.bytes)
-    except DatasetError:
-        return False
-    return True
 
 
 def _rows(root: Path, index: pa.RecordBatch, shards: Sequence[DataFile]) -> tuple[Rows, ...]:
@@ -234,7 +218,6 @@ def _samples(index: pa.RecordBatch, manifest: Manifest, rejects: Rejects) -> pa.
 
 
 def numbers_of(index: pa.RecordBatch, name: str) -> npt.NDArray[Any]:
-    """Return a numeric column of an index, without a copy."""
     return np.asarray(index.column(name).to_numpy(zero_copy_only=True))
 
 
@@ -244,18 +227,7 @@ def join_datasets(
     classes: Sequence[str] | None = None,
     prefix: bool = False,
 ) -> DatasetSource:
-    """List the samples of several datasets, one dataset after the other.
-
-    Args:
-        roots: the datasets.
-        only: the paths of those that are taken; None takes all.
-        classes: the class list; None joins those of the datasets.
-        prefix: put the number of its dataset before each path, ``0/cats/1.jpg``.
-
-    Raises:
-        DatasetError: a dataset is missing or damaged.
-        SourceError: the datasets cannot be one; or `only` has a path that is in none of them.
-    """
+    """List the samples of datasets, one after the other; `prefix` puts the number of its dataset before a path."""
     folders = [Path(os.path.realpath(expanded(root))) for root in roots]
     datasets = tuple(open_settled(folder, partial(_opened, folder)) for folder in folders)
     for other in datasets[1:]:
@@ -276,12 +248,8 @@ def join_datasets(
         labels = _renumbered(datasets, dataset_of, table.column("label").to_numpy(), known)
         table = table.set_column(table.column_names.index("label"), "label", pa.array(labels))
     left_out = [dataset.manifests[0].left_out for dataset in datasets]
-    differs = {
-        _SEVERAL: len(datasets) > 1,
-        _SOME: only is not None,
-        _CLASSES: known not in [dataset.manifests[0].classes for dataset in datasets],
-        _PREFIX: prefix,
-    }
+    has_other_classes = known not in [dataset.manifests[0].classes for dataset in datasets]
+    differs = (len(datasets) > 1, only is not None, has_other_classes, prefix)
     return DatasetSource(
         datasets[0].roots[0],
         table,
@@ -292,7 +260,7 @@ def join_datasets(
         datasets=datasets,
         dataset_of=dataset_of,
         row_of=row_of,
-        derived=tuple(how for how, it_does in differs.items() if it_does),
+        derived=tuple(compress(OF_SAMPLES, differs)),
     )
 
 
@@ -314,11 +282,8 @@ def _opened(root: Path, _: Manifest) -> PublishedDataset:
 def _kind(manifest: Manifest) -> dict[str, Any]:
     """What a reader takes to be so of all records of a dataset, and of the columns of its index."""
     options = manifest.identity["options"]
-    image = ("format", "color", "depth")
-    return {
-        **{name: options["image"].get(name) for name in image},
-        **{name: value for name, value in options.items() if name not in _NOT_READ},
-    }
+    image = {name: options["image"].get(name) for name in ("format", "color", "depth")}
+    return image | {name: value for name, value in options.items() if name not in _NOT_READ}
 
 
 _NOT_READ = {"image", "layout", "shard_samples", "follow_links", "checksum", "column_types", "derived"}
@@ -344,8 +309,8 @@ def _concatenated(datasets: Sequence[PublishedDataset], prefix: bool) -> pa.Tabl
     tables = []
     for number, dataset in enumerate(datasets):
         index = pa.Table.from_batches([dataset.indexes[0]])
-        made = {*INDEX_COLUMNS, *(f"{name}_{column}" for name in dataset.companions for column in COMPANION_COLUMNS)}
-        made -= {*_OF_SOURCES, *(f"{name}_{column}" for name in dataset.companions for column in _OF_SOURCES)}
+        own, companion = {*INDEX_COLUMNS} - {*_OF_SOURCES}, {*COMPANION_COLUMNS} - {*_OF_SOURCES}
+        made = own | {f"{name}_{column}" for name in dataset.companions for column in companion}
         table = index.select([name for name in index.column_names if name not in made])
         if prefix:
             paths = _prefixed(table.column("path"), number)
@@ -375,8 +340,7 @@ def _taken(paths: pa.ChunkedArray, only: Sequence[str]) -> npt.NDArray[np.bool_]
 
 
 def _class_list(datasets: Sequence[PublishedDataset], classes: Sequence[str] | None) -> tuple[str, ...] | None:
-    """The classes of the new dataset: those given; or the one list of all datasets, the longest where the others are
-    its beginning, or all names sorted where each list is."""
+    """The classes given; else the longest list, if the others are its beginning; else all names, if all are sorted."""
     lists = [dataset.manifests[0].classes for dataset in datasets]
     known = [names for names in lists if names is not None]
     if not known:
@@ -405,7 +369,6 @@ def _class_list(datasets: Sequence[PublishedDataset], classes: Sequence[str] | N
 def _renumbered(
     datasets: Sequence[PublishedDataset], dataset_of: Rows, labels: npt.NDArray[np.int32], classes: tuple[str, ...]
 ) -> npt.NDArray[np.int32]:
-    """The labels of all samples as positions in `classes`."""
     place = {name: i for i, name in enumerate(classes)}
     found = np.empty(len(labels), np.int32)
     for at, dataset in enumerate(datasets):

@@ -44,11 +44,9 @@ _NO_FILE = {None, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.
 
 
 class RefusedFile(Exception):
-    """A file cannot be a sample; ``str()`` is the reason.
+    """A file, or all in a folder, cannot be a sample; ``str()`` is the reason.
 
-    Attributes:
-        error: the name of the error to record: UNREADABLE if later runs should try the file again.
-        is_folder: whether it is a folder, in which nothing can be a sample.
+    The `error` to record is UNREADABLE if later runs should try again.
     """
 
     def __init__(self, reason: str, error: str = SourceError.__name__, is_folder: bool = False) -> None:
@@ -63,28 +61,20 @@ def is_of_the_disk(error: BaseException | None) -> bool:
 
 
 def _unseen(error: OSError, is_folder: bool = False) -> RefusedFile:
-    """Return why a file or folder that cannot be looked at is refused."""
     kind = UNREADABLE if is_of_the_disk(error) else SourceError.__name__
     return RefusedFile(f"{UNSEEN}: {error.strerror}", kind, is_folder)
 
 
 def walk_folder(root: str | os.PathLike[str], follow_links: bool) -> FileTree:
-    """Return all files below a folder, hidden ones apart. Nothing is opened. A folder below it that may not be read is
-    refused.
-
-    Raises:
-        SourceError: it is no folder, may not be read, or the disk fails.
-    """
+    """Return all files below a folder. Folders that may not be read are refused; SourceError if the disk fails."""
     tree = FileTree(resolve(root))
     waiting: list[Folder] = [("", (_identity(os.stat(tree.root)),))]
     while waiting:
         waiting += _enter(tree, waiting.pop(), follow_links)
-    tree.sort()
     return tree
 
 
 def resolve(root: str | os.PathLike[str]) -> str:
-    """Return the absolute path of a source folder, links followed. Raises SourceError when it is none."""
     name = os.fspath(root)
     try:
         status = os.stat(name)
@@ -126,20 +116,14 @@ def _enter(tree: FileTree, folder: Folder, follow_links: bool) -> list[Folder]:
 
 
 def refused_folder(error: OSError, folder: str, is_root: bool) -> RefusedFile:
-    """Return why a folder is left out that may not be read, or is too deep. Raises SourceError for that of the source,
-    and where the disk fails, since all that it holds would be left out."""
+    """Return why a folder is left out that may not be read. SourceError for the source, or where the disk fails."""
     if is_root or error.errno not in _OF_ONE_FOLDER:
         raise SourceError(f"folder {error.filename or folder!r}: {error.strerror}") from None
     return _unseen(error, is_folder=True)
 
 
 def _look_at(entry: os.DirEntry[str], chain: tuple[Identity, ...], root: str, follow_links: bool) -> os.stat_result:
-    """Return the status of a file, or of a folder to enter.
-
-    Raises:
-        RefusedFile: it is neither.
-        OSError: the disk fails and it may be a folder.
-    """
+    """Return the status of a file or folder. RefusedFile for neither; OSError if the disk fails on a folder."""
     try:
         status = entry.stat()
     except OSError as error:
@@ -166,8 +150,7 @@ def _identity(status: os.stat_result) -> Identity:
 
 
 def names_in(root: str, folder: str) -> list[str]:
-    """Return the names in a folder that ends with a slash, or is "": those of folders with a slash behind them. None
-    of a folder that cannot be read, and none that are not UTF-8."""
+    """Return the names in a folder, "" or with a slash behind it: those of folders have one, too."""
     try:
         with os.scandir(f"{root}/{folder}") as entries:
             return [entry.name + "/" * _is_folder(entry) for entry in entries if is_utf8(entry.name)]
@@ -182,8 +165,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 def look_up_files(
     root: str, follow_links: bool, paths: pa.ChunkedArray, refuse: Refuse, any_form: bool = False
 ) -> npt.NDArray[np.int64]:
-    """A LookUp of files below `root`; with `follow_links` also of those that links lead to outside of it, and in
-    `any_form` of those in another Unicode normalization."""
+    """A LookUp of files below `root`: with `follow_links` also outside, and in `any_form` in another normalization."""
 
     @functools.cache
     def leads_out(folder: str) -> bool:
@@ -218,14 +200,9 @@ def look_up_files(
 
 
 def no_path(path: str | None) -> RefusedFile:
-    """Return why a path is none of a file in the source."""
     return RefusedFile("leads out of the source" if path else "is not named")
 
 
 def indexed_ns(mtime_ns: int) -> int:
-    """Return a modification time as the index holds it.
-
-    Those before 1677 or after 2262 count as its first or last: two of them are equal, so that only the size, or a
-    checksum, tells whether such a file has changed.
-    """
+    """Return a modification time as the index holds it: those before 1677 or after 2262 count as its first or last."""
     return min(max(mtime_ns, -(2**63)), 2**63 - 1)

@@ -8,9 +8,9 @@ from __future__ import annotations
 import mmap
 import os
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -22,25 +22,12 @@ from presize.codecs.sniff import sniff
 from presize.errors import SourceError, warn
 from presize.formatting import plural, printable
 from presize.options import Companion, SourceOptions
+from presize.sources.columns import as_text, looks_like, whole_numbers
 from presize.sources.contents import Contents, as_utf8, field_name, rejected
 from presize.sources.source_files import Container
-from presize.sources.text_columns import as_text, looks_like, whole_numbers
+from presize.store import shard_pages
 from presize.store.key_pattern import TEXT_RECOGNITION, KeyPattern, label_pattern
 from presize.store.rejects import Reject
-from presize.store.shard_pages import (
-    HEADER_BYTES,
-    LEAF,
-    NODE_BYTES,
-    OVERFLOW_VALUE,
-    Damaged,
-    Meta,
-    Nodes,
-    child_pages,
-    leaf_pages,
-    newest_meta,
-    read_nodes,
-    require,
-)
 from presize.system.file_version import FileVersion
 from presize.system.files import open_at_once
 
@@ -67,15 +54,7 @@ Numbers = npt.NDArray[np.int64]
 
 
 class LmdbValues(NamedTuple):
-    """The records of an LMDB, in the order of their keys.
-
-    Attributes:
-        content: the file, mapped.
-        keys: as bytes.
-        offset: of each value in the file.
-        nbytes: of each value.
-        version: that of the file, before it was read.
-    """
+    """The records of an LMDB, in the order of their keys: where each value lies in `content`, the mapped file."""
 
     content: npt.NDArray[np.uint8]
     keys: pa.LargeBinaryArray
@@ -92,18 +71,15 @@ def read_lmdb(path: str) -> LmdbValues:
     """The places of all values in the main database of an LMDB 0.9 file. Values are not read.
 
     Every place is checked to lie in the file, and no two values to overlap. The file must not shrink meanwhile.
-
-    Raises:
-        SourceError: the file cannot be read, is damaged, or has no plain keys and values.
     """
     try:
         with open(path, "rb", buffering=0, opener=open_at_once) as file:
             version = FileVersion.of(os.fstat(file.fileno()))
             nbytes = version.nbytes & ~1
-            require(nbytes, "it is empty")
+            shard_pages.require(nbytes, "it is empty")
             mapped = mmap.mmap(file.fileno(), nbytes, prot=mmap.PROT_READ)
         return _read(np.frombuffer(mapped, np.uint8), version)
-    except Damaged as error:
+    except shard_pages.Damaged as error:
         raise SourceError(f"it is damaged: {error}") from None
     except OSError as error:
         raise SourceError(f"it cannot be read: {error.strerror}") from error
@@ -111,45 +87,48 @@ def read_lmdb(path: str) -> LmdbValues:
 
 def _read(content: npt.NDArray[np.uint8], version: FileVersion) -> LmdbValues:
     shorts = content.view("<u2")
-    meta = newest_meta(content.data)
+    meta = shard_pages.newest_meta(content.data)
     if meta.flags:
         raise SourceError("its keys have several values, or are native integers; expected plain keys and values")
-    pages = leaf_pages(shorts, meta, len(content), child_pages)
-    blocks = [
-        _leaves(content, read_nodes(shorts, pages[start : start + _PAGES_AT_ONCE], meta.page_bytes, LEAF), meta)
-        for start in range(0, len(pages), _PAGES_AT_ONCE)
-    ]
+    pages = shard_pages.leaf_pages(shorts, meta, len(content), shard_pages.child_pages)
+    blocks = []
+    for start in range(0, len(pages), _PAGES_AT_ONCE):
+        some = pages[start : start + _PAGES_AT_ONCE]
+        nodes = shard_pages.read_nodes(shorts, some, meta.page_bytes, shard_pages.LEAF)
+        blocks.append(_leaves(content, nodes, meta))
     offset, nbytes = (np.concatenate([np.empty(0, np.int64), *(block[k] for block in blocks)]) for k in (1, 2))
-    require(len(offset) == meta.entries, f"it has {len(offset)} records where it says {meta.entries}")
+    shard_pages.require(len(offset) == meta.entries, f"it has {len(offset)} records where it says {meta.entries}")
     stored = np.flatnonzero(nbytes)
     stored = stored[np.argsort(offset[stored], kind="stable")]
     ends = offset[stored] + nbytes[stored]
-    require((ends[:-1] <= offset[stored][1:]).all(), "two values overlap")
+    shard_pages.require((ends[:-1] <= offset[stored][1:]).all(), "two values overlap")
     keys = pa.concat_arrays([pa.array([], pa.large_binary()), *(block[0] for block in blocks)])
     return LmdbValues(content, keys, offset, nbytes, version)
 
 
-def _leaves(content: npt.NDArray[np.uint8], nodes: Nodes, meta: Meta) -> tuple[pa.LargeBinaryArray, Numbers, Numbers]:
+def _leaves(
+    content: npt.NDArray[np.uint8], nodes: shard_pages.Nodes, meta: shard_pages.Meta
+) -> tuple[pa.LargeBinaryArray, Numbers, Numbers]:
     """The keys, offsets and sizes of the values of some leaves."""
     lengths = (nodes.header & np.uint64(2**32 - 1)).astype(np.int64)
     flags = nodes.header >> np.uint64(32) & np.uint64(0xFFFF)
     key_bytes = (nodes.header >> np.uint64(48)).astype(np.int64)
-    value = nodes.begin + NODE_BYTES + key_bytes  # in its page
-    require((value <= meta.page_bytes).all(), "a key leaves its page")
-    keys = _gather(content, nodes.page + nodes.begin + NODE_BYTES, key_bytes)
-    other = np.flatnonzero((flags != 0) & (flags != OVERFLOW_VALUE))
+    value = nodes.begin + shard_pages.NODE_BYTES + key_bytes  # in its page
+    shard_pages.require((value <= meta.page_bytes).all(), "a key leaves its page")
+    keys = _gather(content, nodes.page + nodes.begin + shard_pages.NODE_BYTES, key_bytes)
+    other = np.flatnonzero((flags != 0) & (flags != shard_pages.OVERFLOW_VALUE))
     if len(other):
         what = {_SUB_DATABASE: "a database", _DUPLICATES: "several values"}.get(int(flags[other[0]]), "no value")
         raise SourceError(f"its key {keys[int(other[0])].as_py()!r} holds {what}; expected plain keys and values")
-    elsewhere = flags == OVERFLOW_VALUE
+    elsewhere = flags == shard_pages.OVERFLOW_VALUE
     in_page = np.where(elsewhere, _PAGE_NUMBER_BYTES, lengths)
-    require((value + in_page <= meta.page_bytes).all(), "a value leaves its page")
+    shard_pages.require((value + in_page <= meta.page_bytes).all(), "a value leaves its page")
     offset = nodes.page + value
     numbers = offset[elsewhere][:, np.newaxis] + np.arange(_PAGE_NUMBER_BYTES)
     first_page = content[numbers].view("<u8")[:, 0]
-    require(((first_page >= 2) & (first_page <= meta.last_page)).all(), "a value lies outside of the file")
-    offset[elsewhere] = first_page.astype(np.int64) * meta.page_bytes + HEADER_BYTES
-    require((offset + lengths <= len(content)).all(), "a value leaves the file")
+    shard_pages.require(((first_page >= 2) & (first_page <= meta.last_page)).all(), "a value lies outside of the file")
+    offset[elsewhere] = first_page.astype(np.int64) * meta.page_bytes + shard_pages.HEADER_BYTES
+    shard_pages.require((offset + lengths <= len(content)).all(), "a value leaves the file")
     return keys, offset, lengths
 
 
@@ -161,32 +140,20 @@ def _gather(content: npt.NDArray[np.uint8], begin: Numbers, lengths: Numbers) ->
     return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(lengths), buffers)
 
 
-@dataclass(frozen=True)
-class _Chosen:
+class _Chosen(NamedTuple):
     """The images of an LMDB: their rows and paths, in the order of samples, their fields, and what is no sample."""
 
     rows: Numbers
     paths: pa.Array
-    fields: dict[str, pa.Array] = field(default_factory=dict)
-    rejects: list[Reject] = field(default_factory=list)
+    fields: Mapping[str, pa.Array] = MappingProxyType({})
+    rejects: Sequence[Reject] = ()
 
 
 _Choose = Callable[[LmdbValues, str, str], _Chosen]
 """Chooses the images among the values of the LMDB at a path, with a name for what is rejected."""
 
 
-def list_lmdb(
-    path: str,
-    name: str,
-    options: SourceOptions,
-    companions: Sequence[Companion] = (),  # noqa: ARG001 (it has none)
-) -> Contents:
-    """List the samples of an LMDB.
-
-    Raises:
-        SourceError: it cannot be read, no key fits, or its values are not images.
-        OptionError: ``keys`` or ``label_keys`` is no pattern.
-    """
+def list_lmdb(path: str, name: str, options: SourceOptions, _: Sequence[Companion] = ()) -> Contents:
     choose = _chooser(options.keys, options.label_keys)
     values = read_lmdb(path)
     if choose is None:
@@ -202,7 +169,7 @@ def list_lmdb(
         "source_nbytes": pa.array(values.nbytes[rows]),
         "offset": pa.array(values.offset[rows]),
     }
-    return Contents(Container(name, values.version), pa.table(places | chosen.fields), rejects=chosen.rejects)
+    return Contents(Container(name, values.version), pa.table({**places, **chosen.fields}), rejects=chosen.rejects)
 
 
 def _chooser(keys: str | None, label_keys: str | None) -> _Choose | None:
@@ -211,14 +178,13 @@ def _chooser(keys: str | None, label_keys: str | None) -> _Choose | None:
     if keys in _PRESETS:
         return _PRESETS[keys]
     images = KeyPattern.parse("keys", keys)
-    if label_keys is None:
-        return partial(_numbered, images=images)
-    column, labels = label_pattern(label_keys)
+    column, labels = ("label", None) if label_keys is None else label_pattern(label_keys)
     return partial(_numbered, images=images, labels=labels, column=column)
 
 
-def _paths(keys: pa.LargeBinaryArray) -> pa.Array:
+def _paths(values: LmdbValues, rows: Numbers) -> pa.Array:
     """Return keys as paths; one that is not UTF-8 gets an empty path, which is rejected."""
+    keys = values.keys.take(pa.array(rows))
     try:
         return keys.cast(pa.large_string())
     except pa.ArrowInvalid:
@@ -231,7 +197,7 @@ def _numbered(
     rows, numbers = images.numbers(values.keys)
     _warn_of_count(values, len(rows), name)
     if labels is None:
-        return _Chosen(rows, _paths(values.keys.take(pa.array(rows))))
+        return _Chosen(rows, _paths(values, rows))
     label_rows, label_numbers = labels.numbers(values.keys)
     if len(rows) and not len(label_rows):
         raise SourceError(f"no key fits --label-keys {labels}; {_expected(values)}")
@@ -247,12 +213,12 @@ def _numbered(
     # Labels are numbers if all are whole ones; otherwise they are names of classes.
     numbered = whole_numbers(pc.utf8_trim_whitespace(good)) if column == "label" else good
     fields = {field_name(column): numbered if pa.types.is_integer(numbered.type) else good}
-    return _Chosen(rows[is_good], _paths(values.keys.take(pa.array(rows[is_good]))), fields, rejects)
+    return _Chosen(rows[is_good], _paths(values, rows[is_good]), fields, rejects)
 
 
 def _label_texts(values: LmdbValues, rows: Numbers, column: str) -> list[str | bytes]:
-    """Return labels: text, or bytes for one that is not UTF-8, or far too long. What no text has costs one sample in
-    columns of text; in ``label`` it refuses the source, since other labels are no text then, either (class_labels)."""
+    """Return labels: text, or bytes for what is none: it costs one sample in columns of text; in ``label``, where the
+    others are no text then, either, it refuses the source (class_labels)."""
     texts: list[str | bytes] = []
     for start in range(0, len(rows), _ROWS_AT_ONCE):
         for value in values.read(rows[start : start + _ROWS_AT_ONCE], _LABEL_BYTES).to_pylist():
@@ -298,7 +264,7 @@ def _basicsr(values: LmdbValues, path: str, name: str) -> _Chosen:
 def _lsun(values: LmdbValues, _path: str, _name: str) -> _Chosen:
     """All values, in the order in which they lie in the file: their keys are hashes."""
     rows = np.argsort(values.offset, kind="stable")
-    return _Chosen(rows, _paths(values.keys.take(pa.array(rows))))
+    return _Chosen(rows, _paths(values, rows))
 
 
 _PRESETS: dict[str, _Choose] = {

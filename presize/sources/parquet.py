@@ -1,12 +1,11 @@
-"""Parquet files as sources: lists their rows with an image, and reads these row by row, within bounded memory."""
+"""Parquet files as sources: lists their rows with an image."""
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,122 +13,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from presize.errors import ImageError, SourceError
+from presize.errors import SourceError
 from presize.options import Companion, SourceOptions
-from presize.sources.columns import plain_table
+from presize.sources.columns import inner_types, plain_table
 from presize.sources.contents import Contents, field_name
+from presize.sources.parquet_rows import first_line, is_bytes, is_image, open_parquet
 from presize.sources.source_files import Container, row_place
 from presize.store.filenames import unsafe_paths
 from presize.system.file_version import FileVersion
 
-_ROWS_AT_ONCE = 8
-"""Few enough that photographs are still in the processor's cache when they become bytes."""
-_BUFFER_BYTES = 1 << 17
-"""Less than most pages have that hold images: those are read without a copy in between."""
-_FOOTERS = 16
-"""That are kept: of a thousand row groups one has some hundred kB."""
-_TYPES = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view, pa.types.is_fixed_size_binary)
 
-
-def is_bytes(kind: pa.DataType) -> bool:
-    return any(is_type(kind) for is_type in _TYPES)
-
-
-def is_image(kind: pa.DataType) -> bool:
-    """Whether a column is one of Hugging Face's images: {bytes, path}."""
-    return pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0 and is_bytes(kind.field("bytes").type)
-
-
-def open_parquet(path: str) -> pq.ParquetFile:
-    """A file that is read page by page: reading a row group at once would take its size in memory.
-
-    The footers of the files that were opened last are not parsed again: of a thousand row groups that takes as long as
-    reading a hundred photographs does.
-    """
-    version = FileVersion.at(path)
-    file = _opened(path, _footer(path, version))
-    if FileVersion.at(path) != version:  # replaced in between: which footer and which file these are is not known
-        _footer.cache_clear()
-        return _opened(path)
-    return file
-
-
-def _opened(path: str, footer: pq.FileMetaData | None = None) -> pq.ParquetFile:
-    return pq.ParquetFile(path, metadata=footer, buffer_size=_BUFFER_BYTES, pre_buffer=False)
-
-
-@functools.lru_cache(_FOOTERS)
-def _footer(path: str, version: FileVersion) -> pq.FileMetaData:  # noqa: ARG001  a key of the cache
-    return pq.read_metadata(path)
-
-
-class RowReader:
-    """Reads images row by row; for one thread. It has one file open, as long as it lives."""
-
-    _file: pq.ParquetFile
-    _batches: Iterator[pa.RecordBatch]
-    _values: list[bytes | None]
-    """Of the batch that was read last."""
-    _begin: int
-    """The row of the first of them."""
-
-    def __init__(self) -> None:
-        self._at: tuple[str, str, int] | None = None
-        """The path, column and row group that are read."""
-
-    def read(self, path: str, column: str, group: int, row: int) -> bytes:
-        """The bytes of an image. Reading the rows of a row group in order reads each once; going back begins again.
-
-        Raises:
-            ImageError: the row has no bytes, or cannot be decoded.
-            OSError: the file cannot be opened.
-        """
-        at, self._at = self._at, None  # what fails is begun again
-        try:
-            if at != (path, column, group) or row < self._begin:
-                self._begin_group(path, column, group, is_open=at is not None and at[0] == path)
-            while row >= self._begin + len(self._values):
-                self._begin += len(self._values)
-                values = next(self._batches).column(0)
-                # All at once, which is faster than one by one.
-                self._values = (values.flatten()[0] if pa.types.is_struct(values.type) else values).to_pylist()
-            value: bytes | None = self._values[row - self._begin]
-        except OSError as error:
-            if error.errno is not None:
-                raise
-            raise ImageError(f"its row group cannot be decoded: {_first_line(error)}") from None
-        except (pa.ArrowException, StopIteration, KeyError, IndexError) as error:
-            raise ImageError(f"its row group cannot be decoded: {_first_line(error)}") from None
-        self._at = path, column, group
-        if value is None:
-            raise ImageError("its row has no bytes; a path alone is not followed")
-        return value
-
-    def _begin_group(self, path: str, column: str, group: int, is_open: bool) -> None:
-        """Go to the first row of a row group. The footer of a file that is open is not parsed again."""
-        self._file = self._file if is_open else open_parquet(path)
-        leaf = f"{column}.bytes" if is_image(self._file.schema_arrow.field(column).type) else column
-        self._batches = self._file.iter_batches(_ROWS_AT_ONCE, row_groups=[group], columns=[leaf], use_threads=False)
-        self._begin, self._values = 0, []
-
-
-def _first_line(error: Exception, otherwise: str = "it has changed") -> str:
-    return (str(error).splitlines() or [otherwise])[0]
-
-
-def list_parquet(
-    path: str,
-    name: str,
-    options: SourceOptions,
-    companions: Sequence[Companion] = (),  # noqa: ARG001 (it has none)
-) -> Contents:
+def list_parquet(path: str, name: str, options: SourceOptions, _: Sequence[Companion] = ()) -> Contents:
     """List the samples of a Parquet file, in its order; ``keys`` is the column of images, if there are several.
 
-    Images are not read: not even their sizes, for which a mean of the row group stands. Rows without a usable name are
-    called after the file.
-
-    Raises:
-        SourceError: it cannot be read, or has no image column, or several.
+    Images are not read: not even their sizes, for which a mean of the row group stands.
     """
     try:
         version = FileVersion.at(path)
@@ -144,7 +41,7 @@ def list_parquet(
         groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
         sizes = [_mean_bytes(group, image) for group in groups]
     except (pa.ArrowException, OSError, UnicodeError) as error:
-        reason = getattr(error, "strerror", None) or _first_line(error, "no reason given")
+        reason = getattr(error, "strerror", None) or first_line(error, "no reason given")
         raise SourceError(f"it cannot be read as Parquet: {reason}") from error
     rows = np.array([group.num_rows for group in groups], np.int64)
     number = np.repeat(np.arange(len(rows)), rows)
@@ -169,15 +66,10 @@ def list_parquet(
 
 def _image_column(schema: pa.Schema, asked: str | None) -> str:
     """The column of the images: the one asked for, or the only one that can be."""
-    names: list[str] = [one.name for one in schema if is_image(one.type)] or [
-        one.name for one in schema if is_bytes(one.type)
-    ]
-    if asked is None and len(names) == 1 and schema.names.count(names[0]) == 1:
+    images, plain = ([str(one.name) for one in schema if fits(one.type)] for fits in (is_image, is_bytes))
+    names = (images or plain) if asked is None else [asked]
+    if len(names) == 1 and schema.names.count(names[0]) == 1 and names[0] in (*images, *plain):
         return names[0]
-    if asked is not None and schema.names.count(asked) == 1:
-        kind = schema.field(asked).type
-        if is_image(kind) or is_bytes(kind):
-            return asked
     has = ", ".join(f"{one.name} ({one.type})" for one in schema)[:400]
     if asked is not None:
         raise SourceError(f"--keys {asked} is no column of images ({{bytes, path}} or binary); it has {has}")
@@ -188,12 +80,12 @@ def _image_column(schema: pa.Schema, asked: str | None) -> str:
 
 def _holds_bytes(kind: pa.DataType) -> bool:
     """Whether a column has binary values anywhere in it: they are images, sounds or pickles, and no labels."""
-    return is_bytes(kind) or any(_holds_bytes(kind.field(number).type) for number in range(kind.num_fields))
+    return is_bytes(kind) or any(map(_holds_bytes, inner_types(kind)))
 
 
 def _mean_bytes(group: pq.RowGroupMetaData, image: str) -> int:
     """About how many bytes an image of a row group has."""
-    columns = (group.column(number) for number in range(group.num_columns))
+    columns = map(group.column, range(group.num_columns))
     leaves = (image, f"{image}.bytes")
     nbytes = sum(int(column.total_uncompressed_size) for column in columns if column.path_in_schema in leaves)
     return nbytes // max(1, int(group.num_rows))

@@ -11,7 +11,7 @@ import io
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import cv2
 import numpy as np
@@ -31,6 +31,9 @@ SUBJECTS = {"disc": (32, 1.0), "star": (10, 0.45), "square": (4, 1.0), "triangle
 FIELD_SIDE = 1024
 """Height and width of the noise fields that texture is cut from. They repeat without a seam."""
 
+Light = tuple[float, float, float]
+"""The light of a picture: mean and standard deviation of its luminance, 0 to 255, and its warmth: below 0 for blue."""
+
 ORIENTATION = 0x0112
 """The EXIF tag that says how to rotate a stored picture for display."""
 
@@ -49,11 +52,8 @@ TURNS = {
 def make_samples(
     folder: Path, options: SampleOptions = SampleOptions(), on_image: Callable[[], None] | None = None
 ) -> int:
-    """Write a sample folder and return its number of files. `on_image` is called after each.
-
-    Raises:
-        SourceError: the folder is not empty, or cannot be written.
-    """
+    """Write a sample folder and return its number of files. `on_image` is called after each. Raises SourceError when
+    the folder is not empty, or cannot be written."""
     folder = Path(expanded(folder))
     try:
         if folder.exists() and any(folder.iterdir()):
@@ -131,10 +131,10 @@ def picture(options: SampleOptions, index: int) -> NDArray[np.uint8]:
     """The upright pixels of file `index`: uint8 (height, width, 3), RGB."""
     rng = np.random.default_rng((options.seed, index, 0))
     height, width = picture_size(options.long_side, rng)
-    light = Light(rng.uniform(70, 160), rng.uniform(30, 75), rng.normal(0.2, 0.9))
+    light = rng.uniform(70, 160), rng.uniform(30, 75), rng.normal(0.2, 0.9)
     softness = max(1, min(height, width) / 500)
     # What is out of focus has no detail: a quarter of the size holds it.
-    sky, ground = light.colours(2, rng)
+    sky, ground = _colours(light, 2, rng)
     canvas: NDArray[Any] = np.full((-(-height // 4), -(-width // 4), 4), sky, np.uint8)
     canvas[int(len(canvas) * rng.uniform(0.2, 0.9)) :] = ground
     _paint_leaves(canvas, rng, 30, 0.06, light)
@@ -168,27 +168,15 @@ def picture_size(long_side: int, rng: np.random.Generator) -> tuple[int, int]:
     return (long, short) if rng.random() < 0.25 else (short, long)
 
 
-class Light(NamedTuple):
-    """The light of one picture.
-
-    Attributes:
-        exposure: mean luminance, 0 to 255.
-        contrast: standard deviation of the luminance.
-        warmth: from blue (negative) to orange, around 0.
-    """
-
-    exposure: float
-    contrast: float
-    warmth: float
-
-    def colours(self, count: int, rng: np.random.Generator) -> NDArray[np.float64]:
-        """Colours (count, 4), each 0 to 255: luminance, Cr, Cb, and the strength of the texture."""
-        # Natural colours differ most in lightness, then from orange to blue, least from green to magenta.
-        luminance = rng.normal(self.exposure, self.contrast, (count, 1))
-        warmth, magenta = rng.normal((self.warmth, 0), (0.9, 0.4), (count, 2)).T
-        tints = 128 + np.outer(warmth, (7, -11)) + np.outer(magenta, (8, 8))
-        colours = np.hstack((luminance, tints, 255 * rng.random((count, 1)) ** 2))
-        return colours.clip(0, 255)
+def _colours(light: Light, count: int, rng: np.random.Generator) -> NDArray[np.float64]:
+    """Colours (count, 4), each 0 to 255: luminance, Cr, Cb, and the strength of the texture."""
+    # Natural colours differ most in lightness, then from orange to blue, least from green to magenta.
+    exposure, contrast, warm = light
+    luminance = rng.normal(exposure, contrast, (count, 1))
+    warmth, magenta = rng.normal((warm, 0), (0.9, 0.4), (count, 2)).T
+    tints = 128 + np.outer(warmth, (7, -11)) + np.outer(magenta, (8, 8))
+    colours = np.hstack((luminance, tints, 255 * rng.random((count, 1)) ** 2))
+    return colours.clip(0, 255)
 
 
 def _paint_leaves(canvas: NDArray[Any], rng: np.random.Generator, count: int, smallest: float, light: Light) -> None:
@@ -202,7 +190,7 @@ def _paint_leaves(canvas: NDArray[Any], rng: np.random.Generator, count: int, sm
         radii = radii * (1 + depth * np.cos(waves * angles + phase))
     outlines = _outline(radii, rng.uniform(0.15, 1, (count, 1)), rng.uniform(0, np.pi, (count, 1)))
     outlines += rng.random((count, 1, 2)) * (width, height)
-    for outline, colour in zip(outlines, light.colours(count, rng).tolist(), strict=True):
+    for outline, colour in zip(outlines, _colours(light, count, rng).tolist(), strict=True):
         _fill(canvas, outline, colour)
 
 

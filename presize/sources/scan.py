@@ -1,8 +1,7 @@
-"""Scans a raw folder or a label table for samples, and lists them in dataset order.
+"""Scans a source for samples, and lists them in dataset order.
 
-The resulting table has the columns ``path`` (relative to the source, POSIX), ``source_nbytes``,
-``source_mtime_ns`` and the label columns. It is Arrow memory, without a Python object per file. `scan`
-opens no image: the build decides by content which files are images, and `scan_images` as it does.
+The resulting table has the columns ``path`` (relative to the source, POSIX), ``source_nbytes``, ``source_mtime_ns`` and
+the label columns. It is Arrow memory, without a Python object per file.
 """
 
 from __future__ import annotations
@@ -21,15 +20,13 @@ from presize.errors import SourceError, warn
 from presize.formatting import printable
 from presize.options import ColumnType, Companion, SourceOptions
 from presize.sources.bucket import walk_bucket
-from presize.sources.classes import check_classes, naming
 from presize.sources.columns import python_values
 from presize.sources.companions import add_companions, images_folder
-from presize.sources.containers import list_containers
+from presize.sources.containers import check_options, list_containers, recognize
 from presize.sources.contents import Source
 from presize.sources.folder import resolve, walk_folder
-from presize.sources.recognize import check_options, recognize
+from presize.sources.labels import check_classes, folder_at, naming, with_splits
 from presize.sources.source_files import Url, starts_like_an_image
-from presize.sources.splits import folder_at, with_splits
 from presize.sources.table import is_list, list_table
 from presize.sources.tree import list_tree
 from presize.store.rejects import IMAGE_NAMES
@@ -46,24 +43,12 @@ def scan(
     types: Sequence[ColumnType] = (),
     companions: Sequence[Companion] = (),
 ) -> Source:
-    """List the samples of a source. Files that cannot be samples, and folders that cannot hold any, become rejects.
+    """List the samples of a source: a folder, its URL, or a container. What cannot be a sample becomes a reject.
 
     In a folder of folders each folder is a class, and samples have the order of torchvision's ImageFolder: by
     class, then folder, then name; where the folders are splits, by split first. A folder of files has no labels.
-    LMDBs, tar shards and Parquet files are recognized (presize.sources.containers).
-
-    Args:
-        root: the source folder, its URL, or a container.
-        samples: how the source is read.
-        follow_links: follow links that lead out of the source; otherwise they are rejects.
-        types: the types of columns that would be read as another.
-        companions: what each sample has beside it (see add_companions); not every kind of source has them.
-
-    Raises:
-        SourceError: the source or the label table cannot be used.
-
-    Warns:
-        PresizeWarning: something was probably not meant.
+    No image is opened: the build decides by content which files are images. Links that lead out of the source are
+    rejects, unless `follow_links`; `types` are those of columns that would be read as another.
     """
     root = expanded(root)
     if samples.classes is not None:
@@ -87,7 +72,7 @@ def scan(
         tree = walk_bucket(url) if url else walk_folder(root, follow_links)
         by_folder = samples.labels != "none" or samples.split == "folders"
         found = images_folder(tree.paths, companions) if by_folder else ""
-        images = found if found and tree.folders_in(found) else ""
+        images = found if found and tree.inner_folders()[found] else ""
         source = list_tree(tree, samples, images)
     _warn_of_backslashes(source, samples)
     if source.by_folder and samples.classes is None and not companions:
@@ -100,9 +85,6 @@ def scan_images(root: str | os.PathLike[str]) -> Source:
 
     A file is listed when its name claims that it is an image, whatever its content; any other file when it starts
     like one, for which it is opened: about 10 µs each from the page cache.
-
-    Raises:
-        SourceError: there are none.
     """
     source = scan(root, follow_links=True)
     if source.containers:

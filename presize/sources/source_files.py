@@ -1,26 +1,54 @@
-"""What a source file is: where the bytes of a sample lie, alone or in a container, which must stay as it was listed."""
+"""Where the bytes of a sample lie, alone or in a container, which must stay as it was listed, and how they are read.
+
+From the page cache a photograph takes 50 microseconds, and passing it between threads as much again. From a disk or
+over a network it takes milliseconds, during which the codecs would be idle: slow files are read ahead of time.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
-from collections.abc import Callable, Iterable
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from unicodedata import normalize
 
 import numpy as np
 import numpy.typing as npt
+from zlib_ng import zlib_ng
 
-from presize.codecs.sniff import sniff
-from presize.errors import BuildError
-from presize.remote.bucket import SCHEMES
+from presize.codecs.sniff import is_known, sniff
+from presize.errors import BuildError, ImageError, RemoteError, UnreadableError
+from presize.remote.bucket import SCHEMES, Bucket, DamagedError
 from presize.store.rejects import claims_to_be_an_image
 from presize.system.file_version import FileVersion
 from presize.system.files import is_url, open_at_once
+from presize.system.pagecache import drop_pages
+
+if TYPE_CHECKING:
+    from presize.sources.parquet_rows import RowReader
 
 T = TypeVar("T")
+
+THREADS = 4
+"""In each worker process: disks and networks serve concurrent requests faster than one at a time."""
+
+BUCKET_THREADS = 16
+"""In each worker process for a bucket: a request takes some tens of milliseconds, ten images' worth of decoding."""
+
+SLOW_S = 0.0005
+"""A file that takes longer is slow: ten times the time of the page cache, a quarter of the time of the codecs."""
+
+_SLOW_FILES = 4  # more than fast ones
+_FILES_AHEAD = 4  # for each thread
+_BYTES_AHEAD = 64 << 20
 
 
 class Url(str):
@@ -37,13 +65,7 @@ class Url(str):
 
 
 class Container(NamedTuple):
-    """A file that holds many samples: an LMDB, a tar, or a Parquet file.
-
-    Attributes:
-        path: from the source, POSIX.
-        version: of the file that was listed. In another file, other images may lie in the same places.
-        column: the column of the images in a Parquet file; empty for the others.
-    """
+    """A file of many samples; in one of another `version`, others may lie there. `column` has the images of Parquet."""
 
     path: str
     version: FileVersion
@@ -51,7 +73,6 @@ class Container(NamedTuple):
 
     @classmethod
     def of_json(cls, path: str, version: Iterable[Any], column: str) -> Container:
-        """Make a container of what JSON made of one."""
         return cls(path, FileVersion(*version), column)
 
 
@@ -61,7 +82,6 @@ class SourceFile(NamedTuple):
     Attributes:
         path: from the source, or the name of the sample in its container.
         nbytes: the size when it was listed; in a Parquet file a mean.
-        container: None for a file of its own.
         offset: of the first byte in the container; in a Parquet file, row_place() of the row.
     """
 
@@ -77,13 +97,7 @@ class SourceFile(NamedTuple):
 
 
 class Places(NamedTuple):
-    """Where samples lie in containers.
-
-    Attributes:
-        containers: those that the samples lie in.
-        container: of each sample, its position in `containers`.
-        offset: of each sample, as in SourceFile.
-    """
+    """Where samples lie in containers: of each, the position of its container in `containers`, and its offset there."""
 
     containers: tuple[Container, ...]
     container: npt.NDArray[np.int64]
@@ -95,8 +109,7 @@ class Places(NamedTuple):
         return any(container.column for container in self.containers)
 
 
-def source_files(paths: list[str], nbytes: list[int], places: Places | None) -> list[SourceFile]:
-    """The files of samples; `places` for those of containers."""
+def files_at(paths: list[str], nbytes: list[int], places: Places | None) -> list[SourceFile]:
     if places is None:
         return list(map(SourceFile, paths, nbytes))
     containers = (places.containers[number] for number in places.container.tolist())
@@ -105,7 +118,7 @@ def source_files(paths: list[str], nbytes: list[int], places: Places | None) -> 
 
 def in_any_form(path: str, use: Callable[[str], T]) -> T:
     """Return what a call makes of a path; where there is no such file, of the path in another Unicode normalization:
-    that of a companion follows its image, and the two may come from different systems. Raises what the call raises."""
+    that of a companion follows its image, and the two may come from different systems."""
     try:
         return use(path)
     except FileNotFoundError:
@@ -119,12 +132,7 @@ _RUN_AGAIN = "run again, with --overwrite if it then refuses because the samples
 
 
 def open_container(source: str | os.PathLike[str], container: Container, fix: str = _RUN_AGAIN) -> int:
-    """Open a container, unless it has changed since it was listed. Returns a descriptor.
-
-    Raises:
-        BuildError: it has changed; the message ends with `fix`.
-        OSError: it cannot be opened.
-    """
+    """Return a descriptor. Raises BuildError, which ends with `fix`, if it has changed since it was listed."""
     file = open_at_once(os.path.join(source, container.path), os.O_RDONLY | os.O_CLOEXEC)
     if FileVersion.of(os.fstat(file)).same_as(container.version):
         return file
@@ -136,7 +144,6 @@ def open_container(source: str | os.PathLike[str], container: Container, fix: st
 
 
 def check_containers(source: str | os.PathLike[str], containers: Iterable[Container], fix: str = _RUN_AGAIN) -> None:
-    """Raise BuildError if a container has changed since it was listed, or cannot be opened."""
     for container in containers:
         try:
             os.close(open_container(source, container, fix))
@@ -152,12 +159,10 @@ _ROW_BITS = 32
 
 
 def row_place(group: npt.NDArray[np.int64], row: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """One number for a row group of a Parquet file and a row in it."""
     return group << _ROW_BITS | row
 
 
 def group_and_row(place: int) -> tuple[int, int]:
-    """Of what row_place gives: the row group of a Parquet file, and the row in it."""
     return divmod(place, 1 << _ROW_BITS)
 
 
@@ -168,3 +173,231 @@ def starts_like_an_image(source: Path, path: str) -> bool:
             return stat.S_ISREG(os.fstat(file.fileno()).st_mode) and sniff(file.read(4096)) is not None
     except OSError:
         return False
+
+
+def read_in_order(
+    read: Callable[[T], bytes], files: Iterable[tuple[T, int]], threads: int = THREADS
+) -> Generator[Callable[[], bytes], None, None]:
+    """Read files, given with their sizes in bytes, in order; ahead of time once several of them were slow.
+
+    Reading ahead takes up to four files a thread, or 64 MiB. Closing the generator waits for the reads in progress.
+
+    Yields:
+        For each file a function that returns what ``read(file)`` returns, or raises what it raises. Call it once,
+        before the next one is asked for.
+    """
+    slow = 0
+
+    def timed(file: T) -> bytes:
+        nonlocal slow
+        start = time.perf_counter()
+        try:
+            return read(file)
+        finally:
+            slow = slow + 1 if time.perf_counter() - start > SLOW_S else max(0, slow - 1)
+
+    others = iter(files)
+    for file, _ in others:
+        yield partial(timed, file)
+        if slow >= _SLOW_FILES:
+            break
+    yield from _read_ahead(read, others, threads)
+
+
+def _read_ahead(
+    read: Callable[[T], bytes], files: Iterator[tuple[T, int]], count: int
+) -> Iterator[Callable[[], bytes]]:
+    with ThreadPoolExecutor(count, "presize-read") as threads:
+        ahead: deque[tuple[Future[bytes], int]] = deque()
+        bytes_ahead = 0
+        try:
+            for file, nbytes in files:
+                while ahead and (len(ahead) == _FILES_AHEAD * count or bytes_ahead + nbytes > _BYTES_AHEAD):
+                    future, its_bytes = ahead.popleft()
+                    bytes_ahead -= its_bytes
+                    yield future.result
+                ahead.append((threads.submit(read, file), nbytes))
+                bytes_ahead += nbytes
+            while ahead:
+                yield ahead.popleft()[0].result
+        finally:
+            for future, _ in ahead:
+                future.cancel()
+
+
+LARGE_BYTES = 64 << 20
+"""The start of a larger file is looked at before all of it is read."""
+
+_SNIFFED_BYTES = 4096
+_MAX_BYTES = 1 << 31
+
+_BAD_SECTOR = {errno.EIO, errno.EBADMSG, errno.ENODATA, getattr(errno, "EUCLEAN", errno.EIO)}
+"""How file systems report a part of a file that cannot be read, or whose checksum is wrong."""
+_ABOUT_THE_FILE = _BAD_SECTOR | {
+    errno.ENOENT, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG,
+}  # fmt: skip
+
+
+class SourceReader:
+    """Reads the files of one source. Thread-safe.
+
+    Each thread keeps the container open that it read last, as long as this object lives: opening it would take longer
+    than reading a sample from it. If it changed after it was listed, and before it was opened, reading raises
+    BuildError. To notice later changes, call check_containers() after the last sample.
+    """
+
+    def __init__(self, root: Path | Url) -> None:
+        self.root = root
+        self._folder = os.path.join(root, "")  # once: joining paths for each file takes longer than joining texts
+        self._here = threading.local()
+
+    def read(self, file: SourceFile) -> bytes:
+        """The content of a file; of a large one that does not start like an image, the start alone.
+
+        Raises:
+            UnreadableError: this file cannot be read, or has changed.
+            ImageError: it is too large for any decoder.
+            BuildError: reading failed for a reason that is not about this file.
+        """
+        try:
+            return self._content(file)
+        except OSError as error:
+            raise self._failure(file, error) from None
+
+    def read_again(self, file: SourceFile) -> bytes:
+        """read() of a file that has been read before, for report.html, whose bytes must not depend on luck.
+
+        A failing disk may fail at one read and not at the next: the read is repeated once, then the build stops.
+        """
+        with suppress(OSError):
+            return self._content(file)
+        try:
+            return self._content(file)
+        except OSError as error:
+            raise self._failure(file, error, for_report=True) from None
+
+    def can_read(self, file: SourceFile) -> bool:
+        """Whether the disk can read a file now. The page cache is not asked: it may outlive the disk."""
+        path = file.path if file.container is None else file.container.path
+        with suppress(OSError, UnreadableError):  # as below a URL
+            descriptor = self._open(path)
+            try:
+                drop_pages(descriptor)
+            finally:
+                os.close(descriptor)
+        try:
+            self.read(file)
+        except UnreadableError:
+            return False
+        except ImageError:
+            pass
+        return True
+
+    def crc32(self, file: SourceFile) -> int | None:
+        """The CRC-32 of a file; None when it cannot be read."""
+        try:
+            return zlib_ng.crc32(self.read(file))
+        except ImageError:
+            return None
+
+    def _content(self, wanted: SourceFile) -> bytes:
+        path, nbytes, container, offset = wanted
+        if isinstance(self.root, Url):
+            try:
+                return _read_object(self._bucket, path, nbytes)
+            except DamagedError as error:
+                raise UnreadableError(error.reason) from None
+            except RemoteError as error:
+                raise BuildError(f"{error}; run again to resume") from None
+        if container is None:
+            file = self._open(path)
+            try:
+                return _read(file, nbytes, 0, nbytes + 1)  # one byte more tells a file that has grown
+            finally:
+                os.close(file)
+        return self._value(container, nbytes, offset)
+
+    def _open(self, path: str) -> int:
+        """A descriptor: a file object would cost as much as reading a photograph does."""
+        file = in_any_form(path, lambda path: open_at_once(self._folder + path, os.O_RDONLY | os.O_CLOEXEC))
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            os.close(file)
+            raise UnreadableError("it changed during the build: it is no regular file any more")
+        return file
+
+    def _value(self, container: Container, nbytes: int, offset: int) -> bytes:
+        opened: _OpenContainer | None = getattr(self._here, "opened", None)
+        is_new = opened is None or opened.container != container
+        if opened is None or is_new:
+            self._here.opened = None
+            self._here.opened = opened = _OpenContainer(container, open_container(self.root, container))
+        try:
+            if not container.column:
+                return _read(opened.descriptor, nbytes, offset, nbytes)
+            if opened.rows is None:
+                from presize.sources.parquet_rows import RowReader  # pyarrow, which other sources do not need
+
+                opened.rows = RowReader(self._folder + container.path, container.column)
+            value = opened.rows.read(*group_and_row(offset))
+            if is_new:  # pyarrow has opened it by its path
+                check_containers(self.root, [container])
+            return value
+        except (OSError, ImageError) as error:
+            self._here.opened = None
+            if isinstance(error, ImageError):
+                check_containers(self.root, [container])  # a change of it may be the cause
+            raise
+
+    @cached_property
+    def _bucket(self) -> Bucket:
+        """With the credentials that the environment has now."""
+        return Bucket(str(self.root))
+
+    def _failure(self, file: SourceFile, error: OSError, for_report: bool = False) -> UnreadableError | BuildError:
+        """Return the error to raise: UnreadableError if it is about one sample, and not about all others, too."""
+        about_one = _BAD_SECTOR if file.container else _ABOUT_THE_FILE
+        if error.errno in about_one and not (for_report and error.errno in _BAD_SECTOR) and Path(self.root).is_dir():
+            return UnreadableError(f"cannot be read: {error.strerror}")
+        reason = f"{error.strerror}; run again to resume"
+        if for_report:
+            reason = f"again for report.html: {reason}, with --no-report if it fails again"
+        return unreadable(self.root, file.container.path if file.container else file.path, reason)
+
+
+class _OpenContainer:
+    """A container that is open as long as this object lives."""
+
+    rows: RowReader | None = None
+
+    def __init__(self, container: Container, descriptor: int) -> None:
+        self.container = container
+        self.descriptor = descriptor
+
+    def __del__(self) -> None:
+        os.close(self.descriptor)
+
+
+def _read_object(bucket: Bucket, path: str, nbytes: int) -> bytes:
+    if nbytes > LARGE_BYTES and not is_known(head := bucket.get_range(path, _SNIFFED_BYTES)):
+        return head
+    data = bucket.get(path, nbytes)
+    if data is None:
+        raise UnreadableError(
+            f"it changed during the build: it had {nbytes} bytes when listed; now its size differs, or it is gone"
+        )
+    return data
+
+
+def _read(file: int, nbytes: int, offset: int, max_bytes: int) -> bytes:
+    """The `nbytes` at `offset`; asks for `max_bytes`."""
+    if nbytes > LARGE_BYTES and not is_known(head := os.pread(file, _SNIFFED_BYTES, offset)):
+        return head
+    if nbytes > _MAX_BYTES:
+        raise ImageError(f"it has {nbytes} bytes, more than decoders accept ({_MAX_BYTES})")
+    data = os.pread(file, max_bytes, offset)
+    while len(data) < max_bytes and (more := os.pread(file, max_bytes - len(data), offset + len(data))):
+        data += more
+    if len(data) != nbytes:
+        actual = f"{len(data)}" if len(data) < nbytes else "more"
+        raise UnreadableError(f"it changed during the build: {nbytes} bytes when listed, {actual} when read")
+    return data

@@ -30,7 +30,7 @@ _FOLDERS_TRIED = 100
 
 
 class _Names(NamedTuple):
-    """The names in one folder, by what they have in common: folders by their name, files by that without its suffix."""
+    """The names in one folder that are alike: of folders, and of files by their name without its suffix."""
 
     folders: dict[str, list[str]]
     files: dict[str, list[str]]
@@ -54,13 +54,6 @@ def plain(text: str) -> str:
     return "/".join(part for part in parts if part not in ("", "."))
 
 
-def _readings(text: str) -> Iterator[str]:
-    """Yield what a text says: itself, and its plainest spelling."""
-    yield text
-    if (path := plain(text)) != text:
-        yield path
-
-
 class Spellings:
     """The files of a source by other spellings of their paths.
 
@@ -80,8 +73,7 @@ class Spellings:
         self._listed: dict[str, _Names] = {}
 
     def find(self, text: str) -> list[str]:
-        """Return the paths of the files that a text may mean: none, one, or several."""
-        for path in _readings(text):
+        for path in dict.fromkeys((text, plain(text))):
             *folders, name = path.split("/")
             above = [""]
             for folder in folders:
@@ -92,12 +84,10 @@ class Spellings:
         return []
 
     def fits(self, text: str) -> bool:
-        """Return whether there is one file that a text means."""
         return self._names_in is not None and len(self.find(text)) == 1
 
     def spelled(self, text: str | None) -> str | None:
-        """Return the path of the one file that a text means, as the source spells it; else the text, in plain spelling
-        if it is no path."""
+        """Return the path of the one file that a text means; else the text, in plain spelling if it is no path."""
         found = self.find(text) if text is not None and self._names_in is not None else []
         if text is None or len(found) == 1:
             return found[0] if found else None
@@ -145,7 +135,6 @@ class Spellings:
         return [name] if name in found else found
 
     def _in(self, folder: str) -> _Names:
-        """The names in a folder, which ends with a slash unless it is the source."""
         if folder not in self._listed and self._names_in is not None:
             names = _Names(defaultdict(list), defaultdict(list))
             for name in sorted(self._names_in(folder)):
@@ -165,14 +154,7 @@ def _stem(name: str) -> str:
 def look_up_spelled(
     paths: pa.ChunkedArray, look_up: LookUp, spellings: Spellings, refuse: Refuse
 ) -> tuple[pa.ChunkedArray, npt.NDArray[np.int64]]:
-    """Return the paths of the files that a table lists, as the source spells them, with their sizes and times.
-
-    Args:
-        paths: large_string, as the table has them; null where there is none.
-        look_up: finds the files, or the objects, of paths that are spelled as the source does.
-        spellings: of the files in the source.
-        refuse: is called for each path that is no file.
-    """
+    """Return the paths of the files that a table lists, as the source spells them, with their sizes and times."""
     missing = array("q")
     facts = look_up(paths, lambda row, *_: missing.append(row))
     if not missing:

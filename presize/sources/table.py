@@ -27,14 +27,23 @@ from presize.errors import SourceError, warn
 from presize.formatting import plural
 from presize.options import Repeated, SourceOptions, ValueType
 from presize.sources.bucket import look_up_objects, names_in_bucket
-from presize.sources.classes import class_labels
-from presize.sources.columns import joined, one_line, plain_column, rows_table, with_types
+from presize.sources.columns import (
+    joined,
+    label_texts,
+    lost_spelling,
+    one_line,
+    plain_column,
+    read_texts,
+    rows_table,
+    unquoted,
+    whole_numbers,
+    with_types,
+)
 from presize.sources.contents import Source, is_utf8
 from presize.sources.folder import LookUp, RefusedFile, look_up_files, names_in
+from presize.sources.labels import class_labels, folder_at
 from presize.sources.source_files import Url
 from presize.sources.spellings import Spellings, look_up_spelled
-from presize.sources.splits import with_folder_labels
-from presize.sources.text_columns import label_texts, lost_spelling, read_texts, unquoted, whole_numbers
 from presize.store.filenames import unsafe_paths
 from presize.store.index import INDEX_COLUMNS
 from presize.store.rejects import IMAGE_NAMES, IMAGE_SUFFIXES, claims_to_be_an_image
@@ -50,7 +59,6 @@ JSON_ROWS_AT_ONCE = 16384
 """How many lines of JSON become an Arrow table at a time."""
 
 _HEADER_BYTES = 1 << 20
-_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _TAB_LABEL = r"(?s)^(?P<path>[^\t]*)\t\s*(?P<label>.+)$"
 _SUFFIX = rf"(?:{'|'.join(re.escape(suffix) for suffix in sorted(IMAGE_SUFFIXES))})"
 _LABEL = rf"(?is)^(?P<path>[^\"]*{_SUFFIX}|.*{_SUFFIX})[ ,;]\s*(?P<label>.+)$"
@@ -78,15 +86,11 @@ def list_table(
     follow_links: bool,
     types: Mapping[str, ValueType],
 ) -> Source:
-    """List the samples of a label table, in its order; `base` is the source `root`, resolved.
-
-    Raises:
-        SourceError: the table cannot be used, or does not fit the source.
-    """
     files = _Files(base, follow_links)
     table = read_table(path, root, options.repeated, types, files)
     if "label" not in table.column_names and is_list(path):
-        table = with_folder_labels(table, options)
+        folders = folder_at(table.column("path"), 1 if options.split == "folders" else 0)
+        table = table if folders.null_count else table.append_column("label", folders)
     columns = dict(zip(table.column_names, table.columns, strict=True))
     classes = None
     if "label" in columns and pa.types.is_large_string(columns["label"].type):
@@ -101,16 +105,13 @@ def list_table(
 
 
 class _Files:
-    """The files of a source that a table lists."""
-
     def __init__(self, base: Path | Url, follow_links: bool) -> None:
         self._base = base
+        self._look_up: LookUp = partial(look_up_files, str(base), follow_links)
+        self.spellings = Spellings(partial(names_in, str(base)))
         if isinstance(base, Url):
-            self._look_up: LookUp = partial(look_up_objects, base)
+            self._look_up = partial(look_up_objects, base)
             self.spellings = Spellings(names_in_bucket(base))
-        else:
-            self._look_up = partial(look_up_files, str(base), follow_links)
-            self.spellings = Spellings(partial(names_in, str(base)))
 
     def find(self, paths: pa.ChunkedArray, column: str | None) -> pa.ChunkedArray:
         """Return the paths in `column` as the source spells them. Raises SourceError unless each is that of a file."""
@@ -134,7 +135,6 @@ class _Files:
         return pa.chunked_array([self._found.take(texts.indices)])
 
     def facts_of(self, found: pa.ChunkedArray) -> npt.NDArray[np.int64]:
-        """Return the sizes and modification times of paths that find() gave."""
         return np.asarray(self._facts[pc.index_in(found, self._found).to_numpy()])
 
 
@@ -147,10 +147,7 @@ def read_table(
 ) -> pa.Table:
     """The label table at `path`: a ``path`` column of strings and any others, in its own order.
 
-    The suffix decides how it is read: .csv (numbers, booleans or text, see presize.sources.text_columns; separated by
-    commas, semicolons, tabs or bars), .tsv, .txt (a path in each line, with or without a label behind it), .jsonl,
-    .ndjson or .json (one object per line; a missing key is a null), or .parquet. The column of paths has one of
-    PATH_NAMES, or else of ID_NAMES.
+    The suffix decides how it is read. The column of paths has one of PATH_NAMES, or else of ID_NAMES.
     Columns are normalized: strings and binaries have 64-bit offsets, lists are large lists, dictionaries are decoded.
     Equal values give equal bytes, those under nulls included, whatever file they were read from.
 
@@ -161,13 +158,6 @@ def read_table(
             columns then hold lists.
         types: the types of columns, by their names.
         files: those of the source: paths become what it calls them. None takes paths as they are.
-
-    Raises:
-        SourceError: the table cannot be read; a path is missing, repeated, or leads out of the source; a row has no
-            label; a value is not of the type given; or a column has a name that the index uses itself.
-
-    Warns:
-        PresizeWarning: decimals are written as they would not be printed.
     """
     table = _read_file(os.fspath(path), types, None if files is None else files.spellings.fits)
     column, table = _path_name(table.column_names), _with_path(table)
@@ -181,7 +171,11 @@ def read_table(
     columns["path"] = _relative(columns["path"], root)
     if files is not None:
         columns["path"] = files.find(columns["path"], column)
-    _check_paths(columns["path"])
+    unsafe = columns["path"].filter(unsafe_paths(columns["path"]))
+    if len(unsafe):
+        raise SourceError(
+            f"{unsafe[0].as_py()!r} is not a relative path inside the source; expected one such as cats/1.jpg"
+        )
     if "label" in columns:
         columns["label"] = label_texts(columns["label"])
         _check_labels(columns["label"])
@@ -189,8 +183,7 @@ def read_table(
 
 
 def read_paths(path: str | os.PathLike[str]) -> list[str]:
-    """Return the paths that a file lists, of any kind that read_table takes; other columns do not matter. Raises
-    SourceError when there are none."""
+    """Return the paths that a file lists, of any kind that read_table takes; other columns do not matter."""
     paths = plain_column("path", _with_path(_read_file(os.fspath(path))).column("path")).drop_null()
     if len(paths) == 0 or not pa.types.is_large_string(paths.type):
         raise SourceError("it lists no paths")
@@ -198,7 +191,6 @@ def read_paths(path: str | os.PathLike[str]) -> list[str]:
 
 
 def _read_file(path: str, types: Types = None, fits: Fits = None) -> pa.Table:
-    """Return all columns of a file, whose suffix decides how it is read. Raises SourceError when it cannot be."""
     read = _READERS.get(os.path.splitext(path)[1].lower())
     if read is None:
         raise SourceError(f"expected a name that ends with {', '.join(_READERS)}")
@@ -207,7 +199,7 @@ def _read_file(path: str, types: Types = None, fits: Fits = None) -> pa.Table:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise SourceError("it is not a regular file")
             begin = b"" if read is _read_parquet else file.peek(2)[:2]
-            if begin in _UTF16 or b"\0" in begin:
+            if begin in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) or b"\0" in begin:
                 raise SourceError("it is UTF-16 text, or none; save it as UTF-8")
             table = _read_list(file, types, fits) if read is _read_list else read(file, types)
             table.validate(full=True)
@@ -222,22 +214,24 @@ def _read_file(path: str, types: Types = None, fits: Fits = None) -> pa.Table:
 
 
 def is_list(path: str | os.PathLike[str]) -> bool:
-    """Whether a file is read as a plain list of paths."""
     return os.path.splitext(os.fspath(path))[1].lower() == ".txt"
 
 
 def _read_csv(file: BinaryIO, types: Types, separators: str = ",;\t|") -> pa.Table:
-    columns, spelled = [], {}
-    table = _with_names(_texts(file, _separator(file, separators)))
+    names, columns, spelled = [], [], {}
+    table = _texts(file, _separator(file, separators))
     path_name = _path_name(table.column_names)
     for name, texts in zip(table.column_names, table.columns, strict=True):
+        if not name and not pc.any(pc.not_equal(texts, "")).as_py():
+            continue  # spreadsheets write such columns behind the last one that has a name
         is_text = types is None or name in types or name in (path_name, *PATH_NAMES)
+        names.append(name)
         columns.append(texts if is_text else read_texts(texts, is_label=name == "label"))
         if pa.types.is_floating(columns[-1].type) and (text := lost_spelling(texts)) is not None:
             spelled[name] = text
     if spelled:
         _tell_spelling(file.name, spelled)
-    return _without_empty_rows(pa.table(columns, table.column_names))
+    return _without_empty_rows(pa.table(columns, names))
 
 
 def _texts(file: BinaryIO, separator: str) -> pa.Table:
@@ -292,13 +286,6 @@ def _wrong_row(row: pa.csv.InvalidRow, separator: str) -> SourceError:
     )
 
 
-def _with_names(table: pa.Table) -> pa.Table:
-    """Without the empty columns that spreadsheets write behind the last one that has a name."""
-    names = table.column_names
-    kept = [i for i, name in enumerate(names) if name or pc.any(pc.not_equal(table.column(i), "")).as_py()]
-    return table.select(kept)
-
-
 def _tell_spelling(path: str, spelled: Mapping[str, str]) -> None:
     """Warn of columns of decimals that would not be printed as they are written."""
     name = "label" if "label" in spelled else next(iter(spelled))
@@ -344,14 +331,13 @@ def _read_list(file: BinaryIO, types: Types, fits: Fits = None) -> pa.Table:
     lines = lines.filter(pc.match_substring_regex(lines, _NO_COMMENT))
     try:
         table = _listed(lines, types)
+        if _is_doubtful(table):
+            table = _fitting(lines, types, fits) or table
     except SourceError:
         fitting = _fitting(lines, types, fits)
         if fitting is None:
             raise
         table = fitting
-    else:
-        fitting = _fitting(lines, types, fits) if _is_doubtful(table) else None
-        table = table if fitting is None else fitting
     _check_one_label(table, types)
     return table
 
@@ -363,7 +349,7 @@ def _fitting(lines: pa.Array, types: Types, fits: Fits) -> pa.Table | None:
     for some, labelled in _readings(lines):
         with suppress(SourceError):
             table = _listed(some, types, labelled)
-            if fits(table.column("path")[0].as_py()):
+            if len(table) and fits(table.column("path")[0].as_py()):
                 return table
     return None
 
@@ -420,9 +406,8 @@ def _check_one_label(table: pa.Table, types: Types) -> None:
 
 
 def _read_json(file: BinaryIO, _: Types) -> pa.Table:
-    """Read with Python's own parser: pyarrow's turns strings into dates and large numbers into floats, and reads
-    [null, 1] as a list that ends outside its values (apache/arrow#51305, still in 26.0.1).
-    """
+    # Python's own parser: pyarrow's turns strings into dates and large numbers into floats, and reads [null, 1] as a
+    # list that ends outside its values (apache/arrow#51305, still in 26.0.1).
     tables = []
     with io.TextIOWrapper(file, "utf-8-sig", newline="\n") as text:
         lines = enumerate(text, 1)
@@ -432,18 +417,17 @@ def _read_json(file: BinaryIO, _: Types) -> pa.Table:
     return joined(tables)
 
 
-_ONE_A_LINE = "expected one object per line, as jq -c '.[]' writes those of an array"
-
-
 def _json_row(number: int, line: str) -> dict[str, Any]:
+    fix = "; expected one object per line, as jq -c '.[]' writes those of an array"
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
         is_begin = number == 1 and line.lstrip().startswith(("[", "{"))
-        fix = f"; {_ONE_A_LINE}" if is_begin else ""
-        raise SourceError(f"line {number} is not JSON: {getattr(error, 'msg', error)}{fix}") from None
+        raise SourceError(
+            f"line {number} is not JSON: {getattr(error, 'msg', error)}{fix if is_begin else ''}"
+        ) from None
     if not isinstance(row, dict):
-        raise SourceError(f"line {number} is not a JSON object; {_ONE_A_LINE}")
+        raise SourceError(f"line {number} is not a JSON object{fix}")
     return row
 
 
@@ -474,7 +458,6 @@ def _path_name(names: Sequence[str]) -> str | None:
 
 
 def _with_path(table: pa.Table) -> pa.Table:
-    """The table with its column of paths named ``path``."""
     names = table.column_names
     given = _path_name(names)
     if given is None:
@@ -518,20 +501,10 @@ def _check_named(paths: pa.ChunkedArray, column: str | None) -> None:
         )
 
 
-def _check_paths(paths: pa.ChunkedArray) -> None:
-    unsafe = paths.filter(unsafe_paths(paths))
-    if len(unsafe):
-        raise SourceError(
-            f"{unsafe[0].as_py()!r} is not a relative path inside the source; expected one such as cats/1.jpg"
-        )
-
-
 def _relative(paths: pa.ChunkedArray, root: str | os.PathLike[str] | None) -> pa.ChunkedArray:
-    """Paths without the ``./`` that `find` prints in front; absolute ones below `root`, as given or with its links
-    resolved, as relative ones. Others are unchanged."""
-    for prefix in (
-        {os.path.join(folder, "") for folder in (os.path.abspath(root), os.path.realpath(root))} if root else ()
-    ):
+    """Paths below `root` as relative ones, and without the ``./`` that `find` prints in front. Others are unchanged."""
+    for folder in {os.path.abspath(root), os.path.realpath(root)} if root else ():
+        prefix = os.path.join(folder, "")
         if is_utf8(prefix):
             inside = pc.starts_with(paths, prefix)
             paths = pc.if_else(inside, pc.utf8_slice_codeunits(paths, len(prefix)), paths)
@@ -555,8 +528,7 @@ def _without_repeats(table: pa.Table, repeated: Repeated) -> pa.Table:
 
 
 def _gathered(table: pa.Table, paths: pa.DictionaryArray) -> pa.Table:
-    """One row for each path, in the order in which they first come, with a list of the values of its rows in every
-    other column."""
+    """One row for each path, in the order in which they first come, with lists of its rows' values as other columns."""
     numbers = paths.indices.to_numpy()
     rows = pa.array(np.argsort(numbers, kind="stable"))
     ends = np.concatenate([[0], np.cumsum(np.bincount(numbers))])

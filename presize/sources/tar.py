@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from presize.errors import ImageError, SourceError
@@ -96,11 +97,7 @@ def _number(field: bytes) -> int | None:
 
 
 def members(file: BinaryIO) -> Iterator[Member]:
-    """The files of a tar, folders apart, and END_MARK between those of several that were joined.
-
-    Raises:
-        CutShort: it ends before its end mark, or cannot be followed.
-    """
+    """The files of a tar, folders apart, and END_MARK between joined ones. CutShort where it cannot be followed."""
     at, nbytes = 0, os.fstat(file.fileno()).st_size
     extended: dict[str, str] = {}
     while True:
@@ -182,11 +179,7 @@ def list_tar(path: str, name: str, options: SourceOptions, companions: Sequence[
     """List the samples of a tar, in its order; ``keys`` is the extension of images, if samples have several.
 
     ``.json`` gives a field for each of its keys, ``.cls`` a number called ``label``, ``.txt`` a text called ``txt``;
-    other files beside an image are left out, unless they are its companions. Those are files of the same sample.
-
-    Raises:
-        SourceError: it is no tar, is compressed, or cannot be read; or the fields of samples have the name of a column
-            that a companion has.
+    other files beside an image are left out, unless they are its companions.
     """
     samples = _Samples(name, options.keys, companions)
     try:
@@ -226,8 +219,7 @@ class _Samples:
         self._tar = name
         self._companions = companions
         self._beside: list[dict[str, tuple[str, Member]]] = []
-        """Where there are companions, for each row the other files of its sample by name, fields apart, with their
-        extensions."""
+        """For each row the other files of its sample by name, fields apart, with their extensions."""
         self._extension = extension.lower().removeprefix(".") if extension else None
         self._stem: str | None = None
         self._files: dict[str, Member] = {}
@@ -270,13 +262,13 @@ class _Samples:
             image = files.pop(images[0])
             try:
                 self._fields.append(self._read_fields(files, file))
-            except _UnreadableField as error:
+            except SourceError as error:
                 self._reject(image.name, str(error))
                 return
             self._rows.append((image.name, image.offset, image.nbytes))
             if self._companions:
-                beside = {extension: member for extension, member in files.items() if extension not in _FIELDS}
-                self._beside.append({member.name: (extension, member) for extension, member in beside.items()})
+                beside = (each for each in files.items() if each[0] not in _FIELDS)
+                self._beside.append({each[1].name: each for each in beside})
             if len(self._rows) == _SAMPLES_AT_ONCE:
                 self._flush()
         elif images:
@@ -300,6 +292,7 @@ class _Samples:
         self._reject("", f"{error}; what lies before is kept")
 
     def _read_fields(self, files: Mapping[str, Member], file: BinaryIO) -> dict[str, Any]:
+        """The fields of a sample. SourceError says why it cannot be used."""
         fields: dict[str, Any] = {}
         for extension, member in sorted(files.items()):  # a label in .json replaces that of .cls
             read = _FIELDS.get(extension)
@@ -307,11 +300,11 @@ class _Samples:
                 self._left_out[f".{extension}"] += not self._companions
                 continue
             if member.nbytes > _FIELD_BYTES:
-                raise _UnreadableField(f"its .{extension} has {size_text(member.nbytes)}, too many for a label")
+                raise SourceError(f"its .{extension} has {size_text(member.nbytes)}, too many for a label")
             try:
                 values = read(_read(file, member.offset, member.nbytes).removeprefix(codecs.BOM_UTF8).decode())
             except (ValueError, RecursionError) as error:
-                raise _UnreadableField(f"its .{extension} cannot be read: {getattr(error, 'msg', error)}") from None
+                raise SourceError(f"its .{extension} cannot be read: {getattr(error, 'msg', error)}") from None
             fields |= {field_name(name): value for name, value in values.items()}
         return fields
 
@@ -320,12 +313,9 @@ class _Samples:
         self._rejects.append(Reject(path, error, reason))
 
     def _flush(self) -> None:
-        names, offsets, sizes = zip(*self._rows, strict=True) if self._rows else ((), (), ())
-        places = {
-            "path": pa.array(names, pa.large_string()),
-            "source_nbytes": pa.array(sizes, pa.int64()),
-            "offset": pa.array(offsets, pa.int64()),
-        }
+        kinds = {"path": pa.large_string(), "offset": pa.int64(), "source_nbytes": pa.int64()}
+        rows = zip(*self._rows, strict=True) if self._rows else ((), (), ())
+        places = {name: pa.array(values, kind) for (name, kind), values in zip(kinds.items(), rows, strict=True)}
         fields = plain_table(rows_table(self._fields, self._left_out), self._left_out)
         table = pa.table(places | dict(zip(fields.column_names, fields.columns, strict=True)))
         self._tables.append(self._with_companions(table) if self._companions and len(table) else table)
@@ -334,27 +324,22 @@ class _Samples:
     def _with_companions(self, table: pa.Table) -> pa.Table:
         """The rows whose companions are there, with their sizes and offsets."""
         check_columns(table, self._companions)
-        reasons: dict[int, str] = {}
-        columns: dict[str, list[int]] = {}
-        used = [set[str]() for _ in self._beside]
-        for companion in self._companions:
-            nbytes = columns[f"{companion.name}_source_nbytes"] = [-1] * len(table)
-            offsets = columns[f"{OFFSET_OF}{companion.name}"] = [-1] * len(table)
-            for row, name in enumerate(companion_paths(companion, table).to_pylist()):
-                if name not in self._beside[row]:
-                    reasons.setdefault(row, f"{of_companion(companion.name)} does not exist")
-                    continue
-                _, member = self._beside[row][name]
-                nbytes[row], offsets[row] = member.nbytes, member.offset
-                used[row].add(name)
-        for row, (files, own) in enumerate(zip(self._beside, used, strict=True)):
-            if row not in reasons:
-                self._left_out.update(f".{files[name][0]}" for name in files.keys() - own)
-        for row, reason in reasons.items():
-            self._reject(self._rows[row][0], reason, ImageError.__name__)
-        for name, values in columns.items():
-            table = table.append_column(name, pa.array(values, pa.int64()))
-        return table.filter(pa.array([row not in reasons for row in range(len(table))]))
+        names = [companion_paths(companion, table).to_pylist() for companion in self._companions]
+        kept = np.zeros(len(table), np.bool_)
+        places = np.full((len(self._companions), 2, len(table)), -1)
+        for row, (files, own) in enumerate(zip(self._beside, zip(*names, strict=True), strict=True)):
+            lacking = next((one for one, name in zip(self._companions, own, strict=True) if name not in files), None)
+            if lacking is not None:
+                reason = f"{of_companion(lacking.name)} does not exist"
+                self._reject(self._rows[row][0], reason, ImageError.__name__)
+                continue
+            kept[row] = True
+            places[:, :, row] = [(files[name][1].nbytes, files[name][1].offset) for name in own]
+            self._left_out.update(f".{files[name][0]}" for name in files.keys() - set(own))
+        for companion, (nbytes, offsets) in zip(self._companions, places, strict=True):
+            table = table.append_column(f"{companion.name}_source_nbytes", pa.array(nbytes))
+            table = table.append_column(f"{OFFSET_OF}{companion.name}", pa.array(offsets))
+        return table.filter(pa.array(kept))
 
     def listing(self, version: FileVersion) -> Contents:
         self._flush()
@@ -370,10 +355,6 @@ def _images(extensions: tuple[str, ...], wanted: str | None) -> tuple[str, ...]:
         return (wanted,) if wanted in extensions else ()
     images = tuple(extension for extension in extensions if f".{extension.rpartition('.')[2]}" in IMAGE_SUFFIXES)
     return tuple(extension for extension in images if "." not in extension) or images
-
-
-class _UnreadableField(Exception):
-    """A file beside an image cannot be read. ``str(error)`` is the reason to reject the sample."""
 
 
 def _json_fields(text: str) -> dict[str, Any]:
@@ -397,5 +378,4 @@ _FIELDS: dict[str, Callable[[str], dict[str, Any]]] = {
 
 
 def _trimmed(name: str) -> str:
-    """Return a name without the ``./`` that tars of a folder begin with."""
     return re.sub(r"^(\./)+", "", name)

@@ -31,9 +31,8 @@ from presize.builder.tasks.records import CrashPolicy
 from presize.builder.tasks.task import Task, write_shard
 from presize.errors import BuildError, PresizeError, SourceError
 from presize.options import SourceOptions
-from presize.sources import recognize
-from presize.sources.source_files import Container, SourceFile
-from presize.sources.source_reader import SourceReader
+from presize.sources import containers
+from presize.sources.source_files import Container, SourceFile, SourceReader
 from presize.system.files import anonymous_file
 
 COUNT = 32
@@ -240,7 +239,7 @@ def test_the_command_that_stopped_keeps_no_shard_of_the_container_that_was(
 
 def wrap_listings(monkeypatch: pytest.MonkeyPatch, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
     """Have every container listed by what `wrap` makes of the function that lists it."""
-    monkeypatch.setattr(recognize, "KINDS", tuple(replace(kind, list=wrap(kind.list)) for kind in recognize.KINDS))
+    monkeypatch.setattr(containers, "KINDS", tuple(replace(kind, list=wrap(kind.list)) for kind in containers.KINDS))
 
 
 def followed_by(change: Callable[[], object], function: Callable[..., Any]) -> Callable[..., Any]:

@@ -17,8 +17,7 @@ from presize import BuildOptions, Dataset, ImageOptions, Size, build_dataset, re
 from presize.builder.run import plan_build
 from presize.errors import PresizeWarning, SourceError
 from presize.options import SourceOptions
-from presize.sources.source_files import SourceFile
-from presize.sources.source_reader import SourceReader
+from presize.sources.source_files import SourceFile, SourceReader
 from presize.store.rejects_file import read_rejects
 from presize.store.verify import VerifyResult, verify_dataset
 

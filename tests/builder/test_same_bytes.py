@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-import presize.sources.source_reader
+import presize.sources.source_files
 from builds import REPORTED, SERIAL, SMALL, Builder, write_photos
 from foreign import image_column, picture, tar_samples, write_lmdb, write_parquet, write_tar
 from paired import WITH_MASKS, make_pairs
@@ -22,7 +22,7 @@ from pictures import smooth_image
 from presize.builder.parts import PartResult, build_part
 from presize.codecs.jpeg.decoder import is_available
 from presize.options import KEEP, BuildPart, Coordinates, ImageOptions, RunOptions, Size, SourceOptions
-from presize.sources.source_reader import SourceReader
+from presize.sources.source_files import SourceReader
 
 FIVES = replace(SMALL, shard_samples=5)
 KEPT = replace(FIVES, image=ImageOptions(sizes=(KEEP, Size(16, 16)), tiles="all" if is_available() else "resized"))
@@ -149,7 +149,7 @@ def test_a_source_that_is_read_ahead(builder_of: Callable[[str], Builder], monke
     build, read, readers = builder_of("no labels"), SourceReader.read, set[str]()
     one_shard = replace(SMALL, shard_samples=12)
     build("in turn", one_shard)
-    monkeypatch.setattr(presize.sources.source_reader, "SLOW_S", -1.0)  # every file counts as slow
+    monkeypatch.setattr(presize.sources.source_files, "SLOW_S", -1.0)  # every file counts as slow
 
     def noted(reader: SourceReader, file: Any) -> bytes:
         readers.add(threading.current_thread().name)

@@ -415,7 +415,7 @@ def fail_for(name: str) -> Callable[..., object]:
 
 def test_a_file_that_could_not_be_read_is_tried_again(build: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("presize.sources.source_reader.open_at_once", fail_for("03.png"))
+        patch.setattr("presize.sources.source_files.open_at_once", fail_for("03.png"))
         with pytest.warns(PresizeWarning, match=r"1 file could not be read, the first: cats/03\.png: cannot be"):
             result = build()
         assert (result.rejected, result.unreadable) == (1, 1)

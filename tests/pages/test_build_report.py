@@ -33,7 +33,7 @@ from presize.errors import BuildError, OptionError, PresizeWarning
 from presize.options import BuildOptions, ImageOptions, RunOptions, Size, SourceOptions
 from presize.pages import charts, comparison
 from presize.pages.build_report import REASONS, reject_groups
-from presize.sources import source_reader
+from presize.sources import source_files
 from presize.store.dataset import Dataset
 from presize.store.manifest import read_manifest
 from presize.store.rejects import Reject
@@ -290,7 +290,7 @@ def test_a_source_that_cannot_be_read_again_stops_the_build_unless_for_a_moment_
     def fail_from_now(times: int) -> Callable[[ShardDone], None]:
         return after_all_shards(lambda: failures.update({str(path): times for path in photos.rglob("*.png")}))
 
-    monkeypatch.setattr(source_reader, "open_at_once", fail)
+    monkeypatch.setattr(source_files, "open_at_once", fail)
     build_dataset(photos, tmp_path / "undisturbed", SMALL, REPORTED)
     build_dataset(photos, tmp_path / "moment", SMALL, REPORTED, on_shard=fail_from_now(1))
     assert len(failures) == 6 and not failures.total()

@@ -12,7 +12,6 @@ from io import BytesIO
 from pathlib import Path
 
 import boto3
-import numpy as np
 import pytest
 from boto3.s3.transfer import TransferConfig
 
@@ -21,14 +20,12 @@ from commands import Ran
 from listings import make
 from presize import build_dataset
 from presize.builder.parts import build_part
-from presize.builder.parts_listing import SharedListing, read_listing, write_listing
 from presize.builder.repair import repair_dataset
 from presize.errors import BuildError, PresizeError, PresizeWarning, RemoteError, SourceError
 from presize.options import BuildOptions, BuildPart, RunOptions, SourceOptions
 from presize.remote.bucket import Bucket
 from presize.sources.contents import Source
 from presize.sources.scan import scan
-from presize.sources.source_files import Url
 from presize.store.rejects_file import read_rejects
 from processes import run_python
 from servers import BUCKET, Proxy, cutting, flipping, http, point_to, s3, upload
@@ -159,7 +156,6 @@ def test_objects_that_stand_for_folders_are_none(prefix: str, photos: Path, tmp_
     (folder / first / "empty.jpg").touch()
     source = f"s3://{BUCKET}/{prefix}"
     assert listed(scan(source)) == listed(scan(folder))
-    build_dataset(source, tmp_path / "out", SHARDS, SERIAL)
 
 
 def assert_same_shards(one: Path, other: Path) -> None:
@@ -180,23 +176,12 @@ def labelled(folder: Path, paths: Iterable[str]) -> SourceOptions:
     return SourceOptions(labels=folder / "labels.csv")
 
 
-def test_a_label_table_says_which_objects_are_read(url: str, photos: Path, tmp_path: Path) -> None:
-    paths = sorted(path.relative_to(photos).as_posix() for path in photos.glob("[0-9]*/*.jpg"))[::7]
-    options = labelled(tmp_path, paths)
-    assert listed(scan(url, options)) == listed(scan(photos, options))
-    said = rf"1 of its 2 paths cannot be used, the first: 'nowhere.jpg' .*; source '{url}'"
-    with pytest.raises(SourceError, match=said):
-        scan(url, labelled(tmp_path, ["nowhere.jpg", "beside.txt"]))
-
-
 def test_a_web_server_is_read_with_a_label_table(photos: Path, tmp_path: Path) -> None:
     paths = sorted(path.relative_to(photos).as_posix() for path in photos.glob("[0-9]*/*.jpg"))[:9]
     options = labelled(tmp_path, paths)
     with http(photos) as port:
         build_dataset(f"http://127.0.0.1:{port}", tmp_path / "web", SHARDS, SERIAL, options)
-        with pytest.raises(SourceError, match=r"'nowhere\.jpg' does not exist"):
-            scan(f"http://127.0.0.1:{port}", labelled(tmp_path, ["nowhere.jpg"]))
-    build_dataset(photos, tmp_path / "local", SHARDS, SERIAL, labelled(tmp_path, paths))
+    build_dataset(photos, tmp_path / "local", SHARDS, SERIAL, options)
     assert_same_shards(tmp_path / "web", tmp_path / "local")
 
 
@@ -205,12 +190,22 @@ def test_a_label_table_may_spell_objects_otherwise(url: str, photos: Path, tmp_p
     spelled = [f"./{paths[0]}", f"/{paths[1]}", paths[2].replace("/", "\\"), f"{paths[3]} ", paths[4]]
     expected = listed(scan(photos, labelled(tmp_path, paths)))
     with http(photos) as port:
-        web = scan(f"http://127.0.0.1:{port}", labelled(tmp_path, spelled))
-        with pytest.raises(SourceError, match=r"'\.\./secret' leads out of the source"):
-            scan(f"http://127.0.0.1:{port}", labelled(tmp_path, ["../secret"]))
-    assert listed(web) == expected
+        assert listed(scan(f"http://127.0.0.1:{port}", labelled(tmp_path, spelled))) == expected
     stems = [path.removesuffix(".jpg") for path in spelled[:3]]
     assert listed(scan(url, labelled(tmp_path, [*stems, *spelled[3:]]))) == expected
+
+
+def test_paths_of_a_table_that_are_no_objects_are_told(prefix: str, photos: Path, tmp_path: Path) -> None:
+    put(f"{prefix}/a\tb.jpg", b"x")
+    with http(photos) as port:
+        for source in (f"s3://{BUCKET}/{prefix}", f"http://127.0.0.1:{port}"):
+            for path, said in (
+                ("nowhere.jpg", rf"1 of its 2 paths cannot be used, the first: 'nowhere.jpg' does not .*'{source}'"),
+                ("../secret", r"'\.\./secret' leads out of the source"),
+                ("a\tb.jpg", r"the first: 'a\\tb.jpg' its name is no path"),
+            ):
+                with pytest.raises(SourceError, match=said):
+                    scan(source, labelled(tmp_path, [path, "beside.txt"]))
 
 
 def test_objects_that_change_or_go_while_they_are_built_are_not_stored(
@@ -302,14 +297,6 @@ def test_a_name_that_is_no_path_on_a_later_page_loses_no_object(
     assert scan(url).table.column("path").to_pylist() == [name for name in names if "//" not in name]
 
 
-def test_a_table_that_lists_an_object_whose_name_is_no_path_is_told(prefix: str, photos: Path, tmp_path: Path) -> None:
-    put(f"{prefix}/a\tb.jpg", b"x")
-    with pytest.raises(SourceError, match=r"the first: 'a\\tb.jpg' its name is no path"):
-        scan(f"s3://{BUCKET}/{prefix}", labelled(tmp_path, ["a\tb.jpg"]))
-    with http(photos) as port, pytest.raises(SourceError, match="its name is no path"):
-        scan(f"http://127.0.0.1:{port}", labelled(tmp_path, ["a\tb.jpg"]))
-
-
 def test_a_photograph_that_is_damaged_on_its_way_is_read_again(
     url: str, local: Path, proxy: Proxy, tmp_path: Path
 ) -> None:
@@ -375,18 +362,6 @@ def test_a_place_that_is_empty_or_not_there_is_one_line(url: str) -> None:
         scan(f"{url}/nothing")
     with pytest.raises(SourceError, match=r"^source s3://nowhere/raw: .*(404|NoSuchBucket)"):
         scan("s3://nowhere/raw")
-
-
-def test_parts_agree_on_the_listing_of_a_bucket(url: str, tmp_path: Path) -> None:
-    source = scan(url)
-    write_listing(tmp_path, SharedListing.of(source, f"{url}/", SourceOptions(), 2))
-    read = read_listing(tmp_path)
-    assert read is not None
-    assert isinstance(read.source.root, Url)
-    assert (read.source.root, read.how["source"]) == (url, url)
-    assert read.source.table.equals(source.table)
-    rows = np.arange(3)
-    assert read.source.files(rows) == source.files(rows)
 
 
 def test_the_commands_of_the_page_build_from_a_bucket(

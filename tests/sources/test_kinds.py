@@ -21,7 +21,7 @@ from presize.options import SourceOptions
 from presize.sources.contents import Source
 from presize.sources.dataset import join_datasets
 from presize.sources.scan import scan
-from presize.sources.source_reader import SourceReader
+from presize.sources.source_files import SourceReader
 from servers import BUCKET, http, s3, upload
 
 IMAGES = {f"{'abc'[n // 4]}/{n:02}.png": picture(n) for n in range(12)}

@@ -74,45 +74,26 @@ CATS = ("cats/0.jpg", "dogs/0.jpg")
 SEVERAL = ("two.jpg", "two.png", "deep/1.jpg", "\xe9\xe9.jpg", "e\u0301e\u0301.jpg")
 NO_PATH: list[tuple[str, str, str]] = [
     ("gone.jpg", "'gone.jpg' does not exist", "there is none"),
-    (
-        "far\\0.jpg",
-        "'far\\\\0.jpg' does not exist; expected a path from the source with / between folders, such as",
-        "",
-    ),
-    (
-        "D:\\far\\x.jpg",
-        "'D:\\\\far\\\\x.jpg' does not exist; expected a path from the source with / between",
-        "a drive",
-    ),
-    (
-        "/etc/passwd",
-        "'/etc/passwd' does not exist; expected a path from the source with / between folders",
-        "elsewhere",
-    ),
+    ("far\\0.jpg", "'far\\\\0.jpg' does not exist; expected a path from the source with / between folders, such", ""),
+    ("D:\\far\\x.jpg", "'D:\\\\far\\\\x.jpg' does not exist; expected a path from the source with / b", "a drive"),
+    ("/etc/passwd", "'/etc/passwd' does not exist; expected a path from the source with / betw", "elsewhere"),
     ("../raw/dogs/0.jpg", "'../raw/dogs/0.jpg' leads out of the source; there is 'dogs/0.jpg'", "out and in again"),
     ("/home/me/raw/dogs/0.jpg", "'/home/me/raw/dogs/0.jpg' does not exist; there is 'dogs/0.jpg'", "another machine"),
     ("Dogs/0.jpg", "'Dogs/0.jpg' does not exist; there is 'dogs/0.jpg', and case counts", "case counts"),
-    ("dogs/0.JPG", "'dogs/0.JPG' does not exist; there is 'dogs/0.jpg', and case counts", "case counts"),
     ("dogs/0.png", "'dogs/0.png' does not exist; there is 'dogs/0.jpg'; source", "another suffix"),
     ("dogs%2F0.jpg", "'dogs%2F0.jpg' does not exist; there is 'dogs/0.jpg'", "a URL's escapes are not decoded"),
     ("two", "'two' does not exist; there are 'two.jpg' and 'two.png'", "which of the two?"),
-    (
-        "e\u0301\xe9",
-        r"; there are 'e\u0301e\u0301.jpg' and '\xe9\xe9.jpg', and this is 'e\u0301\xe9'",
-        "which of the two?",
-    ),
+    ("e\u0301\xe9", r"; there are 'e\u0301e\u0301.jpg' and '\xe9\xe9.jpg', and this is 'e\u0301\xe9'", "which?"),
     ("1.jpg", "'1.jpg' does not exist; there is 'deep/1.jpg'", "in another folder"),
     ("broken.jpg", "'broken.jpg' does not exist", "a link to nothing"),
     ("loop.jpg", "'loop.jpg' cannot be looked at: Too many levels", "a link to itself"),
     ("cats/0.jpg/1.jpg", "'cats/0.jpg/1.jpg' cannot be looked at: Not a directory", "below a file"),
     ("x" * 256, "xxx' cannot be looked at: File name too long", "no file system has it"),
-    ("cats", "'cats' is not a file", "a folder"),
     ("cats/", "'cats/' is not a file", "a folder"),
     ("pipe", "'pipe' is not a file", "opening it would wait for ever"),
     ("zero", "'zero' is a link out of the source; use --follow-links", "a device, outside"),
-    ("out.jpg", "'out.jpg' is a link out of the source; use --follow-links if you trust it; source", "a file outside"),
-    ("out/1.jpg", "'out/1.jpg' is a link out of the source; use --follow-links", "a file in a folder outside"),
-]
+    ("out/1.jpg", "'out/1.jpg' is a link out of the source; use --follow-links if you trust it; source", "outside"),
+]  # fmt: skip
 LINKS = (
     "broken.jpg -> nowhere",
     "loop.jpg -> loop.jpg",
@@ -137,7 +118,6 @@ def listing(path: str) -> Make:
 REFUSED: list[tuple[Make, dict[str, Any], str, str]] = [
     # Folders
     (files(), {}, "raw' holds no files (nothing at all); expected image files", "an empty folder"),
-    (files("a/", "b/"), {}, "holds no files (nothing at all)", "empty classes"),
     (files(".a", "b/.c"), {}, "holds no files (2 hidden); expected", "hidden files alone"),
     (files("1.jpg", "2.jpg", "thumbs/"), {}, "no files (2 beside the class folders)", "a stray empty folder"),
     (files("a/1\n.jpg -> /dev"), {}, r"1 refused, the first is 'a/1\n.jpg', a link out", "refused files alone"),
@@ -147,8 +127,6 @@ REFUSED: list[tuple[Make, dict[str, Any], str, str]] = [
     (files("a/1"), {"classes": "classes.txt"}, "the text 'classes.txt'", "the name of a file is not a list"),
     (files("a/1"), {"classes": ["a", "b", "a"]}, "classes: expected each name once, got 'a' 2 times", "which?"),
     (files("a/1"), {"classes": ["a", ""]}, "'' is not the name of a class", "a folder has a name"),
-    (files("a/1"), {"classes": ["a", 1]}, "1 is not the name of a class", "a name is text"),
-    (files("a/1"), {"classes": []}, "got none", "no folder would fit"),
     (files("1.jpg"), {"split": "folders"}, "--split folders: source ... has no folders; expected one for each", ""),
     (files("train/ant/1.jpg", "train/bee/1.jpg"), {"split": "folders", "classes": ["ant"]},
      "class folder 'bee' (1 such) is not in the class list of 1 names", "a class of a split"),
@@ -156,13 +134,10 @@ REFUSED: list[tuple[Make, dict[str, Any], str, str]] = [
     (at("no\nwhere"), {}, rf"source 'no\nwhere' does not exist; {FOLDER}", "not there"),
     (at("broken", "broken -> nowhere"), {}, "source 'broken' does not exist", "a link to nothing"),
     (at("loop", "loop -> loop"), {}, "source 'loop': Too many levels of symbolic links", "a link to itself"),
-    (at("file/below", "file"), {}, "source 'file/below': Not a directory", "below a file"),
-    (at("x" * 256), {}, "xx': File name too long", "no file system has it"),
     (at("nu\0ll"), {}, r"source 'nu\x00ll': ... null", "no file system has it"),
     (at(""), {}, "source '' does not exist", "no name is not the folder where one stands"),
     # What a source is
     (at("hf://datasets/x"), {}, URL, "a store that we do not know"),
-    (at("ftp://example.org/a.tar"), {}, URL, "nor this one"),
     (at("gs:/bucket/x"), {}, URL, "a slash is missing"),
     (lambda folder: (folder / "a.zip").write_bytes(b"PK\5\6") and "a.zip", {},
      "source 'a.zip' is a zip; unpack it, and give the folder", "its images cannot be read one by one"),
@@ -175,7 +150,6 @@ REFUSED: list[tuple[Make, dict[str, Any], str, str]] = [
      "--pair is for folders, label tables, tar shards, not for buckets; source 's3://data/x'; copy it to a disk first",
      "a bucket"),
     (at("http://127.0.0.1:9/x"), {}, "a web server does not list its files; give their paths with --labels", ""),
-    (at("images/1.png", "images/1.png"), {}, f"source 'images/1.png' is a file; {FOLDER}", "an image"),
     (both(""), {}, "holds files of several kinds (parquet, tar); give a folder of one", "which?"),
     (both("1.parquet"), {"classes": ["a"]}, "--classes needs labels, and the samples have none", "no labels"),
     (files("1.png"), {"keys": "jpg"}, "--keys is for Parquet files, LMDBs, tar shards, not for folders; source '", ""),
@@ -190,13 +164,13 @@ REFUSED: list[tuple[Make, dict[str, Any], str, str]] = [
     (at("raw/a", "raw/a", "t.csv"), LABELS, f"source 'raw/a' is a file; {FOLDER}", "paths begin in a folder"),
     (table("path,label\ncats/0.jpg,cat\ndogs/0.jpg,dog\n", *CATS), {**LABELS, "classes": ["cat"]},
      "labels 't.csv': the label 'dog' is not in the class list of 1 names", "no such class"),
-    (table("path\ncats/0.jpg\n", *CATS), {**LABELS, "classes": ["cat"]}, NO_CLASSES, "no labels"),
     (table("path,label\ncats/0.jpg,5\n", *CATS), {**LABELS, "classes": ["5"]},
      f"{NO_CLASSES}; --column-type label:class reads numbers as their names", "numbers"),
     (table("path,label\ncats/0.jpg,\1\0\0\0\n", *CATS), LABELS,
      r"the label b'\x01\x00\x00\x00' is not text: it looks like a little", "a packed number"),
     *((listing(path), LABELS, f"labels 't.csv': 2 of its 3 paths cannot be used, the first: ... {said}", reason)
       for path, said, reason in NO_PATH),
+    (table("0\n", *CATS, name="t.txt"), {"labels": "t.txt"}, "the first: '0' does not exist", "a count of no lines"),
     (table("id,img\n1,cats/0.jpg\n", *CATS), LABELS,
      "the first: '1' does not exist; source ... ; no column is called path, so 'id' was taken for it", "another"),
     (table("path,split\n1.jpg,train\n", "1.jpg"), {**LABELS, "split": "a=0.5,b=0.5"},
@@ -226,13 +200,11 @@ REFUSED: list[tuple[Make, dict[str, Any], str, str]] = [
     *((in_lmdb({f"{before}{n:05d}{behind}": picture(n) for n in range(7)}), {},
        f"such as --keys {before}{{:05d}}{behind} for {before}00000{behind}, or one of", "keys of another shape")
       for before, behind in (("", ""), ("n01/", ".jpg"))),
-    (in_lmdb({f"{n * 7919 % 101:x}a{n}": picture(n) for n in range(9)}), {}, "such as --keys image-{:09d}",
-     "hashes"),
+    (in_lmdb({f"{n * 7919 % 101:x}a{n}": picture(n) for n in range(9)}), {}, "such as --keys image-{:09d}", ""),
     *((in_lmdb({f"{n}": value for n in range(2)}), options, said, name)
       for options in ({}, {"keys": "{}"})
       for said, name, value in (
           ("the value of '0' is a Python pickle", "a dict", pickle.dumps({"image": b""}, 0)),
-          ("the value of '0' is a Python pickle", "a list", pickle.dumps([b""], 1)),
           ("the value of '0' is a Python pickle", "an array", pickle.dumps(np.zeros(9), 0)),
           ("the value of '0' is a Datum of Caffe's", "pixels", b"\x08\x03\x10\x80\x02\x18\x80\x02\x22\x80\x80\x0c"),
           ("the value of '0' is a Datum of Caffe's", "a JPEG", b"\x22\xb0\x09\xff\xd8\xff\xe0"))),
@@ -245,8 +217,6 @@ REFUSED: list[tuple[Make, dict[str, Any], str, str]] = [
     (PACKED, NUMBERED, r"the label b'\x01\x00\x00\x00' is not text: it looks like a little-endian 32-bit integer, 1; "
      "write labels as text, such as '1' or 'cat'", "packed numbers"),
     (PACKED, TEXTS, NOT_TEXT + "little-endian 32-bit integer, 1", "packed numbers as texts"),
-    (PACKED, {**NUMBERED, "label_keys": "n=label-{:09d}"}, NOT_TEXT + "little-endian 32-bit integer, 1", "in a column"),
-    (labelled(*(pickle.dumps(n, 3) for n in range(3))), NUMBERED, NOT_TEXT + "Python pickle", "pickles"),
     (labelled(b"9"), {**NUMBERED, "types": [ColumnType("n", "int")]},
      "--column-type n:int: there is no such column; there are label", "another column"),
     *((labelled(b"x"), options, said, "no pattern")
@@ -261,7 +231,6 @@ REFUSED: list[tuple[Make, dict[str, Any], str, str]] = [
     # Parquet
     (in_parquet(url=["a"], label=[1]), {}, "no column of images ... ; it has url (string), label (int64)", "URLs"),
     (in_parquet(image=image_column([b""])), {"keys": "img"}, "--keys img is no column of images ... it has image", ""),
-    (in_parquet(url=["a"]), {"keys": "url"}, "--keys url is no column of images", "texts"),
     (in_parquet(photo=image_column([b""]), mask=image_column([b""])), {},
      "it has 2 columns of images; choose one, such as --keys photo", "which?"),
     *((holding("a.parquet", content), {}, "holds no samples in 1 file; ... it cannot be read as Parquet", reason)

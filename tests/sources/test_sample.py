@@ -3,7 +3,7 @@ from __future__ import annotations
 import io
 from collections import Counter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,18 +23,6 @@ def opened(content: bytes) -> Image.Image:
     image = Image.open(io.BytesIO(content))
     image.load()
     return image
-
-
-class Decoded(NamedTuple):
-    path: str
-    nbytes: int
-    image: Image.Image
-
-
-@pytest.fixture(scope="module")
-def usual() -> list[Decoded]:
-    """The first of what `presize sample` makes when nothing is asked for."""
-    return [Decoded(path, len(content), opened(content)) for path, content in files(SampleOptions(images=100)).items()]
 
 
 def test_the_folder_holds_the_files_that_the_options_alone_decide(tmp_path: Path) -> None:
@@ -63,22 +51,14 @@ def test_a_folder_with_files_or_a_file_is_refused_and_left_alone(tmp_path: Path)
     assert [path.name for path in tmp_path.iterdir()] == ["holiday.jpg"]
 
 
-def test_another_seed_gives_other_pictures() -> None:
-    one, two = (picture(SampleOptions(long_side=64, seed=seed), 0) for seed in (1, 2))
-    assert one.shape != two.shape or (one != two).any()
-
-
-def test_images_are_spread_evenly_over_the_classes() -> None:
+def test_classes_have_distinct_names_that_sort_by_number_and_as_many_files() -> None:
+    names = [class_name(label, 1000) for label in range(1000)]
+    assert names == sorted(set(names))
+    assert names[:2] == ["000-red-disc", "001-jade-star"]
     options = SampleOptions(images=103, classes=10)
     counts = Counter(options.label(index) for index in range(103))
     assert sorted(counts) == list(range(10))
     assert set(counts.values()) == {10, 11}
-
-
-def test_class_folders_have_distinct_names_that_sort_by_number() -> None:
-    names = [class_name(label, 1000) for label in range(1000)]
-    assert names == sorted(set(names))
-    assert names[:2] == ["000-red-disc", "001-jade-star"]
 
 
 def test_the_hue_tells_the_class() -> None:
@@ -92,29 +72,26 @@ def test_the_hue_tells_the_class() -> None:
     assert right >= 34
 
 
-def test_sizes_formats_and_bytes_are_mixed_as_in_imagenet(usual: list[Decoded]) -> None:
+def test_sizes_formats_and_bytes_are_mixed_as_in_imagenet() -> None:
+    made = files(SampleOptions(images=100))
+    images = [opened(content) for content in made.values()]
     suffixes = {"JPEG": ".jpg", "PNG": ".png", "WEBP": ".webp"}
-    assert all(Path(path).suffix == suffixes[str(image.format)] for path, _, image in usual)
-    images = [image for _, _, image in usual]
+    assert [Path(path).suffix for path in made] == [suffixes[str(image.format)] for image in images]
+    modes = {("JPEG", "RGB"), ("JPEG", "L"), ("PNG", "RGB"), ("PNG", "RGBA"), ("WEBP", "RGB")}
+    assert {(image.format, image.mode) for image in images} >= modes
+    assert any(image.info.get("progressive") for image in images)
     jpegs = [image for image in images if isinstance(image, JpegImagePlugin.JpegImageFile)]
     sampling = Counter(map(JpegImagePlugin.get_sampling, jpegs))
-    assert 0.6 < sampling[2] / len(images) < 0.9  # 4:2:0
-    assert sampling[0]  # 4:4:4
-    assert any(image.info.get("progressive") for image in jpegs)
-    assert {image.mode for image in jpegs} == {"RGB", "L"}
-    assert {(image.format, image.mode) for image in images} >= {("PNG", "RGB"), ("PNG", "RGBA"), ("WEBP", "RGB")}
+    assert 0.6 < sampling[2] / len(images) < 0.9, "4:2:0"
+    assert sampling[0], "4:4:4"
     sizes = [ImageOps.exif_transpose(image).size for image in images]
     assert {(500, 375), (375, 500), (500, 333)} <= set(sizes)
-    assert len(set(sizes)) > 30
-    assert any(min(size) < 128 for size in sizes) and any(max(size) > 700 for size in sizes)
-    assert 380 < np.mean(sizes) < 480
-    # 1,000 ImageNet photographs: mean 0.58, a tenth below 0.19, a tenth above 0.97.
-    rates = [nbytes / (image.width * image.height) for _, nbytes, image in usual if image.format == "JPEG"]
-    low, high = np.percentile(rates, [10, 90])
-    assert 0.5 < np.mean(rates) < 0.66 and high > 2 * low
+    assert min(map(min, sizes)) < 128 and max(map(max, sizes)) > 700
+    pixels = [image.width * image.height if image.format == "JPEG" else np.inf for image in images]
+    rates = np.array(list(map(len, made.values()))) / pixels
+    assert 0.5 < np.mean(rates[rates > 0]) < 0.66, "of 1,000 ImageNet photographs: 0.58"
     turned = [image.getexif()[ORIENTATION] for image in images if ORIENTATION in image.getexif()]
     assert 4 <= len(turned) <= 20
-    assert set(turned) <= set(range(2, 9))
 
 
 def test_turned_images_are_right_once_upright() -> None:
@@ -130,67 +107,26 @@ def test_turned_images_are_right_once_upright() -> None:
     assert orientations == set(range(2, 9))
 
 
-def test_no_image_is_turned_when_none_is_asked_for() -> None:
-    contents = files(SampleOptions(images=20, classes=1, long_side=32, rotated=0)).values()
-    assert not any(ORIENTATION in opened(content).getexif() for content in contents)
-
-
-def test_broken_files_are_as_many_as_asked_for_and_spread_over_the_classes() -> None:
-    broken: Counter[str] = Counter()
-    for path, content in files(SampleOptions(images=60, classes=3, long_side=64, broken=12)).items():
+def test_files_are_broken_in_four_ways_and_as_many_in_each_class() -> None:
+    broken = {}
+    for path, content in files(SampleOptions(images=16, classes=2, long_side=64, broken=4)).items():
         try:
             opened(content)
         except (UnidentifiedImageError, OSError):
-            broken[path.partition("/")[0]] += 1
-            assert path.endswith(".jpg")
-    assert list(broken.values()) == [4, 4, 4]
-
-
-def test_files_are_broken_in_four_ways() -> None:
-    cut, empty, page, noise = files(SampleOptions(images=4, classes=1, long_side=64, broken=4)).values()
+            broken[path] = content
+    cut, empty, page, noise = broken.values()
     assert cut.startswith(b"\xff\xd8\xff") and b"\xff\xd9" not in cut[-2:]
     assert empty == b""
     assert page.startswith(b"<!DOCTYPE html>")
     assert len(set(noise)) == 256
-
-
-def spectrum_slope(pixels: np.ndarray[Any, Any]) -> float:
-    """Slope of log amplitude against log frequency, of the upper left square, averaged over directions."""
-    side = min(256, *pixels.shape[:2])
-    luminance = pixels[:side, :side] @ (0.299, 0.587, 0.114)
-    window = np.hanning(side)
-    power = np.abs(np.fft.fft2((luminance - luminance.mean()) * np.outer(window, window))) ** 2
-    cycles = np.fft.fftfreq(side, 1 / side)
-    rings = np.hypot(cycles[:, None], cycles).astype(int).ravel()
-    mean_power = np.bincount(rings, power.ravel()) / np.bincount(rings)
-    band = np.arange(3, side // 3)
-    return float(np.polyfit(np.log(band), np.log(mean_power[band]) / 2, 1)[0])
-
-
-def test_spectra_are_those_of_photographs(usual: list[Decoded]) -> None:
-    """1,000 ImageNet photographs, measured so: mean -1.22, a tenth below -1.57, a tenth above -0.81."""
-    slopes = [spectrum_slope(np.asarray(image.convert("RGB"))) for _, _, image in usual[::2]]
-    assert -1.35 < np.mean(slopes) < -1.05
-    assert 0.1 < np.std(slopes) < 0.5
-
-
-def test_pictures_may_be_far_larger_than_a_noise_field() -> None:
-    options = SampleOptions(images=1, classes=1, long_side=2000)
-    assert max(picture(options, 0).shape) > 1024
+    assert Counter(path.partition("/")[0] for path in broken) == {"0-red-disc": 2, "1-jade-star": 2}
 
 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"images": 0}, "images: expected a whole number from 1 to 10000000, got 0"),
-        ({"images": 10_000_001}, "images: .* got 10000001"),
-        ({"classes": 0}, "classes: .* got 0"),
         ({"images": 3, "classes": 4}, "classes: expected a whole number from 1 to 3, got 4"),
-        ({"images": 20_000, "classes": 10_001}, "classes: expected a whole number from 1 to 10000, got 10001"),
-        ({"broken": -1}, "broken: .* got -1"),
         ({"images": 5, "broken": 6}, "broken: expected a whole number from 0 to 5, got 6"),
-        ({"long_side": 15}, "long_side: .* got 15"),
-        ({"seed": -1}, "seed: .* got -1"),
         ({"rotated": 1.5}, "rotated: expected a share from 0 to 1, got 1.5"),
         ({"rotated": float("nan")}, "rotated: .* got nan"),
     ],

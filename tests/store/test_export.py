@@ -32,7 +32,7 @@ from paired import WITH_MASKS, mask_of
 from presize.builder.run import build_dataset
 from presize.errors import BuildError, DatasetError
 from presize.options import BuildOptions, Companion, ExportLayout, Format, SourceOptions
-from presize.sources.classes import read_classes
+from presize.sources.labels import read_classes
 from presize.store import export as module
 from presize.store.dataset import Dataset
 from presize.store.export import Exported, export_dataset, sample_keys

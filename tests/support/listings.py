@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from foreign import image_column, picture, write_lmdb, write_parquet, write_tar
 from presize.sources.contents import Source
-from presize.sources.source_reader import SourceReader
+from presize.sources.source_files import SourceReader
 
 OUT = "a link out of the source; use --follow-links if you trust it"
 

@@ -27,8 +27,7 @@ from presize.codecs.stored_value import DAMAGE, decode_value
 from presize.codecs.transcode import transcode_companion
 from presize.errors import BuildError, CrashError, ImageError, UnreadableError
 from presize.options import BuildOptions, Companion, ImageOptions, Size, Stream
-from presize.sources.source_files import SourceFile, Url
-from presize.sources.source_reader import BUCKET_THREADS, THREADS, SourceReader, read_in_order
+from presize.sources.source_files import BUCKET_THREADS, THREADS, SourceFile, SourceReader, Url, read_in_order
 from presize.store.rejects import of_companion
 from presize.system.child import Child, ChildDiedError, ChildStoppedError
 from presize.system.locks import RWLock

@@ -28,8 +28,7 @@ from presize.builder.tasks.records import CrashPolicy, Encoded, Encoder, EncodeS
 from presize.codecs import transcode
 from presize.errors import BuildError, CrashError, DatasetError, ImageError, NotAnImageError, UnreadableError
 from presize.options import BuildOptions, OnError, Stream
-from presize.sources.source_files import Container, Places, SourceFile, Url, check_containers, source_files
-from presize.sources.source_reader import SourceReader
+from presize.sources.source_files import Container, Places, SourceFile, SourceReader, Url, check_containers, files_at
 from presize.store import shard
 from presize.store.rejects import BOXES, NOT_AN_IMAGE
 from presize.store.shard_reader import ShardReader
@@ -162,8 +161,8 @@ def _write(task: Task, policy: CrashPolicy | None, map_factor: int) -> ShardTabl
     columns: dict[Stream, defaultdict[str, array[int]]] = {
         stream: defaultdict(partial(array, "q")) for stream in task.targets
     }
-    sources = source_files(task.paths.split("\0"), task.nbytes.tolist(), task.places)
-    companions = (source_files(c.paths.split("\0"), c.nbytes.tolist(), c.places) for c in task.companions)
+    sources = files_at(task.paths.split("\0"), task.nbytes.tolist(), task.places)
+    companions = (files_at(c.paths.split("\0"), c.nbytes.tolist(), c.places) for c in task.companions)
     samples = list(zip(sources, *companions, strict=True))
     files = task.files.split("\0")
     is_made = task.is_made.tolist()

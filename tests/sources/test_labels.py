@@ -1,17 +1,24 @@
-"""Class lists, and labels as their numbers."""
+"""Class lists, labels as their numbers, and splits: by folder, and by shares of a hash of the path alone."""
 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from builds import SERIAL, SMALL
+from listings import make
 from presize.builder.run import build_dataset
 from presize.errors import DatasetError, SourceError
-from presize.sources.classes import class_labels, read_classes
+from presize.options import SourceOptions, parse_shares
+from presize.sources.contents import Source
+from presize.sources.labels import class_labels, draw_splits, read_classes
+from presize.sources.scan import scan
 
 
 def written(path: Path, content: bytes) -> Path:
@@ -36,10 +43,8 @@ def test_labels_are_numbered_in_the_order_of_their_names_or_by_the_class_list() 
     ("content", "names", "reason"),
     [
         (b"dog\ncat\n", ("dog", "cat"), "in their order"),
-        (b"dog\ncat", ("dog", "cat"), "no newline at the end"),
         (b"dog\r\ncat\r\n", ("dog", "cat"), "from Windows"),
         (b"\xef\xbb\xbfdog\n", ("dog",), "with a byte order mark"),
-        (b"\ndog\n\n\ncat\n", ("dog", "cat"), "blank lines are none"),
         (b" dog \nbull dog\n", (" dog ", "bull dog"), "spaces are part of a name"),
         ("Hündin\u2028🐈\n".encode(), ("Hündin\u2028🐈",), "a line ends with a newline and nothing else"),
         (b"a\rb\n", ("a\rb",), "a line ends with a newline and nothing else"),
@@ -56,7 +61,6 @@ def test_a_class_list_is_a_name_a_line(content: bytes, names: tuple[str, ...], r
         (b"\n\n", "expected at least one name, got none", "blank lines"),
         (b"dog\ncat\ndog\n", "'dog' 2 times", "which of the two numbers?"),
         (b"caf\xe9\n", "it is not UTF-8 text; expected one name per line", "Latin-1"),
-        (bytes(range(256)), "is not UTF-8 text; expected one name per line", "an image, say"),
     ],
 )
 def test_what_is_no_class_list_is_refused(content: bytes, message: str, reason: str, tmp_path: Path) -> None:
@@ -81,3 +85,63 @@ def test_the_classes_of_a_dataset_are_taken_over(dataset: Path, raw: Path, tmp_p
     build_dataset(one_class, tmp_path / "out", SMALL, SERIAL)
     with pytest.raises(SourceError, match=r"^classes '.*/out': the dataset has no classes$"):
         read_classes(tmp_path / "out")
+
+
+def by_path(source: Source) -> dict[str, str]:
+    return dict(zip(source.table["path"].to_pylist(), source.table["split"].to_pylist(), strict=True))
+
+
+def drawn(paths: list[str], text: str = "train=0.9,val=0.1", seed: int = 0) -> dict[str, str]:
+    splits = draw_splits(pa.chunked_array([pa.array(paths, pa.large_string())]), parse_shares(text), seed)
+    return dict(zip(paths, splits.to_pylist(), strict=True))
+
+
+PATHS = [f"{name}/{i}.jpg" for name in ("ant", "bee") for i in range(4000)]
+
+
+# By shares
+
+
+def test_shares_are_about_kept_in_each_class() -> None:
+    found = drawn(PATHS, "train=0.8,val=0.15,test=0.05")
+    for name in ("ant", "bee"):
+        counts = Counter(split for path, split in found.items() if path.startswith(name))
+        assert counts["train"] == pytest.approx(3200, abs=130)
+        assert counts["val"] == pytest.approx(600, abs=115)
+        assert counts["test"] == pytest.approx(200, abs=70)
+
+
+@given(some=st.sets(st.sampled_from(PATHS[:300])), seed=st.integers(0, 2**63 - 1))
+def test_other_paths_have_no_say(some: set[str], seed: int) -> None:
+    whole = drawn(PATHS[:300], seed=seed)
+    assert drawn(sorted(some), seed=seed) == {path: whole[path] for path in some}
+
+
+def test_a_draw_is_the_same_on_every_machine() -> None:
+    for seed, expected in ((7, "baabbbbaaaab"), (8, "bbbbbaaabbaa")):
+        assert "".join(drawn([f"{i}.jpg" for i in range(12)], "a=0.5,b=0.5", seed).values()) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "shares"),
+    [
+        ("train=0.9,val=0.1", {"train": "9/10", "val": "1/10"}),
+        (" train = .5 , val = 0.5 ", {"train": "1/2", "val": "1/2"}),
+        ("a b=0.333,c=0.333,d=0.334", {"a b": "333/1000", "c": "333/1000", "d": "167/500"}),
+        ("all=1", {"all": "1"}),
+    ],
+)
+def test_shares_are_exact(text: str, shares: dict[str, str]) -> None:
+    assert {name: str(share) for name, share in parse_shares(text).items()} == shares
+
+
+def test_class_folders_are_split_by_shares(tmp_path: Path) -> None:
+    make(tmp_path, *(f"{name}/{i}.jpg" for name in "ab" for i in range(40)))
+    source = scan(tmp_path, SourceOptions(split="train=0.5,val=0.5"))
+    assert source.classes == ("a", "b")
+    assert source.table.column_names == ["path", "source_nbytes", "source_mtime_ns", "label", "split"]
+    assert source.table.schema.field("split").type == pa.large_string()
+    assert by_path(source) == drawn(list(by_path(source)), "train=0.5,val=0.5")
+
+
+# By folders

@@ -13,9 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from presize.errors import UnreadableError
-from presize.sources import source_reader
-from presize.sources.source_files import Container, SourceFile
-from presize.sources.source_reader import THREADS, SourceReader, read_in_order
+from presize.sources import source_files
+from presize.sources.source_files import THREADS, Container, SourceFile, SourceReader, read_in_order
 from presize.system.file_version import FileVersion
 
 SLOW, FAST = -1.0, 3600.0
@@ -24,7 +23,7 @@ SLOW, FAST = -1.0, 3600.0
 
 @pytest.fixture(params=[SLOW, FAST], ids=["slow", "fast"])
 def speed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> float:
-    monkeypatch.setattr(source_reader, "SLOW_S", request.param)
+    monkeypatch.setattr(source_files, "SLOW_S", request.param)
     return float(request.param)
 
 
@@ -47,14 +46,14 @@ def test_each_file_has_its_own_outcome_in_order(sizes: list[int], slow: bool) ->
         return b"%d" % number
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(source_reader, "SLOW_S", SLOW if slow else FAST)
+        patch.setattr(source_files, "SLOW_S", SLOW if slow else FAST)
         found = [outcome(get) for get in read_in_order(read, enumerate(sizes))]
     assert found == [f"no {n}" if n % 3 == 2 else b"%d" % n for n in range(len(sizes))]
     assert own_threads() == []
 
 
 def test_slow_files_are_read_several_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source_reader, "SLOW_S", SLOW)
+    monkeypatch.setattr(source_files, "SLOW_S", SLOW)
     together = threading.Barrier(THREADS)
 
     def read(number: int) -> bytes:
@@ -66,7 +65,7 @@ def test_slow_files_are_read_several_at_a_time(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_fast_files_are_read_by_the_caller_and_when_it_asks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source_reader, "SLOW_S", FAST)
+    monkeypatch.setattr(source_files, "SLOW_S", FAST)
     readers: list[int] = []
 
     def read(number: int) -> bytes:
@@ -87,14 +86,14 @@ def test_a_few_slow_files_among_many_start_no_threads(monkeypatch: pytest.Monkey
         now[0] += 1.0 if number in slow else 0.0
         return b""
 
-    monkeypatch.setattr(source_reader.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(source_files.time, "perf_counter", lambda: now[0])
     for get in read_in_order(read, ((n, 1) for n in range(100))):
         get()
         assert own_threads() == []
 
 
 def test_what_is_read_ahead_is_bounded_by_files_and_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source_reader, "SLOW_S", SLOW)
+    monkeypatch.setattr(source_files, "SLOW_S", SLOW)
     asked: list[int] = []
 
     def files(nbytes: int) -> Iterator[tuple[int, int]]:
@@ -172,7 +171,7 @@ def test_what_is_open_is_read_although_another_has_taken_its_place(container: Co
 def test_of_a_large_value_that_is_no_image_the_start_is_read(
     container: Container, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(source_reader, "LARGE_BYTES", 500)
+    monkeypatch.setattr(source_files, "LARGE_BYTES", 500)
     reader = SourceReader(tmp_path)
     assert reader.read(SourceFile("1.jpg", 1000, container, 1000)) == b"\xff\xd8\xff" + b"y" * 997
     assert reader.read(SourceFile("2.jpg", 600, container, 2000)) == b"z" * 1000  # no more than 4096 bytes
