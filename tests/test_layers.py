@@ -46,13 +46,13 @@ product leans on measuring."""
 
 LIBRARIES = {
     "click": {"cli"},
-    "distributed": {"builder/executors/engines"},
+    "distributed": {"builder/executors/cluster"},
     "jinja2": {"pages/html"},
     "joblib": {"builder/executors/local"},
     "lmdb": {"store/shard", "store/shard_reader"},
     "obstore": {"remote/bucket"},
-    "pyspark": {"builder/executors/engines"},
-    "ray": {"builder/executors/engines"},
+    "pyspark": {"builder/executors/cluster"},
+    "ray": {"builder/executors/cluster"},
     "torch": {"datasets", "datasets/reading", "datasets/timing"},
     "tqdm": {"builder/progress_bar", "cli/output"},
 }

@@ -66,18 +66,9 @@ class Estimate:
 
 
 def estimate(plan: Plan, jobs: int = 1, report: bool = True) -> Estimate:
-    """Presize some of the plan's images in a child process, for about two seconds, and scale up.
-
-    Its accuracy is measured in benchmarks/building/results/estimate.csv.
-
-    Args:
-        plan: the build.
-        jobs: processes of the build, at least 1.
-        report: whether the build writes report.html; counted in `seconds` alone.
-
-    Raises:
-        ChildDiedError: an image ended the child.
-    """
+    """Presize some of the plan's images in a child process, for about two seconds, and scale up; its accuracy is in
+    benchmarks/building/results/estimate.csv. A `report` counts in `seconds` alone. Raises ChildDiedError when an image
+    ended the child."""
     if len(plan.source.table) == 0:
         return Estimate(0, 0.0, 0.0, 0, 0, ())
     chosen = rows_to_try(plan.source.table.column("source_nbytes").to_numpy())
@@ -105,11 +96,8 @@ def estimate(plan: Plan, jobs: int = 1, report: bool = True) -> Estimate:
 
 
 def stored_bytes(plan: Plan) -> int:
-    """Return how many bytes a build is likely to store; of one from datasets, the most that it can.
-
-    Raises:
-        ChildDiedError: an image ended the child.
-    """
+    """Return how many bytes a build is likely to store; of one from datasets, the most that it can. Raises
+    ChildDiedError when an image ended the child."""
     if not isinstance(plan.source, DatasetSource):
         return estimate(plan, report=False).bytes
     new = plan.options.image.sizes[0]
@@ -165,8 +153,8 @@ def _try(spec: EncodeSpec, page_bytes: int, samples: list[Sources]) -> _Tried:
 
 
 def rows_to_try(nbytes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Rows to try, in order. Any number of the first ones is spread evenly over the files by size, as steps of the
-    golden ratio are: large files take longer and make larger records."""
+    """Return rows to try, in order. Any number of the first ones is spread evenly over the files by size, as steps of
+    the golden ratio are: large files take longer and make larger records."""
     by_size = np.argsort(nbytes, kind="stable")
     places = (np.arange(1, MAX_TRIES + 1) * _GOLDEN_RATIO) % 1 * len(nbytes)
     _, first = np.unique(places.astype(np.int64), return_index=True)
@@ -174,7 +162,6 @@ def rows_to_try(nbytes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 def _presize(spec: EncodeSpec, reader: SourceReader, sample: Sources) -> Encoded | ImageError:
-    """What a build would make of one sample."""
     try:
         return encode_sample(spec, reader, sample)
     except ImageError as error:
@@ -184,8 +171,7 @@ def _presize(spec: EncodeSpec, reader: SourceReader, sample: Sources) -> Encoded
 
 
 def _on_disk(nbytes: int, page_bytes: int) -> int:
-    """Bytes that a value takes on disk: whole pages of its own, in LMDB as in most file systems, or its share of a
-    page that LMDB fills with several small values."""
+    """Bytes that a value takes on disk: whole pages, in LMDB as in most file systems, or its share of one."""
     room = page_bytes - _PAGE_HEADER_BYTES
     together = room // (nbytes + _NODE_BYTES)
     if together >= 2:
@@ -194,7 +180,7 @@ def _on_disk(nbytes: int, page_bytes: int) -> int:
 
 
 def wall_seconds(seconds: float, shards: int, jobs: int, cores: int) -> float:
-    """The time of several jobs for what takes one job `seconds`. A job makes whole shards, all of about the same
+    """Return the time of several jobs for what takes one job `seconds`. A job makes whole shards, all of about the same
     length, so some jobs may be idle in the last round; more jobs than cores share the cores."""
     jobs = min(jobs, shards)
     rounds = -(-shards // jobs)

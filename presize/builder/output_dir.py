@@ -401,8 +401,8 @@ class OutputDir:
         self.clear()
 
     def _publish_update(self) -> None:
-        """Give an update's manifests their name. All sizes must change together, or the next update would find no
-        base: so all manifests are written before the first is renamed."""
+        """Give an update's manifests their name. All sizes must change together, or the next update would find no base:
+        so all manifests are written before the first is renamed."""
         for root in self.roots:
             if (root / _NEW_MANIFEST).exists():
                 with writing(root / MANIFEST):

@@ -1,7 +1,5 @@
-"""Samples and options -> the shards to write, and the digest that says what they are. Pure.
-
-The plan depends on nothing else: not on the number of cores, not on the clock, not on the machine.
-"""
+"""Samples and options -> the shards to write, and the digest that says what they are. Pure: not the number of cores,
+the clock or the machine decides."""
 
 from __future__ import annotations
 
@@ -51,8 +49,8 @@ class Plan:
         return digest_of(self.identity)
 
     def shard_digest(self, number: int) -> str:
-        """SHA-256 of what decides the bytes of a shard, in hexadecimal: one made under the same digest can be kept,
-        whatever else there is in the source."""
+        """Return the SHA-256 of what decides the bytes of a shard: one made under the same digest can be kept, whatever
+        else there is in the source."""
         rows = self.shards[number]
         rest = {name: value for name, value in self.identity.items() if name not in ("source", "classes")}
         samples = {"rows": rows.tolist(), "files": table_digest(self.source.table.take(pa.array(rows)))}
@@ -87,15 +85,14 @@ def make_plan(source: Source, options: BuildOptions, codecs: CodecFingerprint, p
 
 
 def source_identity(table: pa.Table) -> dict[str, Any]:
-    """What identifies the samples of a build in its identity."""
     return {"files": len(table), "sha256": table_digest(table)}
 
 
 def differences(
     old: dict[str, Any], new: dict[str, Any], versions: tuple[dict[str, str], dict[str, str]] = ({}, {})
 ) -> list[str]:
-    """What differs between two identities, in words: ``["quality was 90, is 80"]``. `versions` are those of the
-    libraries that made the old one, and would make the new one."""
+    """Say what differs between two identities: ``["quality was 90, is 80"]``. `versions` are those of the libraries
+    that made the old one, and would make the new one."""
     found = []
     before, now = _flat(old), _flat(new)
     later_options = [name for name in before if name.startswith("options.") and name not in now]
@@ -161,7 +158,7 @@ class _HashSink:
 
 
 def table_digest(table: pa.Table) -> str:
-    """SHA-256 of the values, whatever their chunks."""
+    """Return the SHA-256 of the values, whatever their chunks."""
     sink = _HashSink()
     combined = table.combine_chunks().replace_schema_metadata(None)
     with pa.PythonFile(sink, "w") as file, pa.ipc.new_stream(file, combined.schema, options=ARROW_OPTIONS) as stream:

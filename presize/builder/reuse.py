@@ -50,8 +50,8 @@ def plan_update(plan: Plan, output: OutputDir, run: RunOptions) -> tuple[Plan, C
 
 
 def find_reuse(plan: Plan, output: OutputDir, run: RunOptions) -> tuple[Records, Update]:
-    """What of the dataset in `output` an update of it to `plan` can use again. With checksums the source
-    files that it knows are read, in ``run.jobs`` threads.
+    """What of the dataset in `output` an update of it to `plan` can use again. With checksums the source files that it
+    knows are read, in ``run.jobs`` threads.
 
     Raises:
         DatasetError: the dataset is damaged, or not one of shards that this presize reads.

@@ -1,8 +1,8 @@
 """A build from beginning to end: scan -> plan -> begin or resume -> the tasks that are not finished -> publish.
 
-Serial and parallel builds run the same tasks; parallel ones map them over processes. The manifest is
-published last, so OUT holds the old dataset, or none, until it holds the new one. An update has fewer
-tasks: it publishes shards of the old dataset along with those it makes.
+Serial and parallel builds run the same tasks; parallel ones map them over processes. The manifest is published last, so
+OUT holds the old dataset, or none, until it holds the new one. An update has fewer tasks: it publishes shards of the
+old dataset along with those it makes.
 """
 
 from __future__ import annotations
@@ -163,9 +163,9 @@ def build_dataset(
     that they have listed.
 
     With ``run.update`` the dataset in `out` is brought up to date: images whose file has the same path, size and
-    modification time (with ``options.checksum`` the same content) are not decoded again, and rejected files are
-    not tried again. Shards without a change stay as they are. The options have to be those that the dataset was built
-    with, and the codecs have to make the same bytes of the golden images.
+    modification time (with ``options.checksum`` the same content) are not decoded again, and rejected files are not
+    tried again. Shards without a change stay as they are. The options have to be those that the dataset was built with,
+    and the codecs have to make the same bytes of the golden images.
 
     Args:
         source: the folder of images.
@@ -181,8 +181,8 @@ def build_dataset(
         DatasetError: `out` is something else, or too damaged to be updated.
         OptionError: an update of a folder dataset was asked for.
         ImageError: an image cannot be stored, and ``run.on_error`` is "fail".
-        BuildError: anything else that stops the build, such as another build of the same `out`, or parts of it that
-            are not finished.
+        BuildError: anything else that stops the build, such as another build of the same `out`, or parts of it that are
+            not finished.
     """
     start = time.perf_counter()
     source, out = expanded(source), expanded(out)

@@ -1,7 +1,7 @@
 """Plans an update: which samples of the old dataset are kept, which are copied, and which are built. Pure.
 
-A shard whose samples are all unchanged is kept. The unchanged samples of other shards are copied into new
-shards, where they are mixed with those that have to be built.
+A shard whose samples are all unchanged is kept. The unchanged samples of other shards are copied into new shards, where
+they are mixed with those that have to be built.
 """
 
 from __future__ import annotations

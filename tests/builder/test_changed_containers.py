@@ -21,8 +21,8 @@ from builds import OVERWRITE, REPORTED, SERIAL, UPDATE, Builder, Stopped, stop
 from foreign import image_column, write_lmdb, write_parquet, write_tar
 from presize import BuildOptions, BuildPart, ImageOptions, RunOptions, Size, build_part, repair_dataset
 from presize.builder.estimate import estimate
-from presize.builder.executors import engines
-from presize.builder.executors.remote_task import RunRemote
+from presize.builder.executors import cluster
+from presize.builder.executors.cluster import RunRemote
 from presize.builder.parts_listing import read_listing, write_listing
 from presize.builder.plan import Plan
 from presize.builder.run import plan_build
@@ -231,7 +231,7 @@ class AtOnce:
 def test_the_command_that_stopped_keeps_no_shard_of_the_container_that_was(
     kind: str, way: str, moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(engines.ENGINES, "dask", lambda _: AtOnce())
+    monkeypatch.setitem(cluster.ENGINES, "dask", lambda _: AtOnce())
     swap = Swap(tmp_path, kind, SHADE)
     swap.stops(run=RUNS[way], **MOMENTS[moment](swap.replace))
     assert swap().resumed == 0

@@ -20,9 +20,8 @@ from builds import SERIAL, UPDATE, Builder
 from commands import Ran
 from pictures import smooth_image
 from presize import BuildOptions, BuildPart, ImageOptions, RunOptions, Size, SourceOptions, build_dataset, build_part
-from presize.builder.executors import cluster, engines, remote_task
-from presize.builder.executors.engines import check_listening
-from presize.builder.executors.remote_task import RemoteTask, RunRemote, run_on_this_worker
+from presize.builder.executors import cluster
+from presize.builder.executors.cluster import RemoteTask, RunRemote, check_listening, run_on_this_worker
 from presize.builder.output_dir import BuildJournal
 from presize.errors import BuildError, ImageError, PresizeWarning
 from servers import http
@@ -105,7 +104,7 @@ def use(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], Any]:
     """Makes an engine of a test's own the one that is called dask."""
 
     def put(engine: Any) -> Any:
-        monkeypatch.setitem(engines.ENGINES, "dask", lambda _: engine)
+        monkeypatch.setitem(cluster.ENGINES, "dask", lambda _: engine)
         return engine
 
     return put
@@ -195,7 +194,7 @@ def test_an_error_of_a_worker_is_that_of_the_build(build: Builder, use: Use, mon
     def bug(*_: object) -> None:
         raise ZeroDivisionError("ours")
 
-    monkeypatch.setattr(remote_task.Workers, "write", bug)
+    monkeypatch.setattr(cluster.Workers, "write", bug)
     use(Threads())
     with pytest.raises(ZeroDivisionError, match="ours"):
         build()
@@ -231,7 +230,7 @@ def test_what_listens_and_is_no_scheduler_is_named(tmp_path: Path) -> None:
 def test_something_else_that_listens_is_no_dask(
     presize: Callable[..., Ran], build: Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engines, "CONNECT_S", 0.5)
+    monkeypatch.setattr(cluster, "CONNECT_S", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
         ran = presize("build", build.source, build.out, "--backend", "dask", "--scheduler", address)
@@ -306,7 +305,7 @@ def test_a_worker_stops_when_its_build_has_been_replaced(sent: RemoteTask, monke
 
     killed: list[bool] = []
 
-    class Slow(remote_task.Workers):
+    class Slow(cluster.Workers):
         def write(self, task: Any) -> Any:
             BuildJournal({"options": "others"}, 0).write(sent.out)
             while not killed:
@@ -317,7 +316,7 @@ def test_a_worker_stops_when_its_build_has_been_replaced(sent: RemoteTask, monke
             super().kill()
             killed.append(True)
 
-    monkeypatch.setattr(remote_task, "Workers", Slow)
+    monkeypatch.setattr(cluster, "Workers", Slow)
     outcome = pickle.loads(run_on_this_worker(pickle.dumps(sent)))  # type: ignore[arg-type]
     assert isinstance(outcome, BuildError)
     assert str(outcome) == f"OUT {sent.out} has been built otherwise meanwhile"

@@ -41,19 +41,13 @@ Sources = tuple[SourceFile, ...]
 
 
 class StoredRecord(NamedTuple):
-    """A record, as it is stored in a shard or in a file.
-
-    Attributes:
-        value: its bytes.
-        columns: what the index says of it (presize.store.index.record_columns).
-    """
+    """The bytes of a record, and what the index says of it (presize.store.index.record_columns)."""
 
     value: bytes
     columns: Mapping[str, int]
 
     @property
     def size(self) -> Size:
-        """Its height and width, in pixels."""
         return Size(self.columns["height"], self.columns["width"])
 
 
@@ -89,7 +83,7 @@ class CrashPolicy:
     """How a worker process keeps one image from ending the build.
 
     Attributes:
-        timeout_s: an image that takes longer ends the process that decodes it, in seconds.
+        timeout_s: an image that takes longer ends the process that decodes it.
         turnstile: the file of a RWLock: one image at a time may have the machine to itself.
         by_image: decode each image in a child of the worker.
     """
@@ -108,9 +102,8 @@ class Encoder(NamedTuple):
     """Makes the records of samples, each in the time that there is for one.
 
     Attributes:
-        encode: reads the files of a sample, and encodes what is stored of them. The second argument tells whether it is
-            the next one of those that the encoder was told of. Raises ImageError when it cannot be stored, and
-            BuildError when the source has gone.
+        encode: reads and encodes the files of a sample. The second argument tells whether it is the next of those that
+            were announced. Raises ImageError when it cannot be stored, BuildError when the source has gone.
         resized: resized() of records of another dataset.
         in_time: a context that limits the time of anything else.
     """
@@ -161,8 +154,7 @@ def _in_this_process(spec: EncodeSpec, samples: Iterator[Sources], policy: Crash
 
 
 class _Deadline:
-    """Ends this process when the block takes too long. The kernel does it: a decoder that hangs lets no Python code
-    run."""
+    """Ends this process when the block takes too long: by the kernel, as a hanging decoder lets no Python code run."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
@@ -176,9 +168,7 @@ class _Deadline:
 
 class Watchdog(_Deadline):
     """What is around each image: this process ends when it takes too long, and waits while another has to be alone.
-
-    close() it after the last image: until then nobody else can be alone but between two images.
-    """
+    Close it after the last image: until then nobody else can be alone but between two images."""
 
     def __init__(self, policy: CrashPolicy) -> None:
         super().__init__(policy.timeout_s)
@@ -265,7 +255,6 @@ def _encoded(spec: EncodeSpec, contents: Sequence[Callable[[], bytes]]) -> Encod
 def _records(
     spec: EncodeSpec, name: str, data: bytes, transcoded: transcode.Transcoded, source: dict[str, int]
 ) -> Encoded:
-    """The records of the image, or of a companion of this name, in each size."""
     source = source | {"source_facts": transcoded.facts}
     if spec.checksum:
         source["source_crc32"] = zlib_ng.crc32(data)
@@ -291,8 +280,8 @@ def _read_ahead(
 
 
 def resized(encoded: Encoded, options: BuildOptions) -> Encoded:
-    """Return the records of a sample of another dataset in the size of `options`, which has one; those that fit already
-    are left as they are. Raises ImageError if one is damaged."""
+    """Return the records of a sample of another dataset in the one size of `options`; those that fit are left as they
+    are. Raises ImageError if one is damaged."""
     ways: dict[str, Companion | None] = {"": None, **{companion.name: companion for companion in options.companions}}
     return {stream: _resized(record, options.image, ways[stream.name]) for stream, record in encoded.items()}
 

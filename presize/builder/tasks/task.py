@@ -1,8 +1,7 @@
 """One build task: read its samples, presize or copy each, write a shard for each stream, then the side-car.
 
-A task runs in one process and shares nothing with others. The side-car (ShardTable) is renamed into place last: it
-proves that the shard is finished. Imports stay few here, since each worker process pays for them before its first
-image.
+A task runs in one process and shares nothing with others. Imports stay few here, since each worker process pays for
+them before its first image.
 """
 
 from __future__ import annotations
@@ -45,11 +44,10 @@ class Copies(NamedTuple):
         shards: for each stream the old shards that are read.
         shard: for each sample of the task a position in these, -1 for one that is made.
         row: for each sample its row in that shard.
-        columns: for each stream what the index says of the records, as in a ShardTable; a value a sample of the task.
-        are_sources: whether the records take the place of source files. All samples are copied then, and a damaged
-            record cannot be made again.
-        resizes: whether those that do not fit the size of the task are resized.
-        must_match: whether what is made has to be what `columns` tell of; another record is rejected.
+        columns: for each stream what the index says of the records, a value a sample of the task.
+        are_sources: the records take the place of source files: a damaged one cannot be made again.
+        resizes: those that do not fit the size of the task are resized.
+        must_match: what is made has to be what `columns` tell of; another record is rejected.
     """
 
     shards: Mapping[Stream, Sequence[ShardReader]]
@@ -62,13 +60,7 @@ class Copies(NamedTuple):
 
 
 class CompanionPaths(NamedTuple):
-    """The files of a companion, for the samples of a task.
-
-    Attributes:
-        nbytes: the size of each.
-        paths: their paths, joined by NULs.
-        places: where they lie in containers; None for files.
-    """
+    """The files of a companion for the samples of a task: sizes, paths joined by NULs, and places in containers."""
 
     nbytes: npt.NDArray[np.int64]
     paths: str
@@ -94,8 +86,8 @@ class Task:
         copies: what an update copies; None when every sample is made.
         places: where the samples lie in containers; None for files.
         companions: the files of each of the companions in `options`.
-        extents: x1, y1, x2, y2 around each sample's boxes, in pixels of its source, and around those in shares of it,
-            NaN for what is no box; None to reject none for its boxes.
+        extents: the boxes around each sample's boxes (presize.builder.annotations.extents); None to reject none for
+            them.
         probes: samples from all over the source. When most of them cannot be read, the build stops.
     """
 
@@ -118,7 +110,6 @@ class Task:
 
     @property
     def containers(self) -> tuple[Container, ...]:
-        """The files that hold the samples; empty where each sample is a file."""
         return () if self.places is None else self.places.containers
 
     @property
@@ -128,16 +119,11 @@ class Task:
 
     @property
     def is_made(self) -> npt.NDArray[np.bool_]:
-        """For each sample whether it is made, and not copied."""
         return np.ones(len(self.samples), np.bool_) if self.copies is None else self.copies.shard < 0
 
 
 def write_shard(task: Task, policy: CrashPolicy | None = None) -> ShardDone:
-    """Carry out one task. An error leaves no unfinished shard behind.
-
-    Args:
-        task: what to do.
-        policy: how an image is kept from ending the build; None in a process that must not be ended.
+    """Carry out one task; an error leaves no unfinished shard behind. Without a policy the process must not be ended.
 
     Raises:
         ImageError: an image cannot be stored, and ``on_error`` is "fail".
@@ -218,10 +204,8 @@ def _write(task: Task, policy: CrashPolicy | None, map_factor: int) -> ShardTabl
 
 
 def _check_source(task: Task, unread: int, last: str) -> None:
-    """Raise BuildError when most of the source cannot be read, after `unread` files in a row that could not be.
-
-    A bad sector may cost as many neighbours in a container; a disk that fails takes other files with them.
-    """
+    """Raise BuildError when most of the source cannot be read. A bad sector may cost as many neighbours in a container;
+    a disk that fails takes other files with them."""
     reader = SourceReader(task.source)
     failed = sum(not all(map(reader.can_read, files)) for files in task.probes)
     if 2 * failed > len(task.probes):
@@ -305,14 +289,13 @@ def _reject(source: SourceFile, error: ImageError, on_error: OnError) -> tuple[s
 
 
 def _are_same(containers: Iterable[Container], then: Iterable[Container]) -> bool:
-    """Whether each of `containers` is among those of `then`, and has not changed since."""
     versions = {container.path: container.version for container in then}
     return all(one.path in versions and one.version.same_as(versions[one.path]) for one in containers)
 
 
 def finished(task: Task, publishing: bool = False) -> ShardTable | None:
-    """The table of a task whose shard is there and whole, and was made of its containers as they are now; else None.
-    When `publishing`, a folder's files may have their names already."""
+    """Return the table of a task whose shard is whole, and was made of its containers as they are now; else None. When
+    `publishing`, a folder's files may have their names already."""
     table = ShardTable.read(task.sidecar, task.number, task.digest)
     if table is None or not _are_same(task.containers, table.containers):
         return None
