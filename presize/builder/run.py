@@ -26,9 +26,8 @@ from presize.builder.parts_listing import SharedListing, read_listing
 from presize.builder.plan import Plan, make_plan
 from presize.builder.publish import publish
 from presize.builder.resume import is_all_of, open_build, trying_again, warn_of_unreadable
-from presize.builder.reuse import find_reuse
+from presize.builder.reuse import Changes, find_reuse
 from presize.builder.shard_table import ShardDone
-from presize.builder.update import Changes
 from presize.builder.work import BuildWork, Finished, check_space, find_work
 from presize.codecs.source_facts import Losses, companion_losses, loss_sentences, losses, unpack_facts
 from presize.errors import BuildError, ImageError

@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from presize.builder.like import DatasetOptions
     from presize.builder.parts import PartResult
     from presize.builder.plan import Plan
+    from presize.builder.reuse import Changes
     from presize.builder.run import BuildResult
-    from presize.builder.update import Changes
 
 
 def _take_over(context: click.Context, _option: click.Parameter, root: str | None) -> DatasetOptions | None:

@@ -21,8 +21,8 @@ from pictures import saved, smooth_image
 from presize.builder.derive import DeriveOptions, derive_dataset
 from presize.builder.estimate import estimate
 from presize.builder.repair import repair_dataset
+from presize.builder.reuse import Changes
 from presize.builder.run import plan_build
-from presize.builder.update import Changes
 from presize.codecs import resize
 from presize.codecs.arrays import decode_array
 from presize.errors import BuildError, ImageError, OptionError, PresizeWarning, SourceError

@@ -40,8 +40,8 @@ from builds import (
 )
 from effort import examples
 from presize.builder.like import options_of
+from presize.builder.reuse import Changes, Update, agree, make_update, match
 from presize.builder.shard_table import ShardDone
-from presize.builder.update import Changes, Update, agree, make_update, match
 from presize.errors import BuildError, DatasetError, ImageError, OptionError, PresizeWarning
 from presize.options import BuildOptions, ColumnType, ErrorBudget, ImageOptions, RunOptions, Size, SourceOptions
 from presize.store.dataset import Dataset
