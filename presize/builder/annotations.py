@@ -5,7 +5,6 @@ Coordinates are continuous: x = 0 is the left edge of the first pixel, x = width
 
 from __future__ import annotations
 
-import warnings
 from typing import Any, NamedTuple, get_args
 
 import numpy as np
@@ -14,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from presize.codecs.resize import target
-from presize.errors import PresizeWarning, SourceError
+from presize.errors import SourceError, warn
 from presize.formatting import plural, printable
 from presize.options import BuildOptions, Coordinates, ImageOptions, KeypointFormat, Size
 from presize.store.index import INDEX_COLUMNS
@@ -97,11 +96,9 @@ def _warn_of_small_boxes(table: pa.Table, place: Coordinates, rows: Rows, boxes:
     small = _has_area(boxes) & (boxes[:, 2:] - boxes[:, :2] < 1).all(axis=1)
     if small.any():
         found, images, first = rows.counted(table, small)
-        warnings.warn(
+        warn(
             f"column {place.column!r} has {found} smaller than a pixel, in {images}, the first '{first}'; if they are "
-            f"shares of the image, they are read wrongly: a column has one format, here {place.format}",
-            PresizeWarning,
-            stacklevel=3,
+            f"shares of the image, they are read wrongly: a column has one format, here {place.format}"
         )
 
 
@@ -140,12 +137,10 @@ def warn_of_bad_boxes(table: pa.Table, options: BuildOptions, heights: Ints, wid
         if not bad.any():
             continue
         found, images, first = rows.counted(table, bad)
-        warnings.warn(
+        warn(
             f"column {place.column!r}: {found} of {images} were clipped, since they reach outside of their image or "
             f"have no area ({(~has_area).sum():,} of them); the first image is '{first}'; --bad-boxes reject leaves "
-            "such images out",
-            PresizeWarning,
-            stacklevel=2,
+            "such images out"
         )
 
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from presize.builder.plan import Plan
-from presize.builder.tasks.records import Encoded, EncodeSpec, Sources, encode_sample
+from presize.builder.tasks.records import Encoded, Sources, encode_sample
 from presize.errors import ImageError, NotAnImageError
-from presize.options import KEEP
+from presize.options import KEEP, BuildOptions
 from presize.sources.dataset import DatasetSource
-from presize.sources.source_reader import SourceReader
+from presize.sources.source_files import Url
 from presize.store.rejects import Reject
 from presize.system.child import Child
 from presize.system.resources import usable_cores
@@ -72,10 +73,9 @@ def estimate(plan: Plan, jobs: int = 1, report: bool = True) -> Estimate:
     if len(plan.source.table) == 0:
         return Estimate(0, 0.0, 0.0, 0, 0, ())
     chosen = rows_to_try(plan.source.table.column("source_nbytes").to_numpy())
-    spec = EncodeSpec.of(plan.source.root, plan.options)
     child = Child()
     try:
-        found = child.call(_try, spec, int(plan.identity["page_size"]), plan.files(chosen))
+        found = child.call(_try, plan.source.root, plan.options, int(plan.identity["page_size"]), plan.files(chosen))
     finally:
         child.close()
     scale = len(plan.source.table) / found.tried
@@ -122,20 +122,19 @@ class _Tried(NamedTuple):
     rejects: list[Reject]
 
 
-def _try(spec: EncodeSpec, page_bytes: int, samples: list[Sources]) -> _Tried:
+def _try(source: Path | Url, options: BuildOptions, page_bytes: int, samples: list[Sources]) -> _Tried:
     """Presize samples for _TRY_S seconds."""
     rejects: list[Reject] = []
     stored_bytes = tried = skipped = pixels = 0
     written_s = 0.0
-    reader = SourceReader(spec.source)
-    _presize(spec, reader, samples[0])  # the first image pays for libraries that load lazily
+    _presize(source, options, samples[0])  # the first image pays for libraries that load lazily
     begun, begun_cpu = time.perf_counter(), time.thread_time()
     for sample in samples:
         file = sample[0]
         if tried >= _MIN_TRIES and time.perf_counter() - begun > _TRY_S:
             break
         tried += 1
-        encoded = _presize(spec, reader, sample)
+        encoded = _presize(source, options, sample)
         if isinstance(encoded, dict):
             first = next(iter(encoded.values())).columns
             pixels += first["source_height"] * first["source_width"] + 4 * first["height"] * first["width"]
@@ -161,9 +160,9 @@ def rows_to_try(nbytes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return np.asarray(by_size[places[np.sort(first)].astype(np.int64)])
 
 
-def _presize(spec: EncodeSpec, reader: SourceReader, sample: Sources) -> Encoded | ImageError:
+def _presize(source: Path | Url, options: BuildOptions, sample: Sources) -> Encoded | ImageError:
     try:
-        return encode_sample(spec, reader, sample)
+        return encode_sample(source, options, sample)
     except ImageError as error:
         return error
     except MemoryError:

@@ -2,9 +2,8 @@
 
 While a build is unfinished OUT holds hidden files, never folders, which ImageFolder would take for classes: the lock,
 the journal (what is being built), and the side-car of each finished shard (presize.builder.shard_table). Tasks rename
-their own shard and side-car.
-
-The manifest is published last, so OUT holds the old dataset, or none, until it holds the new one.
+their own shard and side-car. The manifest is published last, so OUT holds the old dataset, or none, until it holds the
+new one.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from presize.builder.tasks import staging
-from presize.errors import BuildError, DatasetError, ImageError, OptionError, PresizeWarning, SourceError
+from presize.errors import BuildError, DatasetError, OptionError, PresizeWarning, SourceError
 from presize.options import BuildOptions, BuildPart
 from presize.sources.source_files import Url
 from presize.store.data_files import FETCHING, MANIFEST, REPORT, STATE, generation_name, is_data_file
@@ -108,13 +107,9 @@ class BuildJournal:
 
 
 class StagedFiles(NamedTuple):
-    """The images of a folder dataset, which get their names when it is published.
-
-    Attributes:
-        names: of each stored sample, below each root.
-        samples: the number that each is staged under.
-        classes: classes that need a folder, empty or not, so that ImageFolder numbers them as in the source.
-    """
+    """The images of a folder dataset, which get their names when it is published: the name of each stored sample, the
+    number that it is staged under, and the classes that need a folder, empty or not, so that ImageFolder numbers them
+    as in the source."""
 
     names: pa.ChunkedArray
     samples: npt.NDArray[np.int64]
@@ -132,7 +127,6 @@ class OutputDir:
 
     path: Path
     roots: tuple[Path, ...]
-    _parsed: dict[Path, tuple[object, Manifest]] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of(cls, out: str | os.PathLike[str], sizes: Sequence[object] = ("",)) -> OutputDir:
@@ -197,7 +191,7 @@ class OutputDir:
                 raise BuildError(f"OUT {folder} is {what}; choose a folder")
             if (folder / MANIFEST).exists():
                 try:
-                    self._manifest(folder)
+                    read_manifest(folder)
                 except DatasetError as error:
                     raise DatasetError(
                         f"{error}; a build replaces what it knows alone: choose another OUT, or remove that"
@@ -208,23 +202,8 @@ class OutputDir:
     # --- what is there ---
 
     def manifests(self) -> list[Manifest | None]:
-        """Return the manifest in each root, None where there is none; parsed only when the file has changed.
-
-        Raises:
-            DatasetError: one cannot be read.
-        """
-        return [self._manifest(root) for root in self.roots]
-
-    def _manifest(self, root: Path) -> Manifest | None:
-        try:
-            status = os.stat(root / MANIFEST)
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        version = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
-        known = self._parsed.get(root)
-        if known is None or known[0] != version:
-            known = self._parsed[root] = (version, read_manifest(root))
-        return known[1]
+        """Return the manifest in each root, None where there is none. Raises DatasetError when one cannot be read."""
+        return [read_manifest(root) if (root / MANIFEST).exists() else None for root in self.roots]
 
     def journal(self) -> BuildJournal | None:
         return BuildJournal.read(self.path)
@@ -240,13 +219,9 @@ class OutputDir:
         return any(_LEFTOVER.fullmatch(name) and name.endswith(".npz") for name in names_in(self.path))
 
     def check_files(self, shards_by: str = "--update") -> None:
-        """Raise BuildError unless the files of what is published are there, each of its size.
-
-        The report, which may have been removed, and the images of a folder are not looked at.
-
-        Args:
-            shards_by: the option with which the same command makes shards again.
-        """
+        """Raise BuildError unless the files of what is published are there, each of its size: not the report, which may
+        have been removed, nor the images of a folder. `shards_by` is the option with which the same command makes
+        shards again."""
         for root, manifest in zip(self.roots, self.manifests(), strict=True):
             if manifest is None:
                 continue
@@ -263,14 +238,9 @@ class OutputDir:
 
     @contextmanager
     def lock(self, shared: bool = False) -> Iterator[None]:
-        """Lock OUT for this process, and make it when it is absent. The lock ends with the process, however that ends.
-
-        Args:
-            shared: with other parts of the same build.
-
-        Raises:
-            BuildError: another build holds the lock, or OUT cannot be written to.
-        """
+        """Lock OUT for this process, or `shared` with other parts of the same build, and make it when it is absent. The
+        lock ends with the process, however that ends. Raises BuildError when another build holds it, or OUT cannot be
+        written to."""
         out, path = self.path, self.path / _LOCK
         with ExitStack() as stack:
             try:
@@ -302,7 +272,7 @@ class OutputDir:
 
     @contextmanager
     def part_lock(self, part: BuildPart) -> Iterator[None]:
-        """Let no other process run this part. Raises BuildError when one does."""
+        """Let no other process run this part."""
         with ExitStack() as stack:
             try:
                 stack.enter_context(file_lock(self.path / f".presize-part-{part.number:05d}.lock"))
@@ -365,27 +335,18 @@ class OutputDir:
         journal.write(self.path)
         return journal
 
-    @contextmanager
-    def noting_failure(self, journal: BuildJournal) -> Iterator[None]:
-        """Note in the journal that images have ended the build, where they do."""
-        try:
-            yield
-        except (ImageError, TooManyRejectsError):
-            replace(journal, failed=True).write(self.path)
-            raise
+    def note_failure(self, journal: BuildJournal) -> None:
+        """Note that images have ended the build."""
+        replace(journal, failed=True).write(self.path)
 
     # --- how it ends ---
 
     def publish(self, journal: BuildJournal, manifests: Sequence[Manifest], staged: StagedFiles | None = None) -> None:
         """Make the dataset of each size the one that readers find, and remove what it replaces.
 
-        All files that `manifests` name are written. Interrupted at any point, it can be called again with the same
-        arguments; an update, once its journal says that it publishes, is published by recover().
-
-        Args:
-            journal: of the build.
-            manifests: of each size.
-            staged: the images of a folder dataset; None for shards.
+        All files that `manifests` name are written; `staged` are the images of a folder dataset. Interrupted at any
+        point, it can be called again with the same arguments; an update, once its journal says that it publishes, is
+        published by recover().
         """
         if journal.update:
             for root, manifest in zip(self.roots, manifests, strict=True):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence, Set
-from contextlib import closing, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -199,11 +199,9 @@ def _remade(
     records = Records([dataset], np.zeros_like(rows), rows, lost=lost[rows])
     work = find_work(plan, run, output, journal, records, sorted(numbers))
     # An image is encoded in all sizes of its build, also where not all are here.
-    work = replace(work, tasks=tuple(replace(task, options=options, probes=()) for task in work.tasks))
-    with closing(work.carry_out(executor_for(run))) as dones:
-        for _ in dones:
-            pass
-    tables = {table.number: table for table in (shard.read() for shard in work.finish().shards)}
+    work.tasks = [replace(task, options=options, probes=()) for task in work.tasks]
+    work.carry_out(executor_for(run))
+    tables = {table.number: table for table in (shard.read() for shard in work.shards())}
     targets = {task.number: task.targets for task in work.tasks}
     moved: dict[tuple[Stream, int], DataFile] = {}
     for number, table in tables.items():

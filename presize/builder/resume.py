@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -17,7 +16,7 @@ import pyarrow.compute as pc
 
 from presize.builder.output_dir import BuildJournal, OutputDir
 from presize.builder.plan import Plan, differences, source_identity
-from presize.errors import BuildError, DatasetError, PresizeWarning, warn
+from presize.errors import BuildError, DatasetError, warn
 from presize.formatting import plural, printable
 from presize.options import RunOptions
 from presize.sources.dataset import DatasetSource
@@ -64,11 +63,8 @@ def decide(unfinished: Unfinished, has_work: bool, published: Published, flag: F
 
 
 def open_build(plan: Plan, output: OutputDir, run: RunOptions) -> BuildJournal | None:
-    """Return the journal to resume, or a new one; None when everything is published already. OUT must be locked.
-
-    Raises:
-        BuildError: something else is in OUT and may not be replaced.
-    """
+    """Return the journal to resume, or a new one; None when everything is published already. OUT must be locked. Raises
+    BuildError when something else is in OUT and may not be replaced."""
     journal = output.recover()
     has_work = journal is not None and (journal.publishing or output.has_finished_shards())
     published = output.manifests()
@@ -143,17 +139,12 @@ def warn_of_unreadable(count: int, rejects: Path) -> None:
     """Warn of files that could not be read, which a rejects file lists."""
     if count:
         first = "".join(f", the first: {each.path}: {each.reason}" for each in first_rejects(rejects, 1, True))
-        warnings.warn(
-            f"{plural(count, 'file')} could not be read{printable(first)}; run the same command again to try again",
-            PresizeWarning,
-            stacklevel=3,
-        )
+        warn(f"{plural(count, 'file')} could not be read{printable(first)}; run the same command again to try again")
 
 
 def _refusal(
     plan: Plan, output: OutputDir, begun: BuildJournal | None, published: Sequence[Manifest | None]
 ) -> BuildError:
-    """An error that says what is there, how it differs, and how to go on."""
     existing: BuildJournal | Manifest
     if begun is not None:
         what, existing = "an unfinished build", begun
@@ -229,13 +220,12 @@ def _emptied_folders(root: Path | Url, gone: pa.Array) -> list[str]:
         return []
     held = {root / folder for folder in pc.unique(pc.replace_substring_regex(gone, "/?[^/]*$", "")).to_pylist()}
     above = {next(each for each in (folder, *folder.parents) if each.is_dir() or each == root) for folder in held}
-    return sorted(str(folder.relative_to(root)) for folder in above - {root} if _is_empty(folder))
-
-
-def _is_empty(folder: Path) -> bool:
-    with suppress(OSError):
-        return all(name.startswith(".") for name in os.listdir(folder))
-    return False
+    emptied = []
+    for folder in above - {root}:
+        with suppress(OSError):
+            if all(name.startswith(".") for name in os.listdir(folder)):
+                emptied.append(str(folder.relative_to(root)))
+    return sorted(emptied)
 
 
 def _at_or_below(paths: pa.Array | pa.ChunkedArray, rejects: Rejects) -> npt.NDArray[np.int64]:
@@ -263,5 +253,4 @@ def differences_from(existing: BuildJournal | Manifest, plan: Plan, apart_from: 
 
 
 def _unlike(existing: BuildJournal | Manifest, plan: Plan) -> list[str]:
-    """What differs, the samples apart."""
     return differences_from(existing, plan, apart_from=("source", "classes"))

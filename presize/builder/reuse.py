@@ -6,8 +6,7 @@ they are mixed with those that have to be built.
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,8 +24,8 @@ from presize.builder.output_dir import OutputDir
 from presize.builder.plan import Plan
 from presize.builder.resume import check_may_update
 from presize.builder.shard_table import ShardTable
-from presize.builder.work import Finished, FinishedShard, Records
-from presize.errors import PresizeWarning
+from presize.builder.work import FinishedShard, Records
+from presize.errors import warn
 from presize.formatting import plural, printable
 from presize.options import Companion, RunOptions, Stream
 from presize.sources.companions import companion_paths, source_of
@@ -187,10 +186,12 @@ def find_reuse(plan: Plan, output: OutputDir, run: RunOptions) -> tuple[Records,
     )
     if run.verify:
         update = replace(update, changes=update.changes._replace(damaged=int(lost.sum())))
-    return Records([base], np.zeros_like(matched), update.origin, _kept(base, update)), update
+    rejects = base.rejects.take(base.samples.column("row").to_numpy()[update.origin[update.rejected]])
+    return Records([base], np.zeros_like(matched), update.origin, tuple(_kept(base, update)), rejects), update
 
 
-def _kept(base: PublishedDataset, update: Update) -> Finished:
+def _kept(base: PublishedDataset, update: Update) -> Iterator[FinishedShard]:
+    """The shards that stay."""
     origin, checksum = update.origin, base.manifests[0].checksum
     sample_of = np.full(len(base.samples), -1, np.int64)
     sample_of[origin[origin >= 0]] = np.flatnonzero(origin >= 0)
@@ -201,8 +202,8 @@ def _kept(base: PublishedDataset, update: Update) -> Finished:
         files = {stream: (files[number][1].bytes, files[number][1].sha256) for stream, files in base.shards.items()}
         return ShardTable(number, sample_of[rows], columns, files, [])
 
-    stay = (FinishedShard(base.manifests[0].shards[n].file, partial(table, n)) for n in update.kept.tolist())
-    return Finished(tuple(stay), base.rejects.take(base.samples.column("row").to_numpy()[origin[update.rejected]]))
+    for number in update.kept.tolist():
+        yield FinishedShard(base.manifests[0].shards[number].file, partial(table, number))
 
 
 def find_damage(
@@ -291,9 +292,7 @@ def _same_content(
 def _warn_of_unread(source: Source, unread: npt.NDArray[np.bool_]) -> None:
     if unread.any():
         first = source.table.column("path")[int(np.flatnonzero(unread)[0])].as_py()
-        warnings.warn(
+        warn(
             f"{plural(int(unread.sum()), 'file')} could not be read to compare checksums, the first: "
-            f"{printable(first)}; by size and time they are unchanged",
-            PresizeWarning,
-            stacklevel=5,
+            f"{printable(first)}; by size and time they are unchanged"
         )

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -21,18 +20,18 @@ import pyarrow as pa
 from presize.builder.annotations import check_annotations
 from presize.builder.executors.executor import Executor, executor_for
 from presize.builder.fingerprint import codec_fingerprint, suffixes_of
-from presize.builder.output_dir import OutputDir, TooManyRejectsError
-from presize.builder.parts_listing import SharedListing, read_listing
+from presize.builder.output_dir import BuildJournal, OutputDir
+from presize.builder.parts import SharedListing, read_listing, write_listing
 from presize.builder.plan import Plan, make_plan
 from presize.builder.publish import publish
-from presize.builder.resume import is_all_of, open_build, trying_again, warn_of_unreadable
+from presize.builder.resume import differences_from, is_all_of, open_build, trying_again, warn_of_unreadable
 from presize.builder.reuse import Changes, find_reuse
 from presize.builder.shard_table import ShardDone
-from presize.builder.work import BuildWork, Finished, check_space, find_work
+from presize.builder.work import BuildWork, check_rejects, find_work
 from presize.codecs.source_facts import Losses, companion_losses, loss_sentences, losses, unpack_facts
-from presize.errors import BuildError, ImageError
+from presize.errors import BuildError, ImageError, OptionError
 from presize.formatting import duration, plural, size_text
-from presize.options import KEEP, BuildOptions, ImageOptions, RunOptions, SourceOptions
+from presize.options import KEEP, BuildOptions, BuildPart, ImageOptions, RunOptions, SourceOptions
 from presize.sources.contents import Source
 from presize.sources.dataset import DatasetSource
 from presize.sources.scan import scan
@@ -297,7 +296,7 @@ class Built(NamedTuple):
 def nothing_to_do(plan: Plan, run: RunOptions, manifests: Sequence[Manifest | None]) -> Built:
     """What there is to tell when the dataset of each size is published already."""
     published = [manifest for manifest in manifests if manifest]
-    _check_rejects(published[0].left_out["rejected"] + published[0].left_out.get("unreadable", 0), plan, run)
+    check_rejects(published[0].left_out["rejected"] + published[0].left_out.get("unreadable", 0), plan, run)
     return Built(published, len(plan.source.table), Changes(published[0].samples, 0, 0, 0))
 
 
@@ -324,55 +323,176 @@ def _build(
     work = find_work(plan, run, output, journal, records)
     if listing is not None:
         listing.check_finished([task.number for task in work.waiting if task.number not in work.again], output.path)
-    check_space(plan, output, work, run.report)
-    with output.noting_failure(journal):
-        carry_out(work, plan, run, executor, on_shard)
-    files_in_all = len(plan.source.table)
-    resumed = files_in_all - sum(task.to_make for task in work.waiting)
-    finished = work.finish()
+    work.check_space()
+    files = len(plan.source.table)
+    resumed = files - work.to_make
+    work.carry_out(executor, on_shard)
     if plan.file_names is not None and not may_lose:
-        _check_loss(plan, finished, output)
-    del work  # which has the name of every file
-    manifests = publish(plan, journal, finished, output, run.report)
-    changes = update.changes if update else Changes.all_built(files_in_all)
-    return Built(manifests, resumed, changes)
+        _check_loss(work)
+    return Built(publish(work), resumed, update.changes if update else Changes.all_built(files))
 
 
-def _check_loss(plan: Plan, finished: Finished, output: OutputDir) -> None:
+def _check_loss(work: BuildWork) -> None:
     """Raise BuildError if a folder of the same plan is there that has more images, since fewer could be read now."""
-    published = output.manifests()
-    if published[0] is None or not is_all_of(plan, published):
+    published = work.output.manifests()
+    if published[0] is None or not is_all_of(work.plan, published):
         return
-    dones = list(finished.done())
+    dones = [shard.read().done for shard in work.shards()]
     if sum(done.stored for done in dones) < published[0].samples:
+        unreadable = plural(sum(done.unreadable for done in dones), "file")
         raise BuildError(
-            f"{plural(sum(done.unreadable for done in dones), 'file')} could not be read, and OUT {output.path} would "
-            "have fewer images than now; it stays as it is; run again to resume, or with --overwrite to replace it"
+            f"{unreadable} could not be read, and OUT {work.output.path} would have fewer images than now; "
+            "it stays as it is; run again to resume, or with --overwrite to replace it"
         )
 
 
-def carry_out(
-    work: BuildWork, plan: Plan, run: RunOptions, executor: Executor, on_shard: Callable[[ShardDone], None]
-) -> None:
-    """Run the waiting tasks, and stop when more images are rejected than may be."""
-    rejected = len(plan.source.rejects)
-    with closing(work.carry_out(executor)) as dones:  # or workers would outlive an error
-        for done in dones:
-            rejected += done.rejected + done.unreadable
-            on_shard(done)
-            _check_rejects(rejected, plan, run)
+@dataclass(frozen=True)
+class PartResult:
+    """What a part of a build did.
+
+    Attributes:
+        out: the folder, as it was given.
+        part: which part.
+        published: whether the whole dataset was there already; the counts, `unreadable` apart, are 0 then.
+        shards: of this part, in each size.
+        stored: images.
+        rejected: files that claim to be images and could not be stored.
+        skipped: files that are not images.
+        bytes: of the stored images, all sizes together.
+        seconds: from reading the list of samples to the last shard.
+        resumed: files that an earlier run of this part had dealt with.
+        unfinished: the numbers of the parts that have shards to make.
+        unreadable: files that could not be read; this part tries them again when it runs again, and so does the build
+            that publishes all parts.
+    """
+
+    out: Path
+    part: BuildPart
+    published: bool
+    shards: int = 0
+    stored: int = 0
+    rejected: int = 0
+    skipped: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    resumed: int = 0
+    unfinished: tuple[int, ...] = ()
+    unreadable: int = 0
+
+    @property
+    def images_per_s(self) -> float:
+        """Files that this run dealt with, per second."""
+        return (self.stored + self.rejected + self.skipped + self.unreadable - self.resumed) / self.seconds
 
 
-def _check_rejects(rejected: int, plan: Plan, run: RunOptions) -> None:
-    """Raise when more images are rejected than `run` allows."""
-    if rejected and run.on_error == "fail":
-        raise ImageError(f"{_were_rejected(rejected)} before this run; --overwrite tries them again")
-    if not run.max_errors.allows(rejected, of=len(plan.source.table) + len(plan.source.rejects)):
-        raise TooManyRejectsError(
-            f"{_were_rejected(rejected)}, more than --max-errors {run.max_errors} allows; "
-            "the same command with a larger budget goes on from here"
-        )
+def build_part(
+    source: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    part: BuildPart,
+    options: BuildOptions = BuildOptions(),
+    run: RunOptions = RunOptions(),
+    samples: SourceOptions = SourceOptions(),
+    *,
+    on_plan: Callable[[int], None] = lambda _: None,
+    on_shard: Callable[[ShardDone], None] = lambda _: None,
+) -> PartResult:
+    """Build the shards of one part, in `out` on a file system that all parts share. Any number of parts may run at the
+    same time, on any machines; the same part runs once at a time, and finishes what an earlier run of it has begun.
+
+    The first part lists the source while the others wait. build_dataset, with the same options, publishes the dataset
+    when all parts are finished; its bytes are those of a build that is not divided.
+
+    Args:
+        source: the folder of images.
+        out: where to write.
+        part: which part of how many.
+        options: what is stored, and how; the same for all parts.
+        run: how the part is carried out. An error budget counts the rejects of this part.
+        samples: how the source is read; the same for all parts.
+        on_plan: called with the number of files in this part.
+        on_shard: called with each finished shard; those of an earlier run come first.
+
+    Raises:
+        SourceError: the source cannot be used.
+        DatasetError: `out` holds something else.
+        OptionError: an update or overwriting was asked for.
+        ImageError: an image cannot be stored, and ``run.on_error`` is "fail".
+        BuildError: anything else: the part is running already, or others were begun with other options.
+    """
+    for name in ("update", "overwrite"):
+        if getattr(run, name):
+            raise OptionError(f"part: a part of a build cannot be combined with --{name}, which is for one command")
+    source, out = expanded(source), expanded(out)
+    with working_in(Path(out)):
+        output = OutputDir.for_build(source, out, options)
+        with output.lock(shared=True):
+            joined = _join(source, output, part, options, run, samples)
+            if joined is None:
+                manifests = [manifest for manifest in output.manifests() if manifest is not None]
+                unreadable = max(manifest.left_out.get("unreadable", 0) for manifest in manifests)
+                return PartResult(Path(out), part, published=True, unreadable=unreadable)
+            with output.part_lock(part):
+                start = time.perf_counter()
+                plan, listing, journal = joined
+                numbers = listing.shards(part.number, len(plan.shards))
+                work = find_work(plan, replace(run, report=False), output, journal, None, numbers)
+                files = sum(len(plan.shards[number]) for number in numbers)
+                on_plan(files)
+                work.check_space()
+                resumed = files - work.to_make
+                dones: list[ShardDone] = []
+
+                def count(done: ShardDone) -> None:
+                    dones.append(done)
+                    on_shard(done)
+
+                work.carry_out(executor_for(run), count)
+                left = [number for number in range(len(plan.shards)) if not output.sidecar(number).exists()]
+    return PartResult(
+        out=Path(out),
+        part=part,
+        published=False,
+        shards=len(numbers),
+        stored=sum(done.stored for done in dones),
+        rejected=sum(done.rejected for done in dones),
+        skipped=sum(done.skipped for done in dones),
+        bytes=sum(done.bytes for done in dones),
+        seconds=time.perf_counter() - start,
+        resumed=resumed,
+        unfinished=tuple(sorted({number % part.of + 1 for number in left})),
+        unreadable=sum(done.unreadable for done in dones),
+    )
 
 
-def _were_rejected(count: int) -> str:
-    return plural(count, "image was", "images were") + " rejected"
+def _join(
+    source: str | os.PathLike[str],
+    output: OutputDir,
+    part: BuildPart,
+    options: BuildOptions,
+    run: RunOptions,
+    samples: SourceOptions,
+) -> tuple[Plan, SharedListing, BuildJournal] | None:
+    """Return the build that is under way in OUT, or a new one; None when all is published."""
+    with output.planning():
+        listing, journal = read_listing(output.path), output.journal()
+        if listing is not None and journal is not None:
+            if listing.parts != part.of:
+                raise BuildError(f"OUT {output.path} is being built in {listing.parts} parts, not {part.of}")
+            listing.check(source, samples, output.path)
+            plan = plan_of(listing.source, options)
+            if differing := differences_from(journal, plan):
+                raise BuildError(
+                    f"the parts in OUT {output.path} have been begun otherwise ({'; '.join(differing)}); give all of "
+                    "them the same options, or --overwrite without --part to start anew"
+                )
+            return plan, listing, journal
+        plan = plan_build(source, options, samples)
+        check_listed(plan, run)
+        journal = open_build(plan, output, run)
+        if journal is None:
+            return None
+        if journal.update:
+            raise BuildError(f"OUT {output.path} holds an unfinished update; finish it with --update first")
+        listing = SharedListing.of(plan.source, source, samples, part.of)
+        write_listing(output.path, listing)
+        return plan, listing, journal

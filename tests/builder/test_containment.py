@@ -158,13 +158,6 @@ def test_on_error_fail_names_such_an_image(build: Builder, crash: Crash) -> None
     assert str(caught.value) == "a/2.jpg: the process that decoded it died, twice (SIGSEGV)"
 
 
-@pytest.mark.slow
-def test_a_folder_contains_them_too(build: Builder, crash: Crash) -> None:
-    crash("segfault")
-    assert build(options=replace(OPTIONS, layout="folder")).rejected == 1
-    assert len(list(build.out.glob("*/*.jpg"))) == 7
-
-
 def test_sequentially_want_of_memory_is_one_line_that_names_the_image(
     build: Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,7 +6,6 @@ import pickle
 import socket
 import sys
 import time
-import warnings
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -19,11 +18,11 @@ from PIL import Image
 from builds import SERIAL, UPDATE, Builder
 from commands import Ran
 from pictures import smooth_image
-from presize import BuildOptions, BuildPart, ImageOptions, RunOptions, Size, SourceOptions, build_dataset, build_part
+from presize import BuildOptions, ImageOptions, RunOptions, Size, SourceOptions, build_dataset
 from presize.builder.executors import cluster
 from presize.builder.executors.cluster import RemoteTask, RunRemote, check_listening, run_on_this_worker
 from presize.builder.output_dir import BuildJournal
-from presize.errors import BuildError, ImageError, PresizeWarning
+from presize.errors import BuildError, ImageError
 from servers import http
 
 OPTIONS = BuildOptions(ImageOptions(sizes=(Size(16, 16),)), shard_samples=2)
@@ -69,25 +68,6 @@ class Threads:
         self._pool.shutdown(cancel_futures=True)
 
 
-class LateWorkers(Threads):
-    """An engine whose workers come once it has been checked `checks` times. `slots` is how many it says that it has
-    before."""
-
-    def __init__(self, checks: int, slots: int = 0) -> None:
-        super().__init__(on_task=self._wait, on_check=self._count)
-        self._left, self._before = checks, slots
-
-    def _count(self) -> None:
-        self._left -= 1
-
-    def _wait(self, _: RemoteTask) -> None:
-        while self._left > 0:
-            time.sleep(0.001)
-
-    def slots(self) -> int:
-        return self._before if self._left > 0 else 2
-
-
 @pytest.fixture
 def build(tmp_path: Path) -> Builder:
     """Builds, by the engine of a test, of 12 photographs, one of which is broken: six shards."""
@@ -130,12 +110,6 @@ def test_an_engine_makes_the_bytes_of_a_sequential_build(build: Builder, use: Us
     assert build.files() == build.files("alone")
 
 
-def test_an_engine_carries_out_a_part(build: Builder, use: Use) -> None:
-    threads = use(Threads())
-    build_part(build.source, build.out, BuildPart(1, 2), OPTIONS, RUN)
-    assert threads.submitted == 3
-
-
 def test_an_engine_that_fails_leaves_what_is_finished(build: Builder, use: Use) -> None:
     def fail(sent: RemoteTask) -> None:
         if sent.task.number == 4:
@@ -163,27 +137,6 @@ def test_a_scheduler_that_is_lost_while_nothing_happens_ends_the_build(
     use(Silent(on_check=lost))
     with pytest.raises(BuildError, match="dask failed: it is lost; what is finished is kept"):
         build()
-
-
-NO_WORKERS = "scheduler: dask at somewhere has no workers; the build waits until one comes"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("checks", "slots", "words"),
-    [(7, 0, [NO_WORKERS]), (4, 0, []), (7, 2, [])],
-    ids=["they do not come", "they come soon", "they are busy"],
-)
-def test_workers_are_waited_for_with_a_word_where_there_are_none(
-    checks: int, slots: int, words: list[str], build: Builder, use: Use, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cluster, "CHECK_S", 0.02)
-    monkeypatch.setattr(cluster, "PATIENT_CHECKS", 5)
-    use(LateWorkers(checks, slots))
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        assert build().stored == 11
-    assert [str(warning.message) for warning in caught if warning.category is PresizeWarning] == words
 
 
 def test_an_error_of_a_worker_is_that_of_the_build(build: Builder, use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -293,11 +246,6 @@ def test_a_worker_with_other_libraries_names_both(sent: RemoteTask) -> None:
     assert "it was made with simplejpeg 0.1, here is simplejpeg" in refusal(
         sent._replace(codecs=sent.codecs._replace(digest="other", versions=versions))
     )
-
-
-def test_a_worker_without_a_plug_in_is_refused(sent: RemoteTask) -> None:
-    versions = sent.codecs.versions | {"pillow-heif": "none"}
-    assert "pillow-heif" in refusal(sent._replace(suffixes=[".heic"], codecs=sent.codecs._replace(versions=versions)))
 
 
 def test_a_worker_stops_when_its_build_has_been_replaced(sent: RemoteTask, monkeypatch: pytest.MonkeyPatch) -> None:

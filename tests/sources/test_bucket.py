@@ -20,9 +20,9 @@ from builds import SERIAL, SMALL, files
 from commands import Ran
 from listings import make
 from presize import build_dataset
-from presize.builder.parts import build_part
-from presize.builder.parts_listing import SharedListing, read_listing, write_listing
+from presize.builder.parts import SharedListing, read_listing, write_listing
 from presize.builder.repair import repair_dataset
+from presize.builder.run import build_part
 from presize.errors import BuildError, PresizeError, PresizeWarning, RemoteError, SourceError
 from presize.options import BuildOptions, BuildPart, RunOptions, SourceOptions
 from presize.remote.bucket import Bucket

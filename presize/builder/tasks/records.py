@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import functools
 import signal
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 from zlib_ng import zlib_ng
@@ -55,29 +55,6 @@ Encoded = dict[Stream, StoredRecord]
 """What is stored of a sample."""
 
 
-class EncodeSpec(NamedTuple):
-    """How the records of a task are made.
-
-    Attributes:
-        source: the folder of the sources.
-        image: how images are stored.
-        checksum: whether to compute the CRC-32 of each source.
-        read_ahead: whether sources may be read ahead, in several threads.
-        companions: each companion, and how it is stored.
-    """
-
-    source: Path | Url
-    image: ImageOptions
-    checksum: bool
-    read_ahead: bool = True
-    companions: tuple[tuple[Companion, ImageOptions], ...] = ()
-
-    @classmethod
-    def of(cls, source: Path | Url, options: BuildOptions, read_ahead: bool = True) -> Self:
-        companions = ((companion, companion.image_options(options.image)) for companion in options.companions)
-        return cls(source, options.image, options.checksum, read_ahead, tuple(companions))
-
-
 @dataclass(frozen=True)
 class CrashPolicy:
     """How a worker process keeps one image from ending the build.
@@ -109,36 +86,40 @@ class Encoder(NamedTuple):
     """
 
     encode: Callable[[Sources, bool], Encoded]
-    resized: Callable[[Encoded, BuildOptions], Encoded]
+    resized: Callable[[Encoded], Encoded]
     in_time: AbstractContextManager[object]
 
 
 def encoder(
-    spec: EncodeSpec, samples: Iterator[Sources], policy: CrashPolicy | None
+    source: Path | Url, options: BuildOptions, ahead: Iterator[Sources] | None, policy: CrashPolicy | None
 ) -> AbstractContextManager[Encoder]:
-    """Return a context that yields an Encoder. `samples`, those that will be asked for, are read ahead where storage is
-    slow. Without a policy the process must not be ended."""
+    """Return a context that yields an Encoder of files in `source`. The samples of `ahead`, those that will be asked
+    for, are read in several threads where storage is slow. Without a policy the process must not be ended."""
     if policy is not None and policy.by_image:
-        return _by_image(spec, policy)
-    return _in_this_process(spec, samples, policy)
+        return _by_image(source, options, policy)
+    return _in_this_process(source, options, ahead, policy)
 
 
 @contextmanager
-def _in_this_process(spec: EncodeSpec, samples: Iterator[Sources], policy: CrashPolicy | None) -> Iterator[Encoder]:
-    read = SourceReader(spec.source).read
+def _in_this_process(
+    source: Path | Url, options: BuildOptions, samples: Iterator[Sources] | None, policy: CrashPolicy | None
+) -> Iterator[Encoder]:
+    read = SourceReader(source).read
     # Once a block is freed, glibc keeps smaller ones for the next image: giving them back costs a fault for each page.
     np.empty(_KEPT_BYTES, np.uint8)
     with ExitStack() as stack:
-        ahead = stack.enter_context(closing(_read_ahead(spec, read, samples)))
+        announced = ((file, file.nbytes) for file in chain.from_iterable(samples or ()))
+        threads = BUCKET_THREADS if isinstance(source, Url) else THREADS
+        ahead = stack.enter_context(closing(read_in_order(read, announced, threads)))
         watchdog: AbstractContextManager[object]
         watchdog = nullcontext() if policy is None else stack.enter_context(closing(Watchdog(policy)))
 
-        def encode(files: Sources, announced: bool) -> Encoded:
+        def encode(files: Sources, is_next: bool) -> Encoded:
             try:
                 with watchdog:
-                    return _encoded(
-                        spec, list(islice(ahead, len(files))) if announced else [partial(read, file) for file in files]
-                    )
+                    if is_next and samples is not None:
+                        return _encoded(options, list(islice(ahead, len(files))))
+                    return _encoded(options, [partial(read, file) for file in files])
             except MemoryError:
                 if policy is not None:
                     raise
@@ -146,7 +127,7 @@ def _in_this_process(spec: EncodeSpec, samples: Iterator[Sources], policy: Crash
                     f"{files[0].path}: memory ran out; --backend processes would reject this image and go on"
                 ) from None
 
-        def resize(encoded: Encoded, options: BuildOptions) -> Encoded:
+        def resize(encoded: Encoded) -> Encoded:
             with watchdog:
                 return resized(encoded, options)
 
@@ -183,7 +164,7 @@ class Watchdog(_Deadline):
 
 
 @contextmanager
-def _by_image(spec: EncodeSpec, policy: CrashPolicy) -> Iterator[Encoder]:
+def _by_image(source: Path | Url, options: BuildOptions, policy: CrashPolicy) -> Iterator[Encoder]:
     turnstile = RWLock(policy.turnstile)
     child: Child | None = None
 
@@ -208,8 +189,8 @@ def _by_image(spec: EncodeSpec, policy: CrashPolicy) -> Iterator[Encoder]:
 
     try:
         yield Encoder(
-            lambda files, _: contained(_encode_in_this_child, spec, files),  # the child reads each sample
-            partial(contained, resized),
+            lambda files, _: contained(encode_sample, source, options, files),  # the child reads each sample
+            lambda encoded: contained(resized, encoded, options),
             _Deadline(policy.timeout_s),
         )
     finally:
@@ -222,43 +203,43 @@ def _in_time(timeout_s: float, function: Callable[..., Encoded], *args: object) 
         return function(*args)
 
 
-def _encode_in_this_child(spec: EncodeSpec, files: Sources) -> Encoded:
-    return encode_sample(spec, _reader_of_this_child(spec.source), files)
+_reader = functools.cache(SourceReader)
+"""One for each source: a child that encodes samples ends with its task, and its reader with it."""
+
+_stored_as = functools.cache(Companion.image_options)
 
 
-_reader_of_this_child = functools.cache(SourceReader)
-"""A child ends with its task, and its reader with it."""
+def encode_sample(source: Path | Url, options: BuildOptions, files: Sources) -> Encoded:
+    """Read and encode one sample in this process, a child. Raises what an Encoder raises."""
+    return _encoded(options, [partial(_reader(source).read, file) for file in files])
 
 
-def encode_sample(spec: EncodeSpec, reader: SourceReader, files: Sources) -> Encoded:
-    """Read and encode one sample in this process. Raises what an Encoder raises."""
-    return _encoded(spec, [partial(reader.read, file) for file in files])
-
-
-def _encoded(spec: EncodeSpec, contents: Sequence[Callable[[], bytes]]) -> Encoded:
+def _encoded(options: BuildOptions, contents: Sequence[Callable[[], bytes]]) -> Encoded:
     """The records of a sample, of the files that `contents` read: its image, then its companions."""
     data = contents[0]()
-    image = transcode.transcode(data, spec.image)
+    image = transcode.transcode(data, options.image)
     height, width = image.source
-    encoded = _records(spec, "", data, image, {"source_height": height, "source_width": width})
-    for (companion, options), content in zip(spec.companions, contents[1:], strict=True):
+    encoded = _records(options, "", data, image, {"source_height": height, "source_width": width})
+    for companion, content in zip(options.companions, contents[1:], strict=True):
         try:
             data = content()
-            transcoded = transcode_companion(data, image.source, options, companion.is_array)
+            transcoded = transcode_companion(
+                data, image.source, _stored_as(companion, options.image), companion.is_array
+            )
         except ImageError as error:
             kind = UnreadableError if isinstance(error, UnreadableError) else ImageError
             raise kind(f"{of_companion(companion.name)}: {error}") from None
-        encoded |= _records(spec, companion.name, data, transcoded, {})
+        encoded |= _records(options, companion.name, data, transcoded, {})
     return encoded
 
 
 def _records(
-    spec: EncodeSpec, name: str, data: bytes, transcoded: transcode.Transcoded, source: dict[str, int]
+    options: BuildOptions, name: str, data: bytes, transcoded: transcode.Transcoded, source: dict[str, int]
 ) -> Encoded:
     source = source | {"source_facts": transcoded.facts}
-    if spec.checksum:
+    if options.checksum:
         source["source_crc32"] = zlib_ng.crc32(data)
-    sizes = zip(spec.image.sizes, transcoded.records, strict=True)
+    sizes = zip(options.image.sizes, transcoded.records, strict=True)
     return {Stream(name, size): stored(record, source) for size, record in sizes}
 
 
@@ -269,21 +250,11 @@ def stored(record: transcode.Record, source: Mapping[str, int]) -> StoredRecord:
     return StoredRecord(value, {**source, **own})
 
 
-def _read_ahead(
-    spec: EncodeSpec, read: Callable[[SourceFile], bytes], samples: Iterator[Sources]
-) -> Generator[Callable[[], bytes], None, None]:
-    files = chain.from_iterable(samples)
-    if not spec.read_ahead:
-        return (partial(read, file) for file in files)
-    threads = BUCKET_THREADS if isinstance(spec.source, Url) else THREADS
-    return read_in_order(read, ((file, file.nbytes) for file in files), threads)
-
-
 def resized(encoded: Encoded, options: BuildOptions) -> Encoded:
     """Return the records of a sample of another dataset in the one size of `options`; those that fit are left as they
     are. Raises ImageError if one is damaged."""
-    ways: dict[str, Companion | None] = {"": None, **{companion.name: companion for companion in options.companions}}
-    return {stream: _resized(record, options.image, ways[stream.name]) for stream, record in encoded.items()}
+    companions = {companion.name: companion for companion in options.companions}
+    return {stream: _resized(old, options.image, companions.get(stream.name)) for stream, old in encoded.items()}
 
 
 def _resized(old: StoredRecord, image: ImageOptions, companion: Companion | None) -> StoredRecord:

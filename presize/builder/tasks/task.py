@@ -23,7 +23,7 @@ from zlib_ng import zlib_ng
 
 from presize.builder.shard_table import Columns, Rejected, ShardDone, ShardTable
 from presize.builder.tasks import staging
-from presize.builder.tasks.records import CrashPolicy, Encoded, Encoder, EncodeSpec, Sources, StoredRecord, encoder
+from presize.builder.tasks.records import CrashPolicy, Encoded, Encoder, Sources, StoredRecord, encoder
 from presize.codecs import transcode
 from presize.errors import BuildError, CrashError, DatasetError, ImageError, NotAnImageError, UnreadableError
 from presize.options import BuildOptions, OnError, Stream
@@ -153,11 +153,11 @@ def _write(task: Task, policy: CrashPolicy | None, map_factor: int) -> ShardTabl
     samples = list(zip(sources, *companions, strict=True))
     files = task.files.split("\0")
     is_made = task.is_made.tolist()
-    spec = EncodeSpec.of(task.source, task.options, read_ahead=task.places is None or not task.places.in_rows)
+    ahead = None if task.places is not None and task.places.in_rows else compress(samples, is_made)
     unread = 0  # in a row
     with ExitStack() as stack:
         writers = {stream: stack.enter_context(writer) for stream, writer in _shard_writers(task, map_factor)}
-        make = stack.enter_context(encoder(spec, compress(samples, is_made), policy))
+        make = stack.enter_context(encoder(task.source, task.options, ahead, policy))
         for position, sample in enumerate(task.samples.tolist()):
             source = sources[position]
             try:
@@ -241,7 +241,7 @@ def _copied(task: Task, position: int, make: Encoder) -> Encoded | None:
     if encoded is None:
         path = task.paths.split("\0")[position]
         raise DatasetError(f"the record of {path} is damaged; presize repair makes it again from its source")
-    return make.resized(encoded, task.options) if copies.resizes else encoded
+    return make.resized(encoded) if copies.resizes else encoded
 
 
 def _read_records(copies: Copies, position: int) -> Encoded | None:
