@@ -61,8 +61,13 @@ def check_annotations(table: pa.Table, options: BuildOptions) -> None:
             some = ", ".join(map(str, np.unique(rows.inner)[:5].tolist()))
             raise SourceError(f"column {place.column!r}: expected four numbers for each box, got lists of {some}")
         _check_unit(place, rows.fours)
-        if not place.in_shares:
-            _warn_of_small_boxes(table, place, rows, boxes)
+        small = _has_area(boxes) & (boxes[:, 2:] - boxes[:, :2] < 1).all(axis=1)
+        if not place.in_shares and small.any():
+            found, images, first = rows.counted(table, small)
+            warn(
+                f"column {place.column!r} has {found} smaller than a pixel, in {images}, the first '{first}'; if they "
+                f"are shares of the image, they are read wrongly: a column has one format, here {place.format}"
+            )
     for place in options.keypoints:
         points = _points(table, place)[1]
         _check_unit(place, points[:, :, :2].reshape(-1, 2))
@@ -90,16 +95,6 @@ def _check_unit(place: Coordinates, numbers: Numbers) -> None:
 
 def _option(place: Coordinates) -> str:
     return "--keypoints" if place.format in get_args(KeypointFormat) else "--boxes"
-
-
-def _warn_of_small_boxes(table: pa.Table, place: Coordinates, rows: Rows, boxes: Numbers) -> None:
-    small = _has_area(boxes) & (boxes[:, 2:] - boxes[:, :2] < 1).all(axis=1)
-    if small.any():
-        found, images, first = rows.counted(table, small)
-        warn(
-            f"column {place.column!r} has {found} smaller than a pixel, in {images}, the first '{first}'; if they are "
-            f"shares of the image, they are read wrongly: a column has one format, here {place.format}"
-        )
 
 
 def scaled(table: pa.Table, options: BuildOptions, size: Size, heights: Ints, widths: Ints) -> pa.Table:

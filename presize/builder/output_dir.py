@@ -225,13 +225,13 @@ class OutputDir:
         for root, manifest in zip(self.roots, self.manifests(), strict=True):
             if manifest is None:
                 continue
-            shards = [*manifest.shards, *(file for companion in manifest.companions for file in companion.shards)]
             for file in manifest.files():
                 try:
                     if file != manifest.report:
                         check_file(root / file.file, file.bytes)
                 except DatasetError as error:
-                    fix = f"{shards_by} makes it again" if file in shards else "--overwrite builds the dataset anew"
+                    is_shard = file in manifest.every_shard
+                    fix = f"{shards_by} makes it again" if is_shard else "--overwrite builds the dataset anew"
                     raise BuildError(f"OUT {self.path} is damaged: {str(error).partition(';')[0]}; {fix}") from None
 
     # --- locks ---
@@ -334,10 +334,6 @@ class OutputDir:
         journal = replace(journal, identity=identity, failed=False)
         journal.write(self.path)
         return journal
-
-    def note_failure(self, journal: BuildJournal) -> None:
-        """Note that images have ended the build."""
-        replace(journal, failed=True).write(self.path)
 
     # --- how it ends ---
 

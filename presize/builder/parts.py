@@ -26,29 +26,16 @@ _SHOWN = 12
 
 @dataclass(frozen=True)
 class SharedListing:
-    """What the parts of a build agree on, before any of their options is looked at.
-
-    Attributes:
-        source: the samples.
-        how: how they were listed: the source, and SourceOptions.
-        parts: how many there are.
-    """
+    """What the parts of a build agree on: the samples, how they were listed (the source, and SourceOptions), and how
+    many parts there are."""
 
     source: Source
     how: dict[str, Any]
     parts: int
 
-    @classmethod
-    def of(cls, found: Source, source: str | os.PathLike[str], samples: SourceOptions, parts: int) -> SharedListing:
-        return cls(found, how_listed(source, samples), parts)
-
-    def shards(self, part: int, count: int) -> range:
-        """The numbers of a part's shards, of `count`."""
-        return range(part - 1, count, self.parts)
-
     def check(self, source: str | os.PathLike[str], samples: SourceOptions, out: Path) -> None:
         """Raise BuildError unless the parts were told to list what a command asks for, and no container has changed
-        since they did."""
+        since."""
         asked = how_listed(source, samples)
         for name, value in asked.items():
             if value != self.how.get(name):
@@ -88,7 +75,6 @@ def how_listed(source: str | os.PathLike[str], samples: SourceOptions) -> dict[s
 
 
 def write_listing(out: Path, listing: SharedListing) -> None:
-    """Raises BuildError when it cannot be written."""
     found = listing.source
     facts = {
         "parts": listing.parts,
@@ -100,27 +86,29 @@ def write_listing(out: Path, listing: SharedListing) -> None:
         "by_folder": found.by_folder,
         "containers": found.containers,
     }
-    kept = {_FACTS: json.dumps(facts).encode(), _REJECTS: _packed(found.rejects)}
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, SCHEMA) as stream:
+        stream.write_batch(found.rejects.columns)
+    kept = {_FACTS: json.dumps(facts).encode(), _REJECTS: sink.getvalue().to_pybytes()}
     write_arrow(out / LISTING, found.table.replace_schema_metadata(kept))
 
 
 def read_listing(out: Path) -> SharedListing | None:
-    """The listing in `out`; None where there is none.
-
-    Raises:
-        BuildError: it is damaged.
-    """
+    """Return the listing in `out`; None where there is none. Raises BuildError when it is damaged."""
     path = out / LISTING
     try:
         with pa.memory_map(os.fsencode(path)) as mapped:
             table = pa.ipc.open_file(mapped).read_all()
         kept = table.schema.metadata
         facts = json.loads(kept[_FACTS])
+        with pa.ipc.open_stream(kept[_REJECTS]) as stream:
+            rejects = stream.read_all()
+        rejects.validate(full=True)
         source = Source(
             root=Url.of(facts["root"]) or Path(facts["root"]),
             table=table.replace_schema_metadata(None),
             classes=None if facts["classes"] is None else tuple(facts["classes"]),
-            rejects=_unpacked(kept[_REJECTS]),
+            rejects=Rejects.with_columns(rejects.select(SCHEMA.names).columns),
             hidden=facts["hidden"],
             outside=facts["outside"],
             by_folder=facts["by_folder"],
@@ -131,19 +119,3 @@ def read_listing(out: Path) -> SharedListing | None:
         return None
     except (pa.ArrowException, ValueError, KeyError, TypeError):
         raise BuildError(f"{path} is damaged; remove it, and run the parts again") from None
-
-
-def _packed(rejects: Rejects) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, SCHEMA) as stream:
-        stream.write_batch(rejects.columns)
-    packed: bytes = sink.getvalue().to_pybytes()
-    return packed
-
-
-def _unpacked(packed: bytes) -> Rejects:
-    """Raises pa.ArrowException when they are damaged."""
-    with pa.ipc.open_stream(packed) as stream:
-        columns = stream.read_all()
-    columns.validate(full=True)
-    return Rejects.with_columns(columns.select(SCHEMA.names).columns)

@@ -56,12 +56,14 @@ class Plan:
         samples = {"rows": rows.tolist(), "files": table_digest(self.source.table.take(pa.array(rows)))}
         return digest_of({**rest, "samples": samples})
 
+    def sources(self, rows: npt.NDArray[np.int64]) -> list[Source]:
+        """Return the samples in these rows of the source table; then, for each companion, the same with its files."""
+        source = replace(self.source, table=self.source.table.take(pa.array(rows)))
+        return [source, *(source_of(source, companion) for companion in self.options.companions)]
+
     def files(self, rows: npt.NDArray[np.int64]) -> list[tuple[SourceFile, ...]]:
         """Return the files of the samples in these rows of the source table: the image, then its companions."""
-        source = replace(self.source, table=self.source.table.take(pa.array(rows)))
-        every = np.arange(len(rows))
-        companions = (source_of(source, companion).files(every) for companion in self.options.companions)
-        return list(zip(source.files(every), *companions, strict=True))
+        return list(zip(*(source.files(np.arange(len(rows))) for source in self.sources(rows)), strict=True))
 
 
 def make_plan(source: Source, options: BuildOptions, codecs: CodecFingerprint, page_size: int) -> Plan:

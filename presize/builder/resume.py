@@ -68,7 +68,10 @@ def open_build(plan: Plan, output: OutputDir, run: RunOptions) -> BuildJournal |
     journal = output.recover()
     has_work = journal is not None and (journal.publishing or output.has_finished_shards())
     published = output.manifests()
-    if has_work and journal is not None and not run.overwrite and not any(published) and _may_go_on(journal, plan):
+    # Where its rejects have ended a build, and nothing but its files has changed since, that is meant.
+    is_mended = journal is not None and journal.failed and not (journal.update or journal.publishing)
+    is_other = journal is not None and journal.identity != plan.identity and not _unlike(journal, plan)
+    if journal is not None and has_work and is_mended and is_other and not run.overwrite and not any(published):
         then = "; ".join(differences_from(journal, plan))
         warn(f"OUT {output.path} holds an unfinished build of other files ({then}); shards without a change are kept")
         return output.go_on_with(journal, plan.identity)
@@ -84,12 +87,6 @@ def open_build(plan: Plan, output: OutputDir, run: RunOptions) -> BuildJournal |
     if decision == "update":
         check_may_update(published, plan, output.path, output.roots[0])
     return output.start(plan.identity, plan.versions, journal, update=decision == "update")
-
-
-def _may_go_on(journal: BuildJournal, plan: Plan) -> bool:
-    """Whether its rejects have ended a build, and nothing but its files has changed since: that is then meant."""
-    is_another = journal.identity != plan.identity and not _unlike(journal, plan)
-    return journal.failed and is_another and not journal.update and not journal.publishing
 
 
 def _kind(journal: BuildJournal | None, plan: Plan) -> Unfinished:
@@ -118,21 +115,18 @@ def trying_again(plan: Plan, run: RunOptions, published: Sequence[Manifest | Non
     if run.update or run.overwrite or manifest is None or not manifest.left_out.get("unreadable"):
         return run
     rejects = read_rejects(root / manifest.rejects.file).unreadable
-    if not is_all_of(plan, published) and not is_all_of(_without_unseen(plan, rejects), published):
+    # What could not be listed then may be listed now, or not.
+    paths = plan.source.table.column("path")
+    listed = plan.source.table.filter(pa.array(_at_or_below(paths, _unseen(rejects)) < 0))
+    as_then = replace(plan, identity=plan.identity | {"source": source_identity(listed)})
+    if not is_all_of(plan, published) and not is_all_of(as_then, published):
         return run
-    rows = np.flatnonzero(_at_or_below(plan.source.table.column("path"), rejects) >= 0)
+    rows = np.flatnonzero(_at_or_below(paths, rejects) >= 0)
     reader = SourceReader(plan.source.root)
     if not any(all(map(reader.can_read, files)) for files in plan.files(rows)):
         return run
     is_folder = plan.options.layout == "folder"
     return replace(run, update=not is_folder, overwrite=is_folder)
-
-
-def _without_unseen(plan: Plan, rejects: Rejects) -> Plan:
-    """`plan` as it would be if those of `rejects` that could not be listed then could not be listed now."""
-    table, unseen = plan.source.table, _unseen(rejects)
-    rest = table.filter(pa.array(_at_or_below(table.column("path"), unseen) < 0))
-    return replace(plan, identity=plan.identity | {"source": source_identity(rest)})
 
 
 def warn_of_unreadable(count: int, rejects: Path) -> None:

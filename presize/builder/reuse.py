@@ -251,7 +251,12 @@ def _unchanged(plan: Plan, base: PublishedDataset, matched: Rows, jobs: int) -> 
             known = old.column(f"{prefix}source_crc32").to_numpy()[matched]
             same, unread = _same_content(source, unchanged, known, jobs)
             unread &= agree(f"{prefix}source_mtime_ns", samples, old, matched)
-            _warn_of_unread(source, unread)
+            if unread.any():  # and so taken for unchanged
+                first = source.table.column("path")[int(np.flatnonzero(unread)[0])].as_py()
+                warn(
+                    f"{plural(int(unread.sum()), 'file')} could not be read to compare checksums, the first: "
+                    f"{printable(first)}; by size and time they are unchanged"
+                )
             unchanged &= same | unread
     return unchanged & may_stay(samples, plan.options, base.indexes[0], matched)
 
@@ -287,12 +292,3 @@ def _same_content(
     finally:
         pool.shutdown(cancel_futures=True)
     return same, unread
-
-
-def _warn_of_unread(source: Source, unread: npt.NDArray[np.bool_]) -> None:
-    if unread.any():
-        first = source.table.column("path")[int(np.flatnonzero(unread)[0])].as_py()
-        warn(
-            f"{plural(int(unread.sum()), 'file')} could not be read to compare checksums, the first: "
-            f"{printable(first)}; by size and time they are unchanged"
-        )

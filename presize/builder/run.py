@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -21,7 +21,7 @@ from presize.builder.annotations import check_annotations
 from presize.builder.executors.executor import Executor, executor_for
 from presize.builder.fingerprint import codec_fingerprint, suffixes_of
 from presize.builder.output_dir import BuildJournal, OutputDir
-from presize.builder.parts import SharedListing, read_listing, write_listing
+from presize.builder.parts import SharedListing, how_listed, read_listing, write_listing
 from presize.builder.plan import Plan, make_plan
 from presize.builder.publish import publish
 from presize.builder.resume import differences_from, is_all_of, open_build, trying_again, warn_of_unreadable
@@ -232,7 +232,7 @@ def result_of(built: Built, plan: Plan, out: Path | str, root: Path, seconds: fl
     warn_of_unreadable(first.left_out.get("unreadable", 0), root / first.rejects.file)
     index = read_index(root, first, check=False)
     facts = index.column("source_facts").to_numpy()
-    pages = _places(out, plan.options, [(each, each.report) for each in built.manifests])
+    several = len(plan.options.image.sizes) > 1
     return BuildResult(
         out=out,
         files=len(plan.source.table),
@@ -242,13 +242,13 @@ def result_of(built: Built, plan: Plan, out: Path | str, root: Path, seconds: fl
         seconds=seconds,
         resumed=built.resumed,
         changes=built.changes,
-        reports=tuple(page for page in map(_page, pages) if not isinstance(page, Path) or page.is_file()),
+        reports=tuple(_reports(out, built.manifests, several)),
         unchanged=int(unpack_facts(facts, "kept").sum()),
         losses=losses(facts, first.identity["options"]["image"]),
         pair_losses={
             c.name: companion_losses(index.column(f"{c.name}_source_facts").to_numpy()) for c in first.companions
         },
-        rejects_file=_places(out, plan.options, [(first, first.rejects)])[0],
+        rejects_file=_place(out, first, first.rejects, several),
         first_rejects=first_rejects(root / first.rejects.file, REJECTS_TOLD),
         classes=None if first.classes is None else len(first.classes),
         labelled=bool(plan.source.fields),
@@ -269,19 +269,21 @@ def _count_smaller(index: pa.RecordBatch, image: ImageOptions) -> int:
     return int((is_short.all(axis=0) if image.fit in ("longer", "pad") else is_short.any(axis=0)).sum())
 
 
-def _places(
-    out: Path | str, options: BuildOptions, files: Sequence[tuple[Manifest, DataFile | None]]
-) -> tuple[Path | str, ...]:
-    """Where files of datasets are, below `out` as it was given."""
-    several = len(options.image.sizes) > 1
-    names = [f"{manifest.size}/{file.file}" if several else file.file for manifest, file in files if file]
-    return tuple(out / name if isinstance(out, Path) else f"{out.rstrip('/')}/{name}" for name in names)
+def _reports(out: Path | str, manifests: Sequence[Manifest], several: bool) -> Iterator[Path | str]:
+    """The pages, by the name that they keep; a store, and what was fetched from one, has that of its generation."""
+    for manifest in manifests:
+        if manifest.report:
+            page = _place(out, manifest, manifest.report, several)
+            if isinstance(page, Path):
+                yield from [each for each in (page.with_name(REPORT), page) if each.is_file()][:1]
+            else:
+                yield page
 
 
-def _page(page: Path | str) -> Path | str:
-    """A report by the name that it keeps. A store, and what was fetched from one, has that of its generation alone."""
-    kept = page.with_name(REPORT) if isinstance(page, Path) else None
-    return kept if kept is not None and kept.is_file() else page
+def _place(out: Path | str, manifest: Manifest, file: DataFile, several: bool) -> Path | str:
+    """Where a file of a dataset is, below `out` as it was given."""
+    name = f"{manifest.size}/{file.file}" if several else file.file
+    return out / name if isinstance(out, Path) else f"{out.rstrip('/')}/{name}"
 
 
 class Built(NamedTuple):
@@ -403,21 +405,16 @@ def build_part(
     when all parts are finished; its bytes are those of a build that is not divided.
 
     Args:
-        source: the folder of images.
-        out: where to write.
+        source, out, options, run, samples: as for build_dataset; `options` and `samples` are the same for all parts,
+            and an error budget counts the rejects of this part.
         part: which part of how many.
-        options: what is stored, and how; the same for all parts.
-        run: how the part is carried out. An error budget counts the rejects of this part.
-        samples: how the source is read; the same for all parts.
         on_plan: called with the number of files in this part.
         on_shard: called with each finished shard; those of an earlier run come first.
 
     Raises:
-        SourceError: the source cannot be used.
-        DatasetError: `out` holds something else.
         OptionError: an update or overwriting was asked for.
-        ImageError: an image cannot be stored, and ``run.on_error`` is "fail".
-        BuildError: anything else: the part is running already, or others were begun with other options.
+        BuildError: the part is running already, others were begun with other options, or what build_dataset raises it
+        for. Others as build_dataset does.
     """
     for name in ("update", "overwrite"):
         if getattr(run, name):
@@ -433,8 +430,8 @@ def build_part(
                 return PartResult(Path(out), part, published=True, unreadable=unreadable)
             with output.part_lock(part):
                 start = time.perf_counter()
-                plan, listing, journal = joined
-                numbers = listing.shards(part.number, len(plan.shards))
+                plan, journal = joined
+                numbers = range(part.number - 1, len(plan.shards), part.of)
                 work = find_work(plan, replace(run, report=False), output, journal, None, numbers)
                 files = sum(len(plan.shards[number]) for number in numbers)
                 on_plan(files)
@@ -471,7 +468,7 @@ def _join(
     options: BuildOptions,
     run: RunOptions,
     samples: SourceOptions,
-) -> tuple[Plan, SharedListing, BuildJournal] | None:
+) -> tuple[Plan, BuildJournal] | None:
     """Return the build that is under way in OUT, or a new one; None when all is published."""
     with output.planning():
         listing, journal = read_listing(output.path), output.journal()
@@ -485,7 +482,7 @@ def _join(
                     f"the parts in OUT {output.path} have been begun otherwise ({'; '.join(differing)}); give all of "
                     "them the same options, or --overwrite without --part to start anew"
                 )
-            return plan, listing, journal
+            return plan, journal
         plan = plan_build(source, options, samples)
         check_listed(plan, run)
         journal = open_build(plan, output, run)
@@ -493,6 +490,5 @@ def _join(
             return None
         if journal.update:
             raise BuildError(f"OUT {output.path} holds an unfinished update; finish it with --update first")
-        listing = SharedListing.of(plan.source, source, samples, part.of)
-        write_listing(output.path, listing)
-        return plan, listing, journal
+        write_listing(output.path, SharedListing(plan.source, how_listed(source, samples), part.of))
+        return plan, journal

@@ -118,7 +118,11 @@ def build_to_url(
             for bucket, root in zip(buckets, output.roots, strict=True):
                 upload_dataset(root, bucket.url, claim=claim, on_plan=on_rest, on_bytes=on_bytes)
             result = result_of(built, plan, url, output.roots[0], time.perf_counter() - start)
-        _clear(folder)
+        # What is at its URL is removed such that a kill on the way leaves all of OUT or none.
+        (folder / _CLAIM).unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            (folder / _OUT).rename(folder / _DONE)
+        shutil.rmtree(folder)
     return result
 
 
@@ -160,14 +164,6 @@ def _forget_copies(out: Path) -> None:
     for copy in [out, *out.glob("*/")]:
         if (copy / FETCHING).exists() and not (copy / MANIFEST).exists():
             shutil.rmtree(copy)
-
-
-def _clear(folder: Path) -> None:
-    """Remove what is at its URL, so that a kill on the way leaves all of OUT or none."""
-    (folder / _CLAIM).unlink(missing_ok=True)
-    with suppress(FileNotFoundError):
-        (folder / _OUT).rename(folder / _DONE)
-    shutil.rmtree(folder)
 
 
 def _manifest_at(bucket: Bucket) -> Manifest | None:

@@ -21,12 +21,11 @@ from presize.builder.executors.executor import Executor
 from presize.builder.output_dir import BuildJournal, OutputDir, TooManyRejectsError, remove_attempts
 from presize.builder.plan import Plan
 from presize.builder.shard_table import ShardDone, ShardTable
-from presize.builder.tasks.task import CompanionPaths, Copies, Task, finished
+from presize.builder.tasks.task import Copies, FileList, Task, finished
 from presize.codecs import transcode
 from presize.errors import BuildError, ImageError
 from presize.formatting import plural, size_text
-from presize.options import BuildOptions, Companion, RunOptions, Stream
-from presize.sources.companions import source_of
+from presize.options import BuildOptions, RunOptions, Stream
 from presize.sources.contents import Source
 from presize.sources.dataset import DatasetSource, PublishedDataset, Rows, numbers_of
 from presize.store.data_files import companion_shard, generation_name
@@ -155,7 +154,7 @@ class BuildWork:
                     on_shard(done)
                     check_rejects(rejected, self.plan, self.run)
         except (ImageError, TooManyRejectsError):
-            self.output.note_failure(self.journal)
+            replace(self.journal, failed=True).write(self.output.path)  # images have ended the build
             raise
         finally:
             shards = [path for task in self.waiting if not task.files for path in task.targets.values()]
@@ -220,8 +219,7 @@ def _without_samples(task: Task) -> Task:
     """What is left to know of a task that is carried out. The names of ten million files are half a gigabyte."""
     if task.options.layout == "folder":
         return task
-    none = task.samples[:0]
-    return replace(task, samples=none, nbytes=none, paths="", copies=None, places=None, companions=(), extents=None)
+    return replace(task, samples=task.samples[:0], sources=(), copies=None, extents=None)
 
 
 def find_work(
@@ -262,7 +260,6 @@ def _tasks(plan: Plan, run: RunOptions, output: OutputDir, generation: int, numb
     probes = tuple(plan.files(np.linspace(0, len(table) - 1, min(_PROBES, len(table))).astype(np.int64)))
     for number in numbers:
         samples = plan.shards[number]
-        rows = table.select(["path", "source_nbytes"]).take(pa.array(samples))
         if files is None:
             targets = shard_files(output, plan.options, number, generation)
         else:
@@ -276,14 +273,16 @@ def _tasks(plan: Plan, run: RunOptions, output: OutputDir, generation: int, numb
             options=plan.options,
             on_error=run.on_error,
             samples=samples,
-            nbytes=rows.column("source_nbytes").to_numpy(),
-            paths="\0".join(rows.column("path").to_pylist()),
+            sources=tuple(map(_file_list, plan.sources(samples))),
             files="" if files is None else "\0".join(files.take(pa.array(samples)).to_pylist()),
-            places=plan.source.places(samples),
-            companions=tuple(map(partial(_companion_paths, plan.source, samples), plan.options.companions)),
             extents=None if around is None else around[samples],
             probes=probes,
         )
+
+
+def _file_list(source: Source) -> FileList:
+    paths, nbytes = (source.table.column(name) for name in ("path", "source_nbytes"))
+    return FileList(nbytes.to_numpy(), "\0".join(paths.to_pylist()), source.places(np.arange(len(paths))))
 
 
 def shard_files(output: OutputDir, options: BuildOptions, number: int, generation: int) -> dict[Stream, Path]:
@@ -291,9 +290,3 @@ def shard_files(output: OutputDir, options: BuildOptions, number: int, generatio
     root_of = dict(zip(options.image.sizes, output.roots, strict=True))
     name = generation_name(f"shards/{number:05d}.lmdb", generation)
     return {stream: root_of[stream.size] / companion_shard(stream.name, name) for stream in options.streams}
-
-
-def _companion_paths(source: Source, samples: Rows, companion: Companion) -> CompanionPaths:
-    files = source_of(replace(source, table=source.table.take(pa.array(samples))), companion)
-    paths, nbytes = (files.table.column(name) for name in ("path", "source_nbytes"))
-    return CompanionPaths(nbytes.to_numpy(), "\0".join(paths.to_pylist()), files.places(np.arange(len(samples))))

@@ -178,7 +178,7 @@ def test_a_listing_holds_rejects(build: Builder, tmp_path: Path) -> None:
     rejects = [Reject('é\n"], [🐈', "SourceError", "[, "), Reject("b", "ImageError", "empty", 1, -(2**63))]
     for some in (rejects, []):
         source = replace(scan(build.source), rejects=Rejects.of(some))
-        write_listing(tmp_path, SharedListing.of(source, build.source, SourceOptions(), 2))
+        write_listing(tmp_path, SharedListing(source, {}, 2))
         read = read_listing(tmp_path)
         assert read is not None and list(read.source.rejects) == some
 

@@ -107,18 +107,6 @@ def test_the_option_can_be_spelled_as_before(
     assert read_manifest(out).identity["options"]["image"]["tiles"] == recorded
 
 
-@pytest.mark.parametrize(
-    ("spelled", "said"),
-    [
-        (["--tiles=some"], "'some' is not one of 'resized', 'all', 'none'"),
-        (["--tiles", "al"], "--tiles: expected resized, all, none, got 'al'."),
-    ],
-)
-def test_another_value_is_refused(presize: Presize, raw: Path, tmp_path: Path, spelled: list[str], said: str) -> None:
-    ran = presize("build", *spelled, raw, tmp_path / "out")
-    assert ran.code == 2 and said in ran.err
-
-
 def test_without_the_compiled_decoder_all_is_refused_in_one_line(tree: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "presize", "build", tree, tmp_path / "out", "--labels=none", "--tiles=all"]
     environment = os.environ | {VARIABLE: "libjpeg"}

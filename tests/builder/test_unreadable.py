@@ -6,8 +6,6 @@ import errno
 import json
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -27,7 +25,6 @@ from presize.errors import BuildError, PresizeWarning
 from presize.options import BuildOptions, BuildPart, ImageOptions, Size
 from presize.store.rejects_file import read_rejects
 from presize.store.verify import VerifyResult, verify_dataset
-from processes import run_command
 
 COUNT = 40
 TENS = BuildOptions(ImageOptions(sizes=(Size(16, 16),), format="png"), shard_samples=10)
@@ -296,11 +293,16 @@ def test_a_folder_that_is_built_anew_loses_no_images_unless_that_is_asked_for(bu
 # A disk that fails
 
 
-def test_a_source_most_of_which_goes_stops_the_build(build: Builder) -> None:
+def test_a_source_most_of_which_goes_stops_the_build_which_is_finished_later(build: Builder) -> None:
+    build("undisturbed")
+    lost = Lost(build, a_bad_sector, count=COUNT)
     said = r"^10 samples in a row cannot be read from .*, nor can 16 of 16 others; the last: .* run again to resume$"
     with pytest.raises(BuildError, match=said):
-        build(on_plan=lambda _: [shutil.rmtree(path) for path in build.source.iterdir()])
+        build(on_shard=lost)
     assert not (build.out / "manifest.json").exists()
+    lost.put_back()
+    assert build().resumed == 10
+    assert build.files() == build.files("undisturbed")
 
 
 def test_many_neighbours_that_cannot_be_read_stop_no_build_while_others_can(build: Builder) -> None:
@@ -308,44 +310,6 @@ def test_many_neighbours_that_cannot_be_read_stop_no_build_while_others_can(buil
     build.options = replace(TENS, shard_samples=COUNT)
     said = "18 files could not be read"
     assert warned(build, said, on_plan=lambda _: [path.unlink() for path in lost]).stored == COUNT - 18
-
-
-FAILING = """
-import sys
-from pathlib import Path
-from presize import build_dataset
-from presize.options import BuildOptions, ImageOptions, RunOptions, Size
-
-source, out, flag, jobs = sys.argv[1:]
-run = RunOptions(jobs=int(jobs), report=False) if int(jobs) else RunOptions(engine="sequential", report=False)
-options = BuildOptions(ImageOptions(sizes=(Size(16, 16),), format="png"), shard_samples=10)
-build_dataset(source, out, options, run, on_shard=lambda _: Path(flag).touch())
-"""
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if shutil.which("gcc") is None:
-        pytest.skip("needs gcc")
-    made = tmp_path_factory.mktemp("library") / "failing_reads.so"
-    source = Path(__file__).parents[1] / "faults" / "failing_reads.c"
-    subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", made, source, "-ldl"], check=True)
-    return made
-
-
-@pytest.mark.parametrize(("call", "jobs"), [("open", 0), pytest.param("pread", 2, marks=pytest.mark.slow)])
-def test_a_disk_that_fails_stops_the_build_which_is_finished_later(
-    call: str, jobs: int, library: Path, build: Builder, tmp_path: Path
-) -> None:
-    flag = tmp_path / "flag"
-    fails = {"CALL": call, "IN": build.source, "IF": flag}
-    env = {"LD_PRELOAD": str(library)} | {f"FAILING_READS_{name}": str(value) for name, value in fails.items()}
-    ran = run_command([sys.executable, "-P", "-c", FAILING, build.source, build.out, flag, jobs], env=env)
-    assert "BuildError" in ran.stderr and "samples in a row cannot be read" in ran.stderr, ran.stderr
-    assert not (build.out / "manifest.json").exists()
-    build("undisturbed")
-    assert build().resumed >= 10
-    assert build.files() == build.files("undisturbed")
 
 
 # What is said

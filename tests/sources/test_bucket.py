@@ -379,7 +379,7 @@ def test_a_place_that_is_empty_or_not_there_is_one_line(url: str) -> None:
 
 def test_parts_agree_on_the_listing_of_a_bucket(url: str, tmp_path: Path) -> None:
     source = scan(url)
-    write_listing(tmp_path, SharedListing.of(source, f"{url}/", SourceOptions(), 2))
+    write_listing(tmp_path, SharedListing(source, {}, 2))
     read = read_listing(tmp_path)
     assert read is not None
     assert isinstance(read.source.root, Url)

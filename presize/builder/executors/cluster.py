@@ -161,6 +161,7 @@ class Engine(Protocol):
 
     def check(self) -> None:
         """Raise an exception of any kind when the scheduler is lost."""
+        self.slots()
 
     def close(self) -> None:
         """Take back what no worker has begun, and disconnect."""
@@ -201,7 +202,7 @@ async def _check_scheduler(address: str) -> None:
             raise ValueError("what answers is a worker of Dask, and no scheduler")
 
 
-class Ray:
+class Ray(Engine):
     """A driver of the cluster whose head is at an address such as ``HOST:6379``; "auto" finds one on this machine.
 
     Each task takes one core. A connection that this process has already is used, and left as it is.
@@ -227,15 +228,12 @@ class Ray:
         done: Future[bytes | str] = self._remote.remote(task).future()
         return done
 
-    def check(self) -> None:
-        self.slots()
-
     def close(self) -> None:
         if self._ours:
             self._ray.shutdown()
 
 
-class Spark:
+class Spark(Engine):
     """An application on the master at an address such as ``spark://HOST:7077``, or "yarn", as spark-submit takes them.
 
     Each task is a job, begun by a thread of its own. A session that this process has already is used, and left as it
@@ -261,9 +259,6 @@ class Spark:
 
     def submit(self, run_remote: RunRemote, task: bytes) -> Future[bytes | str]:
         return self._threads.submit(lambda: self._session.sparkContext.parallelize([task], 1).map(run_remote).first())
-
-    def check(self) -> None:
-        self.slots()
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -372,8 +367,8 @@ def _next(ended: SimpleQueue[Any], engine: Engine, run: RunOptions) -> Any:
 
 
 def _remote_tasks(tasks: list[Task], run: RunOptions) -> Iterator[RemoteTask]:
-    each = (suffixes_of(pa.chunked_array([task.paths.split("\0")])) for task in tasks)  # not all names at once
-    suffixes = sorted(set(chain.from_iterable(each)))
+    paths = (task.sources[0].paths.split("\0") for task in tasks)  # not all names at once
+    suffixes = sorted(set(chain.from_iterable(suffixes_of(pa.chunked_array([each])) for each in paths)))
     codecs = codec_fingerprint(tasks[0].options, suffixes)
     out = tasks[0].sidecar.parent
     journal = BuildJournal.read(out)

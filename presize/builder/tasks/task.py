@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from array import array
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -59,8 +59,9 @@ class Copies(NamedTuple):
     must_match: bool = False
 
 
-class CompanionPaths(NamedTuple):
-    """The files of a companion for the samples of a task: sizes, paths joined by NULs, and places in containers."""
+class FileList(NamedTuple):
+    """The images of a task, or a companion's files: sizes, paths joined by NULs (a million must not be a million
+    objects), and places in containers; None for files of their own."""
 
     nbytes: npt.NDArray[np.int64]
     paths: str
@@ -80,12 +81,9 @@ class Task:
         options: those of the build.
         on_error: whether an image that cannot be stored is recorded or raised.
         samples: each sample's row in the source table, ascending.
-        nbytes: the size of each sample's file.
-        paths: each sample's path, joined by NULs: a million samples must not be a million objects.
-        files: in a folder dataset each sample's file name, joined likewise; otherwise empty.
+        sources: the files of the samples, then those of each companion in `options`.
+        files: in a folder dataset each sample's file name, joined by NULs; otherwise empty.
         copies: what an update copies; None when every sample is made.
-        places: where the samples lie in containers; None for files.
-        companions: the files of each of the companions in `options`.
         extents: the boxes around each sample's boxes (presize.builder.annotations.extents); None to reject none for
             them.
         probes: samples from all over the source. When most of them cannot be read, the build stops.
@@ -99,18 +97,16 @@ class Task:
     options: BuildOptions
     on_error: OnError
     samples: npt.NDArray[np.int64]
-    nbytes: npt.NDArray[np.int64]
-    paths: str
+    sources: tuple[FileList, ...]
     files: str
     copies: Copies | None = None
-    places: Places | None = None
-    companions: tuple[CompanionPaths, ...] = ()
     extents: npt.NDArray[np.float64] | None = None
     probes: tuple[Sources, ...] = ()
 
     @property
     def containers(self) -> tuple[Container, ...]:
-        return () if self.places is None else self.places.containers
+        places = self.sources[0].places if self.sources else None
+        return () if places is None else places.containers
 
     @property
     def to_make(self) -> int:
@@ -148,18 +144,18 @@ def _write(task: Task, policy: CrashPolicy | None, map_factor: int) -> ShardTabl
     columns: dict[Stream, defaultdict[str, array[int]]] = {
         stream: defaultdict(partial(array, "q")) for stream in task.targets
     }
-    sources = source_files(task.paths.split("\0"), task.nbytes.tolist(), task.places)
-    companions = (source_files(c.paths.split("\0"), c.nbytes.tolist(), c.places) for c in task.companions)
-    samples = list(zip(sources, *companions, strict=True))
+    each = (source_files(files.paths.split("\0"), files.nbytes.tolist(), files.places) for files in task.sources)
+    samples = list(zip(*each, strict=True))
     files = task.files.split("\0")
     is_made = task.is_made.tolist()
-    ahead = None if task.places is not None and task.places.in_rows else compress(samples, is_made)
+    places = task.sources[0].places
+    ahead = None if places is not None and places.in_rows else compress(samples, is_made)
     unread = 0  # in a row
     with ExitStack() as stack:
         writers = {stream: stack.enter_context(writer) for stream, writer in _shard_writers(task, map_factor)}
         make = stack.enter_context(encoder(task.source, task.options, ahead, policy))
         for position, sample in enumerate(task.samples.tolist()):
-            source = sources[position]
+            source = samples[position][0]
             try:
                 encoded = None if is_made[position] else _copied(task, position, make)
                 if encoded is None:
@@ -172,7 +168,7 @@ def _write(task: Task, policy: CrashPolicy | None, map_factor: int) -> ShardTabl
                     check_containers(task.source, task.containers)  # a change of one may be the cause
                 rejects.append((sample, *_reject(source, error, task.on_error)))
                 unread = unread + 1 if isinstance(error, UnreadableError) else 0
-                if unread and (unread % _IN_A_ROW == 0 or unread == len(sources)):
+                if unread and (unread % _IN_A_ROW == 0 or unread == len(samples)):
                     _check_source(task, unread, f"{source.path}: {error}")
                 continue
             unread = 0
@@ -239,7 +235,7 @@ def _copied(task: Task, position: int, make: Encoder) -> Encoded | None:
     if not copies.are_sources:
         return encoded
     if encoded is None:
-        path = task.paths.split("\0")[position]
+        path = task.sources[0].paths.split("\0")[position]
         raise DatasetError(f"the record of {path} is damaged; presize repair makes it again from its source")
     return make.resized(encoded) if copies.resizes else encoded
 
@@ -288,16 +284,14 @@ def _reject(source: SourceFile, error: ImageError, on_error: OnError) -> tuple[s
     return type(error).__name__ if kept else ImageError.__name__, str(error)
 
 
-def _are_same(containers: Iterable[Container], then: Iterable[Container]) -> bool:
-    versions = {container.path: container.version for container in then}
-    return all(one.path in versions and one.version.same_as(versions[one.path]) for one in containers)
-
-
 def finished(task: Task, publishing: bool = False) -> ShardTable | None:
     """Return the table of a task whose shard is whole, and was made of its containers as they are now; else None. When
     `publishing`, a folder's files may have their names already."""
     table = ShardTable.read(task.sidecar, task.number, task.digest)
-    if table is None or not _are_same(task.containers, table.containers):
+    if table is None:
+        return None
+    then = {container.path: container.version for container in table.containers}
+    if not all(one.path in then and one.version.same_as(then[one.path]) for one in task.containers):
         return None
     if task.options.layout == "lmdb":
         sizes = {stream: path.is_file() and path.stat().st_size for stream, path in task.targets.items()}
