@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -75,24 +74,18 @@ def estimate(plan: Plan, jobs: int = 1, report: bool = True) -> Estimate:
     chosen = rows_to_try(plan.source.table.column("source_nbytes").to_numpy())
     child = Child()
     try:
-        found = child.call(_try, plan.source.root, plan.options, int(plan.identity["page_size"]), plan.files(chosen))
+        page_bytes = int(plan.identity["page_size"])
+        found, pixels = child.call(_try, plan.source.root, plan.options, page_bytes, plan.files(chosen))
     finally:
         child.close()
     scale = len(plan.source.table) / found.tried
-    page_s = 0.0
+    seconds = wall_seconds(found.seconds * scale, len(plan.shards), jobs, usable_cores())
     if report:
         from presize.pages import comparison
 
-        sizes = len(plan.options.image.sizes)
-        page_s = sizes * (_PAGE_S + comparison.seconds(len(plan.source.table), found.pixels / found.tried))
-    return Estimate(
-        bytes=round(found.bytes * scale),
-        cpu_seconds=found.cpu_seconds * scale,
-        seconds=wall_seconds(found.seconds * scale, len(plan.shards), jobs, usable_cores()) + page_s,
-        tried=found.tried,
-        skipped=found.skipped,
-        rejects=tuple(sorted(found.rejects)),
-    )
+        page_s = _PAGE_S + comparison.seconds(len(plan.source.table), pixels / found.tried)
+        seconds += page_s * len(plan.options.image.sizes)
+    return replace(found, bytes=round(found.bytes * scale), cpu_seconds=found.cpu_seconds * scale, seconds=seconds)
 
 
 def stored_bytes(plan: Plan) -> int:
@@ -109,21 +102,9 @@ def stored_bytes(plan: Plan) -> int:
     return int(plan.source.nbytes * min(1.0, growth))
 
 
-class _Tried(NamedTuple):
-    """What became of the files that were tried. `pixels` are those of the sources, and four times those of their first
-    records."""
-
-    tried: int
-    skipped: int
-    bytes: int
-    pixels: int
-    seconds: float
-    cpu_seconds: float
-    rejects: list[Reject]
-
-
-def _try(source: Path | Url, options: BuildOptions, page_bytes: int, samples: list[Sources]) -> _Tried:
-    """Presize samples for _TRY_S seconds."""
+def _try(source: Path | Url, options: BuildOptions, page_bytes: int, samples: list[Sources]) -> tuple[Estimate, int]:
+    """Presize samples for _TRY_S seconds. Returns what they took, and how many pixels their sources have, and four
+    times those of their first records."""
     rejects: list[Reject] = []
     stored_bytes = tried = skipped = pixels = 0
     written_s = 0.0
@@ -148,7 +129,7 @@ def _try(source: Path | Url, options: BuildOptions, page_bytes: int, samples: li
             rejects.append(Reject(file.path, ImageError.__name__, str(encoded)))
     cpu_seconds = time.thread_time() - begun_cpu + written_s
     seconds = time.perf_counter() - begun + written_s
-    return _Tried(tried, skipped, stored_bytes, pixels, seconds, cpu_seconds, rejects)
+    return Estimate(stored_bytes, cpu_seconds, seconds, tried, skipped, tuple(sorted(rejects))), pixels
 
 
 def rows_to_try(nbytes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

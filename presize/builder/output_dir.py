@@ -12,7 +12,6 @@ import json
 import math
 import os
 import re
-import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -24,7 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from presize.builder.tasks import staging
-from presize.errors import BuildError, DatasetError, OptionError, PresizeWarning, SourceError
+from presize.errors import BuildError, DatasetError, OptionError, SourceError, warn
 from presize.options import BuildOptions, BuildPart
 from presize.sources.source_files import Url
 from presize.store.data_files import FETCHING, MANIFEST, REPORT, STATE, generation_name, is_data_file
@@ -118,12 +117,8 @@ class StagedFiles(NamedTuple):
 
 @dataclass(frozen=True)
 class OutputDir:
-    """Where a build writes.
-
-    Attributes:
-        path: OUT, absolute, since worker processes may have another working directory.
-        roots: the dataset folder of each size: OUT itself for one size, OUT/SIZE for several.
-    """
+    """Where a build writes: OUT, absolute, since workers may have another working directory, and the dataset folder of
+    each size: OUT itself for one size, OUT/SIZE for several."""
 
     path: Path
     roots: tuple[Path, ...]
@@ -143,17 +138,10 @@ class OutputDir:
         update: bool = False,
         copied: bool = False,
     ) -> OutputDir:
-        """Return where a build would write. Nothing is changed.
-
-        Args:
-            update: whether the build is to update what is there.
-            copied: whether an unfinished copy of a dataset in `out` belongs to this build.
-
-        Raises:
-            OptionError: an update of a folder dataset was asked for.
-            SourceError: one of `source` and `out` lies inside the other.
-            BuildError: `out` is a URL, holds something that presize did not make, or has a name that is not UTF-8.
-            DatasetError: `out` holds the dataset of another program, or of a newer presize.
+        """Return where a build would write. Nothing is changed. An `update` is of what is there; with `copied` an
+        unfinished copy of a dataset in `out` belongs to this build. Raises OptionError, SourceError, BuildError or
+        DatasetError for a place that cannot be OUT: inside the source or around it, a URL, or what another program, or
+        a newer presize, has made.
         """
         if update and options.layout == "folder":
             raise OptionError(
@@ -313,7 +301,8 @@ class OutputDir:
                 if root not in self.roots and manifest is None and root.is_dir():
                     _remove_replaced(root, replace(abandoned, replaces=tuple(replaces)), None)
                     _remove_unpublished(root, None)
-                    self._remove_if_empty(root)
+                    if root != self.path:
+                        staging.remove_if_empty(root)
         journal = BuildJournal(
             identity=identity,
             generation=max(generations, default=-1) + 1,
@@ -338,12 +327,9 @@ class OutputDir:
     # --- how it ends ---
 
     def publish(self, journal: BuildJournal, manifests: Sequence[Manifest], staged: StagedFiles | None = None) -> None:
-        """Make the dataset of each size the one that readers find, and remove what it replaces.
-
-        All files that `manifests` name are written; `staged` are the images of a folder dataset. Interrupted at any
-        point, it can be called again with the same arguments; an update, once its journal says that it publishes, is
-        published by recover().
-        """
+        """Make the dataset of each size the one that readers find, and remove what it replaces. All files that
+        `manifests` name are written. Interrupted at any point, it can be called again with the same arguments; an
+        update, once its journal says that it publishes, is published by recover()."""
         if journal.update:
             for root, manifest in zip(self.roots, manifests, strict=True):
                 sync_folder(root / "shards")
@@ -394,8 +380,8 @@ class OutputDir:
         for root, manifest in zip(self.roots, self.manifests(), strict=True):
             _remove_unpublished(root, manifest)
         self.clear()
-        for root in self.roots:
-            self._remove_if_empty(root)
+        for root in set(self.roots) - {self.path}:
+            staging.remove_if_empty(root)
 
     def clear(self) -> None:
         """Remove the journal, side-cars, and what parts have left. The journal goes first: without it, the others are
@@ -411,10 +397,6 @@ class OutputDir:
             (root / _NEW_MANIFEST).unlink(missing_ok=True)
         for folder in {self.path, *self.roots, *(root / "shards" for root in self.roots)}:
             remove_temporary(folder)
-
-    def _remove_if_empty(self, root: Path) -> None:
-        if root != self.path and root.is_dir() and not os.listdir(root):
-            root.rmdir()
 
 
 def remove_attempts(paths: Collection[Path]) -> None:
@@ -452,14 +434,12 @@ def _remove_replaced(root: Path, journal: BuildJournal, staged: StagedFiles | No
         except (OSError, KeyError, pa.ArrowInvalid) as error:
             if getattr(error, "errno", None) is not None:  # it may be read the next time
                 raise
-            message = f"{root / name} is damaged: the images of the replaced dataset are unknown, and are left in place"
-            warnings.warn(message, PresizeWarning, stacklevel=2)
+            warn(f"{root / name} is damaged: the images of the replaced dataset are unknown, and are left in place")
             continue
         gone -= set() if staged is None else set(staged.names.to_pylist())
         staging.remove_files(root, filter(is_safe, gone))
     for name in filter(is_safe, journal.replaced_classes):
-        if (root / name).is_dir() and not os.listdir(root / name):
-            (root / name).rmdir()
+        staging.remove_if_empty(root / name)
 
 
 def _remove_unpublished(root: Path, manifest: Manifest | None, keep: Sequence[str] = ()) -> None:
@@ -474,6 +454,6 @@ def _remove_unpublished(root: Path, manifest: Manifest | None, keep: Sequence[st
     shards = root / "shards"
     is_class = manifest is not None and manifest.layout == "folder" and "shards" in (manifest.classes or ())
     # Whether or not this call emptied it: an interrupted one may have, and ImageFolder would take it for a class.
-    if not is_class and shards.is_dir() and not os.listdir(shards):
-        shards.rmdir()
+    if not is_class:
+        staging.remove_if_empty(shards)
     staging.remove_staged(root)

@@ -4,6 +4,7 @@ the clock or the machine decides."""
 from __future__ import annotations
 
 import hashlib
+import io
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -140,23 +141,19 @@ def _words(value: Any) -> str:
     return " and ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-class _HashSink:
+class _HashSink(io.RawIOBase):
     """A file for Arrow to write to that keeps nothing but a hash."""
 
-    closed = False
-
     def __init__(self) -> None:
+        super().__init__()
         self.hash = hashlib.sha256()
 
-    def write(self, data: bytes) -> int:
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
         self.hash.update(data)
         return len(data)
-
-    def flush(self) -> None:
-        pass
-
-    def close(self) -> None:
-        self.closed = True
 
 
 def table_digest(table: pa.Table) -> str:

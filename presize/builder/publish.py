@@ -37,15 +37,9 @@ from presize.system.files import write_atomically
 
 
 class _Merged(NamedTuple):
-    """The tables of all shards together, in the order of the dataset.
-
-    Attributes:
-        samples: the row in the source table of each stored sample.
-        places: ``shard`` and ``row``, where its records lie.
-        columns: for each stream those of a ShardTable, in the types of the index.
-        shards: the name of each shard, its files, and its records.
-        rejects: the files that were not stored, those that the source rejected first.
-    """
+    """The tables of all shards together, in the order of the dataset: the row in the source table of each stored
+    sample; in which ``shard`` and ``row`` it lies; for each stream the columns of a ShardTable, in the types of the
+    index; the name of each shard, its files, and its records; and all rejects, those of the source first."""
 
     samples: npt.NDArray[np.int64]
     places: dict[str, npt.NDArray[Any]]

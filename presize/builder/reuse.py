@@ -75,7 +75,7 @@ class Update:
         kept: the old shards that stay, ascending.
         shards: the samples of each new shard, ascending.
         rejected: the samples that were rejected before and are not tried again, ascending.
-        changes: the number of images kept, copied, built and removed.
+        changes: what becomes of images.
     """
 
     origin: Rows
@@ -109,12 +109,11 @@ def make_update(
     """Plan an update. Pure. New shards are at most as large as those of a build from scratch; empty shards are removed.
 
     Args:
-        old: has the columns ``shard`` and ``row`` of each record; shard is -1 for rejected files.
+        old: has the ``shard`` and ``row`` of each record; shard is -1 for rejected files.
         old_shard_rows: how many records each old shard holds.
         matched: for each sample its row in `old`, or -1.
         unchanged: for each sample whether its file is as it was.
-        shard_samples: the option of the build.
-        groups: the group of each sample, where the source has them (see presize.store.dealing.assign_shards).
+        shard_samples, groups: as a build from scratch has them.
         unsound: old shards that do not stay, although all of their samples may be unchanged.
     """
     origin = np.where(unchanged, matched, -1)
@@ -167,9 +166,8 @@ def plan_update(plan: Plan, output: OutputDir, run: RunOptions) -> tuple[Plan, C
 
 
 def find_reuse(plan: Plan, output: OutputDir, run: RunOptions) -> tuple[Records, Update]:
-    """Find what of the dataset in `output` an update of it to `plan` can use again. With checksums the source files
-    that it knows are read, in ``run.jobs`` threads. Raises DatasetError when the dataset is damaged, or is no LMDB
-    dataset that this presize reads."""
+    """Find what of the dataset in `output` an update of it to `plan` can use again, with ``run.jobs`` threads. Raises
+    DatasetError when it is damaged, or no LMDB dataset that this presize reads."""
     base, jobs = read_published(output.roots), run.jobs or usable_cores()
     matched = match(plan.source.table, base.samples)
     unchanged = _unchanged(plan, base, matched, jobs)

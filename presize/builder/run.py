@@ -211,12 +211,31 @@ def build_planned(
     check_listed(plan, run)
     with working_in(output.path):
         published = output.manifests()
-        asked, run = run, trying_again(plan, run, published, output.roots[0])
-        if run.overwrite or run.update or output.has_leftovers() or not is_all_of(plan, published):
-            with output.lock():
-                return _build(plan, run, output, executor, on_shard, listing, may_lose=asked.overwrite)
-        output.check_files("--overwrite" if isinstance(plan.source, DatasetSource) else "--update")
-        return nothing_to_do(plan, run, published)
+        may_lose, run = run.overwrite, trying_again(plan, run, published, output.roots[0])
+        if not (run.overwrite or run.update or output.has_leftovers()) and is_all_of(plan, published):
+            output.check_files("--overwrite" if isinstance(plan.source, DatasetSource) else "--update")
+            return nothing_to_do(plan, run, published)
+        with output.lock():
+            journal = open_build(plan, output, run)
+            if journal is None:  # another process has built it meanwhile
+                return nothing_to_do(plan, run, output.manifests())
+            records, update = find_reuse(plan, output, run) if journal.update else (None, None)
+            if update is not None:
+                plan, published = replace(plan, shards=update.shards), output.manifests()
+                if not plan.shards and all(manifest and manifest.digest == plan.digest for manifest in published):
+                    output.clear()
+                    return nothing_to_do(plan, run, published)._replace(changes=update.changes)
+            work = find_work(plan, run, output, journal, records)
+            if listing is not None:
+                waiting = [task.number for task in work.waiting if task.number not in work.again]
+                listing.check_finished(waiting, output.path)
+            work.check_space()
+            files = len(plan.source.table)
+            resumed = files - work.to_make
+            work.carry_out(executor, on_shard)
+            if plan.file_names is not None and not may_lose:
+                _check_loss(work)
+            return Built(publish(work), resumed, update.changes if update else Changes.all_built(files))
 
 
 def check_listed(plan: Plan, run: RunOptions) -> None:
@@ -300,38 +319,6 @@ def nothing_to_do(plan: Plan, run: RunOptions, manifests: Sequence[Manifest | No
     published = [manifest for manifest in manifests if manifest]
     check_rejects(published[0].left_out["rejected"] + published[0].left_out.get("unreadable", 0), plan, run)
     return Built(published, len(plan.source.table), Changes(published[0].samples, 0, 0, 0))
-
-
-def _build(
-    plan: Plan,
-    run: RunOptions,
-    output: OutputDir,
-    executor: Executor,
-    on_shard: Callable[[ShardDone], None],
-    listing: SharedListing | None,
-    may_lose: bool,
-) -> Built:
-    """Carry out a plan in OUT, which is locked. Unless it `may_lose` images, a folder that is built anew is kept if it
-    would."""
-    journal = open_build(plan, output, run)
-    if journal is None:  # another process has built it meanwhile
-        return nothing_to_do(plan, run, output.manifests())
-    records, update = find_reuse(plan, output, run) if journal.update else (None, None)
-    if update is not None:
-        plan = replace(plan, shards=update.shards)
-        if not plan.shards and all(manifest and manifest.digest == plan.digest for manifest in output.manifests()):
-            output.clear()
-            return nothing_to_do(plan, run, output.manifests())._replace(changes=update.changes)
-    work = find_work(plan, run, output, journal, records)
-    if listing is not None:
-        listing.check_finished([task.number for task in work.waiting if task.number not in work.again], output.path)
-    work.check_space()
-    files = len(plan.source.table)
-    resumed = files - work.to_make
-    work.carry_out(executor, on_shard)
-    if plan.file_names is not None and not may_lose:
-        _check_loss(work)
-    return Built(publish(work), resumed, update.changes if update else Changes.all_built(files))
 
 
 def _check_loss(work: BuildWork) -> None:

@@ -222,11 +222,7 @@ _Shard = tuple[Bucket, Path, DataFile]
 @contextmanager
 def _sending(output: OutputDir, plan: Plan, buckets: Sequence[Bucket]) -> Iterator[Callable[[ShardDone], None]]:
     """Yields a function that takes finished shards, which go to the store in the background. What has not begun to go
-    at the end of the block goes no more; upload_dataset finds that.
-
-    Raises:
-        RemoteError: one could not be sent; of the block, or of the function.
-    """
+    at the end of the block goes no more; upload_dataset finds that. Raises RemoteError if one could not be sent."""
     waiting: SimpleQueue[_Shard | None] = SimpleQueue()
     ended = threading.Event()
     connections = Connections()

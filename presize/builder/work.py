@@ -55,15 +55,12 @@ class Records:
     """Records of published datasets that a build copies: of the one that it updates, or of those that it derives from.
 
     Attributes:
-        datasets: where the records are.
-        dataset_of: for each sample of the build the position of its dataset.
-        row_of: for each sample its row in the index of that; -1 for one that is made.
+        dataset_of, row_of: for each sample of the build the position of its dataset, and its row in the index of that;
+            -1 for one that is made.
         kept: shards that stay as they are.
         still_rejected: files that an update does not try again, since they are as they were.
         lost: True for each sample whose record is damaged: it is made, and has to be the one that the index tells of.
-            None to make what changed.
-        resizes: for records that take the place of source files, whether those are resized that do not fit; their
-            datasets have one size each. None for those of an update.
+        resizes: where records take the place of source files, whether those are resized that do not fit; else None.
     """
 
     datasets: Sequence[PublishedDataset]
@@ -114,15 +111,9 @@ class Records:
 
 @dataclass
 class BuildWork:
-    """What there is to do for a plan.
-
-    Attributes:
-        plan, run, output, journal: of the build.
-        tasks: all that the plan has.
-        found: what became of the samples of those that an earlier run finished, by shard number.
-        again: the numbers of those that an earlier run finished without files that it could not read.
-        records: what is copied and kept of other datasets; None in a build from scratch.
-    """
+    """What there is to do for a plan: its tasks; what became of the samples of those that an earlier run finished, by
+    shard number; the numbers of those that it finished without files that it could not read; and what is copied of
+    other datasets."""
 
     plan: Plan
     run: RunOptions

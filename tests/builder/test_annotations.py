@@ -95,11 +95,6 @@ def write_rows(build: Builder, rows: list[dict[str, Any]]) -> None:
     build.out.with_name("table.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def rejects_of(build: Builder, out: str = "out") -> list[tuple[str, str]]:
-    lines = (build.out.with_name(out) / "rejects.jsonl").read_text().splitlines()
-    return [(reject["path"], reject["reason"]) for reject in map(json.loads, lines)]
-
-
 PAINTED = [
     {"path": "a.png", "bbox": [[20, 10, 60, 40]], "points": [[20, 10, 60, 40]]},
     {"path": "b.png", "bbox": [[5, 30, 25, 90]], "points": [[5, 30, 25, 90]]},
@@ -264,7 +259,7 @@ def test_bad_boxes_reject_their_image_if_told_and_an_update_does_as_a_build_from
     write_rows(build, BAD_SHARES if unit else BAD)
     result = build()
     assert (result.stored, result.rejected) == (1, 2)
-    assert rejects_of(build) == [
+    assert [(line["path"], line["reason"]) for line in build.rejects()] == [
         ("a.png", "boxes: they reach from (20, 10) to (130, 40), outside of the image of 100 x 60 pixels"),
         ("b.png", "boxes: one has no area, or is not four numbers"),
     ]

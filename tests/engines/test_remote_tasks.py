@@ -30,19 +30,10 @@ RUN = RunOptions(engine="dask", scheduler="somewhere", report=False)
 
 
 class Threads:
-    """An engine of two threads of this process.
+    """An engine of two threads of this process; `on_task` is called with each task before it is carried out."""
 
-    Args:
-        on_task: called with each task before it is carried out.
-        on_check: called when nothing has happened for a while.
-    """
-
-    def __init__(
-        self,
-        on_task: Callable[[RemoteTask], object] = lambda _: None,
-        on_check: Callable[[], object] = lambda: None,
-    ) -> None:
-        self._on_task, self._on_check = on_task, on_check
+    def __init__(self, on_task: Callable[[RemoteTask], object] = lambda _: None) -> None:
+        self._on_task = on_task
         self._pool = ThreadPoolExecutor(2)
         self.submitted = self.most_waiting = self.ended = 0
 
@@ -62,7 +53,7 @@ class Threads:
             self.ended += 1
 
     def check(self) -> None:
-        self._on_check()
+        pass
 
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)
@@ -121,22 +112,6 @@ def test_an_engine_that_fails_leaves_what_is_finished(build: Builder, use: Use) 
     assert str(caught.value) == "dask failed: the worker has gone; what is finished is kept, run again to resume"
     use(Threads())
     assert build().resumed > 0
-
-
-def test_a_scheduler_that_is_lost_while_nothing_happens_ends_the_build(
-    build: Builder, use: Use, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Silent(Threads):
-        def submit(self, *_: object) -> Future[bytes | str]:
-            return Future()
-
-    def lost() -> None:
-        raise ConnectionError("it is lost")
-
-    monkeypatch.setattr(cluster, "CHECK_S", 0.01)
-    use(Silent(on_check=lost))
-    with pytest.raises(BuildError, match="dask failed: it is lost; what is finished is kept"):
-        build()
 
 
 def test_an_error_of_a_worker_is_that_of_the_build(build: Builder, use: Use, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from builds import SERIAL, SMALL, files
 from commands import Ran
 from listings import make
 from presize import build_dataset
-from presize.builder.parts import SharedListing, read_listing, write_listing
+from presize.builder.parts import SharedListing, how_listed, read_listing, write_listing
 from presize.builder.repair import repair_dataset
 from presize.builder.run import build_part
 from presize.errors import BuildError, PresizeError, PresizeWarning, RemoteError, SourceError
@@ -379,7 +379,7 @@ def test_a_place_that_is_empty_or_not_there_is_one_line(url: str) -> None:
 
 def test_parts_agree_on_the_listing_of_a_bucket(url: str, tmp_path: Path) -> None:
     source = scan(url)
-    write_listing(tmp_path, SharedListing(source, {}, 2))
+    write_listing(tmp_path, SharedListing(source, how_listed(f"{url}/", SourceOptions()), 2))
     read = read_listing(tmp_path)
     assert read is not None
     assert isinstance(read.source.root, Url)

@@ -203,10 +203,8 @@ async def _check_scheduler(address: str) -> None:
 
 
 class Ray(Engine):
-    """A driver of the cluster whose head is at an address such as ``HOST:6379``; "auto" finds one on this machine.
-
-    Each task takes one core. A connection that this process has already is used, and left as it is.
-    """
+    """A driver of the cluster whose head is at an address such as ``HOST:6379``; "auto" finds one on this machine. Each
+    task takes one core. A connection that this process has already is used, and left as it is."""
 
     def __init__(self, address: str) -> None:
         import ray
@@ -234,11 +232,8 @@ class Ray(Engine):
 
 
 class Spark(Engine):
-    """An application on the master at an address such as ``spark://HOST:7077``, or "yarn", as spark-submit takes them.
-
-    Each task is a job, begun by a thread of its own. A session that this process has already is used, and left as it
-    is.
-    """
+    """An application on the master at an address such as ``spark://HOST:7077``, or "yarn". Each task is a job, begun by
+    a thread of its own. A session that this process has already is used, and left as it is."""
 
     def __init__(self, address: str) -> None:
         from pyspark.sql import SparkSession
@@ -290,13 +285,8 @@ def check_listening(address: str, by_grpc: bool = False) -> None:
 
 def in_cluster(tasks: list[Task], run: RunOptions) -> Iterator[ShardDone]:
     """Carry out `tasks` on the engine that `run` names, and yield the shards as they are finished. Warns of a scheduler
-    without workers, for which the build waits.
-
-    Raises:
-        OptionError: the engine is not installed.
-        BuildError: its scheduler cannot be reached or is lost, or a worker would make other bytes. Others as
-        write_shard does.
-    """
+    without workers. Raises OptionError when the engine is not installed, BuildError when its scheduler is lost or a
+    worker would make other bytes, and what write_shard does."""
     try:
         engine = ENGINES[run.engine](run.scheduler or "")
     except ImportError as error:

@@ -26,11 +26,8 @@ _ATTEMPTS = 3
 
 
 def in_processes(tasks: list[Task], jobs: int | None, timeout_s: float) -> Iterator[ShardDone]:
-    """Carry out `tasks`, and yield the shards as they are finished.
-
-    Threads hand out the tasks, each to a worker process of its own (`jobs` of them; None for as many as there are
-    cores): a worker that dies takes its shard along, and neither other workers nor the build.
-    """
+    """Carry out `tasks`, and yield the shards as they are finished. Threads hand them out, each to one of `jobs` worker
+    processes (None: as many as cores): one that dies takes its shard along, and neither other workers nor the build."""
     jobs = min(jobs or usable_cores(), len(tasks))
     workers, running = Workers(timeout_s, jobs), threading.active_count()
     parallel = joblib.Parallel(n_jobs=jobs, backend="threading", return_as="generator_unordered", batch_size=1)

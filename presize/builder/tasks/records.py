@@ -76,14 +76,9 @@ class CrashPolicy:
 
 
 class Encoder(NamedTuple):
-    """Makes the records of samples, each in the time that there is for one.
-
-    Attributes:
-        encode: reads and encodes the files of a sample. The second argument tells whether it is the next of those that
-            were announced. Raises ImageError when it cannot be stored, BuildError when the source has gone.
-        resized: resized() of records of another dataset.
-        in_time: a context that limits the time of anything else.
-    """
+    """Makes the records of samples, each in the time that there is for one: `encode` reads and encodes the files of a
+    sample (the second argument: the next of those that were announced), `resized` calls resized(), and `in_time` is a
+    context for anything else. Raises ImageError when a sample cannot be stored, BuildError when the source has gone."""
 
     encode: Callable[[Sources, bool], Encoded]
     resized: Callable[[Encoded], Encoded]

@@ -68,5 +68,9 @@ def remove_files(root: Path, files: Iterable[str]) -> None:
             names.add(os.path.dirname(file))
         folders = {folder for name in names for folder in (Path(name), *Path(name).parents)} - {Path()}
         for folder in sorted(folders, reverse=True):  # what lies deeper comes first
-            if (root / folder).is_dir() and not os.listdir(root / folder):
-                (root / folder).rmdir()
+            remove_if_empty(root / folder)
+
+
+def remove_if_empty(folder: Path) -> None:
+    if folder.is_dir() and not os.listdir(folder):
+        folder.rmdir()

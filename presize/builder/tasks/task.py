@@ -42,8 +42,7 @@ class Copies(NamedTuple):
 
     Attributes:
         shards: for each stream the old shards that are read.
-        shard: for each sample of the task a position in these, -1 for one that is made.
-        row: for each sample its row in that shard.
+        shard, row: for each sample of the task a position in these, -1 for one that is made, and its row in that shard.
         columns: for each stream what the index says of the records, a value a sample of the task.
         are_sources: the records take the place of source files: a damaged one cannot be made again.
         resizes: those that do not fit the size of the task are resized.
@@ -75,15 +74,10 @@ class Task:
     Attributes:
         number: the shard's.
         digest: of what decides the bytes of the shard; of an update, with what it copies.
-        source: the raw folder.
-        sidecar: where the side-car goes.
         targets: for each stream the shard to write, or the folder to write files into.
-        options: those of the build.
-        on_error: whether an image that cannot be stored is recorded or raised.
         samples: each sample's row in the source table, ascending.
         sources: the files of the samples, then those of each companion in `options`.
         files: in a folder dataset each sample's file name, joined by NULs; otherwise empty.
-        copies: what an update copies; None when every sample is made.
         extents: the boxes around each sample's boxes (presize.builder.annotations.extents); None to reject none for
             them.
         probes: samples from all over the source. When most of them cannot be read, the build stops.
@@ -120,13 +114,8 @@ class Task:
 
 def write_shard(task: Task, policy: CrashPolicy | None = None) -> ShardDone:
     """Carry out one task; an error leaves no unfinished shard behind. Without a policy the process must not be ended.
-
-    Raises:
-        ImageError: an image cannot be stored, and ``on_error`` is "fail".
-        BuildError: the disk is full, the source has gone, most of it cannot be read, or a container in it has changed.
-        DatasetError: a record that has no source is damaged.
-        MemoryError: memory ran out.
-    """
+    Raises ImageError (if ``on_error`` is "fail"), BuildError for a full disk or a source that fails, has gone or
+    changed, DatasetError for a damaged record without a source, and MemoryError."""
     doubled = 0
     while True:
         try:
