@@ -113,16 +113,6 @@ def test_a_shard_is_repaired_from_containers_with_their_keys(build: Builder) -> 
     assert build.files() == whole
 
 
-def test_a_repair_says_what_has_gone_from_its_container(tmp_path: Path) -> None:
-    build = builder(tmp_path, "tar")
-    build()
-    (build.source / "shard-000020.tar").unlink()
-    shard = build.data().index.column("shard")[20].as_py()
-    (build.out / "shards" / f"{shard:05d}.lmdb").unlink()
-    (problem,) = repair_dataset(build.source, build.out).problems
-    assert ".png: it has changed or gone" in problem.what
-
-
 def test_a_value_that_is_no_image_is_rejected_and_not_skipped(tmp_path: Path) -> None:
     write_lmdb(tmp_path / "source", {"0": picture(0), "1": b"<html>", "2": picture(2)[:300], "3": b""})
     build = Builder(tmp_path / "source", OPTIONS, SourceOptions(keys="{}"))
@@ -143,13 +133,3 @@ def test_the_command_takes_keys(presize: Callable[..., Ran], tmp_path: Path) -> 
     (tmp_path / "out" / "shards" / "00000.lmdb").unlink()
     ran = presize("repair", tmp_path / "source", tmp_path / "out", "--keys", "text-recognition", "--json")
     assert json.loads(ran.out)["repaired"] == ["shards/00000.lmdb"]
-
-
-def test_containers_of_one_stem_have_samples_of_different_paths(tmp_path: Path) -> None:
-    for number, name in enumerate(("set.1", "set.2")):
-        write_lmdb(tmp_path / "sets" / name, {f"image-{n:09d}": picture(10 * number + n) for n in range(2)})
-    build = Builder(tmp_path / "sets", OPTIONS, SourceOptions(keys="image-{:09d}"))
-    build()
-    assert verify_dataset(build.out) == VerifyResult(4)
-    build("files", replace(OPTIONS, layout="folder"))
-    assert len(list((tmp_path / "files").rglob("*.jpg"))) == 4

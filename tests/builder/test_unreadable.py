@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from builds import OVERWRITE, SERIAL, UPDATE, Builder, Stopped, stop
+from builds import OVERWRITE, REPORTED, SERIAL, UPDATE, Builder, Stopped, stop
 from commands import Ran
 from foreign import picture, write_tar
 from presize.builder.output_dir import OutputDir
@@ -328,3 +328,8 @@ def test_the_command_says_how_many_and_what_to_do(build: Builder, presize: Calla
     assert json.loads(presize(*words, "--json").out)["unreadable"] == 2
     assert "nothing was left to do" not in presize(*words).out
     assert "2 unreadable" in presize("info", build.out).out
+
+
+def test_the_report_warns_of_them(build: Builder) -> None:
+    warned(build, run=REPORTED, on_plan=Lost(build))
+    assert "2 files could not be read" in (build.out / "report.html").read_text("utf-8")

@@ -106,7 +106,7 @@ def run_on_this_worker(pickled: bytes) -> bytes | str:
     if reason := _obstacle(remote):
         return f"{socket.gethostname()}: {reason}"
     try:
-        with Workers(remote.timeout_s) as workers, _while_wanted(remote, workers):
+        with closing(Workers(remote.timeout_s)) as workers, _while_wanted(remote, workers):
             result: TaskResult = workers.write(remote.task)
     except StoppedError:
         result = BuildError(f"OUT {remote.out} has been built otherwise meanwhile")

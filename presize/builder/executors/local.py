@@ -8,8 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
-from types import TracebackType
-from typing import NoReturn, Self
+from typing import NoReturn
 
 import joblib
 
@@ -35,7 +34,7 @@ def in_processes(tasks: list[Task], jobs: int | None, timeout_s: float) -> Itera
     # filter would not do, since joblib's threads restore the module's filters while it warns.)
     parallel._warn_exit_early = lambda: None
     try:
-        with workers, closing(parallel(map(joblib.delayed(workers.write), tasks))) as dones:
+        with closing(workers), closing(parallel(map(joblib.delayed(workers.write), tasks))) as dones:
             try:
                 yield from dones
             finally:
@@ -123,12 +122,7 @@ class Workers:
             for worker in self._all:
                 worker.kill()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         self.kill()
         os.close(self._policy.turnstile)
 
