@@ -224,7 +224,9 @@ def stage(name: str, work: Path, samples: int) -> tuple[Stage, Stage]:
         state["plan"] = plan(samples)
 
     def resume() -> None:
-        state["work"] = find_work(state["plan"], RunOptions(), place, BuildJournal(state["plan"].identity, 0))
+        state["work"] = find_work(
+            state["plan"], RunOptions(report=False), place, BuildJournal(state["plan"].identity, 0)
+        )
 
     if name == "resume":
         return planned, resume
