@@ -46,11 +46,10 @@ from presize.options import (
 if TYPE_CHECKING:
     from presize.builder.derive import DeriveResult, derive_dataset, plan_derive
     from presize.builder.like import DatasetOptions, options_of, options_to_update
-    from presize.builder.parts import PartResult, build_part
     from presize.builder.plan import Plan
     from presize.builder.progress_bar import ProgressBar
     from presize.builder.repair import Repair, repair_dataset
-    from presize.builder.run import BuildResult, build_dataset, plan_build
+    from presize.builder.run import BuildResult, PartResult, build_dataset, build_part, plan_build
     from presize.builder.to_url import build_to_url
     from presize.codecs.jpeg.tiles import cut_jpeg
     from presize.codecs.source_facts import unpack_facts
@@ -75,11 +74,10 @@ __version__ = "0.1.0"
 _HOMES = {
     "builder.derive": "DeriveResult derive_dataset plan_derive",
     "builder.like": "DatasetOptions options_of options_to_update",
-    "builder.parts": "PartResult build_part",
     "builder.plan": "Plan",
     "builder.progress_bar": "ProgressBar",
     "builder.repair": "Repair repair_dataset",
-    "builder.run": "BuildResult build_dataset plan_build",
+    "builder.run": "BuildResult PartResult build_dataset build_part plan_build",
     "builder.to_url": "build_to_url",
     "codecs.jpeg.tiles": "cut_jpeg",
     "codecs.source_facts": "unpack_facts",

@@ -46,13 +46,13 @@ product leans on measuring."""
 
 LIBRARIES = {
     "click": {"cli"},
-    "distributed": {"builder/executors/engines"},
+    "distributed": {"builder/executors/cluster"},
     "jinja2": {"pages/html"},
     "joblib": {"builder/executors/local"},
     "lmdb": {"store/shard", "store/shard_reader"},
     "obstore": {"remote/bucket"},
-    "pyspark": {"builder/executors/engines"},
-    "ray": {"builder/executors/engines"},
+    "pyspark": {"builder/executors/cluster"},
+    "ray": {"builder/executors/cluster"},
     "torch": {"datasets", "datasets/reading", "datasets/timing"},
     "tqdm": {"builder/progress_bar", "cli/output"},
 }
@@ -132,7 +132,7 @@ def test_a_shard_is_bytes_in_and_bytes_out() -> None:
 
 
 PURE = [
-    "builder/plan", "builder/update", "measure/diagnosis", "measure/diagnosis_report",
+    "builder/plan", "measure/diagnosis", "measure/diagnosis_report",
     "measure/profile", "measure/results", "measure/simulation", "measure/simulation_report", "measure/stages",
     "pages/charts", "pages/build_report", "store/dealing",
     *(name for name in MODULES if room_of(name) == "codecs"),

@@ -85,7 +85,7 @@ def tasks(source: Path, out: Path, options: BuildOptions) -> list[Task]:
 
 
 def names_of_masks(task: Task) -> list[str]:
-    return task.companions[0].paths.split("\0")
+    return task.sources[1].paths.split("\0")
 
 
 def masks_alone(source: Path, names: list[str], options: ImageOptions) -> None:

@@ -224,14 +224,14 @@ def stage(name: str, work: Path, samples: int) -> tuple[Stage, Stage]:
         state["plan"] = plan(samples)
 
     def resume() -> None:
-        state["work"] = find_work(state["plan"], RunOptions(), place, BuildJournal(state["plan"].identity, 0))
+        state["work"] = find_work(
+            state["plan"], RunOptions(report=False), place, BuildJournal(state["plan"].identity, 0)
+        )
 
     if name == "resume":
         return planned, resume
     if name in ("publish", "reject"):
-        return (lambda: (planned(), resume())), (
-            lambda: publish(state["plan"], BuildJournal(state["plan"].identity, 0), state.pop("work").finish(), place)
-        )
+        return (lambda: (planned(), resume())), (lambda: publish(state.pop("work")))
     if name == "open":
         return (lambda: None), (lambda: state.update(data=Dataset(out)))
     from presize.datasets import EpochSampler, Shuffled

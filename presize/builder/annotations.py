@@ -1,12 +1,10 @@
 """Boxes and keypoints of the label table -> the pixels of the stored images.
 
-Coordinates are continuous, as everywhere: x = 0 is the left edge of the first pixel, and x = width the right edge of
-the last one. Shares are multiplied by the sides of the image, which are known once it has been decoded.
+Coordinates are continuous: x = 0 is the left edge of the first pixel, x = width the right edge of the last one.
 """
 
 from __future__ import annotations
 
-import warnings
 from typing import Any, NamedTuple, get_args
 
 import numpy as np
@@ -15,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from presize.codecs.resize import target
-from presize.errors import PresizeWarning, SourceError
+from presize.errors import SourceError, warn
 from presize.formatting import plural, printable
 from presize.options import BuildOptions, Coordinates, ImageOptions, KeypointFormat, Size
 from presize.store.index import INDEX_COLUMNS
@@ -30,13 +28,8 @@ TOLERANCE = 1.0
 
 
 class Rows(NamedTuple):
-    """A column of lists of lists of numbers.
-
-    Attributes:
-        lengths: how many lists each sample has, (samples,).
-        inner: how many numbers each of them has, (lists,).
-        numbers: all of them; a null is NaN.
-    """
+    """The numbers of a column of lists of lists: how many lists each sample has, how many numbers each list, all
+    numbers."""
 
     lengths: Ints
     inner: Ints
@@ -53,23 +46,28 @@ class Rows(NamedTuple):
         return np.asarray(self.numbers[np.repeat(self.inner == 4, self.inner)].reshape(-1, 4))
 
     def counted(self, table: pa.Table, bad: npt.NDArray[np.bool_]) -> tuple[str, str, str]:
-        """How many boxes are bad, in how many images, and the first of these: words for a warning."""
+        """Count bad boxes, their images, and name the first image: words for a warning."""
         images = np.unique(self.samples[bad])
         first = printable(table.column("path")[int(images[0])].as_py())
         return plural(int(bad.sum()), "box", "boxes"), plural(len(images), "image"), first
 
 
 def check_annotations(table: pa.Table, options: BuildOptions) -> None:
-    """Raise SourceError unless `table` has the columns that are declared, with lists of lists of numbers in their unit.
-    Warn of boxes smaller than a pixel."""
+    """Raise SourceError unless `table` has the declared columns, with lists of lists of numbers in their unit. Warn of
+    boxes smaller than a pixel."""
     for place in options.boxes:
         rows, boxes = _boxes(table, place)
         if len(rows.inner) and not (rows.inner == 4).any():
             some = ", ".join(map(str, np.unique(rows.inner)[:5].tolist()))
             raise SourceError(f"column {place.column!r}: expected four numbers for each box, got lists of {some}")
         _check_unit(place, rows.fours)
-        if not place.in_shares:
-            _warn_of_small_boxes(table, place, rows, boxes)
+        small = _has_area(boxes) & (boxes[:, 2:] - boxes[:, :2] < 1).all(axis=1)
+        if not place.in_shares and small.any():
+            found, images, first = rows.counted(table, small)
+            warn(
+                f"column {place.column!r} has {found} smaller than a pixel, in {images}, the first '{first}'; if they "
+                f"are shares of the image, they are read wrongly: a column has one format, here {place.format}"
+            )
     for place in options.keypoints:
         points = _points(table, place)[1]
         _check_unit(place, points[:, :, :2].reshape(-1, 2))
@@ -99,30 +97,10 @@ def _option(place: Coordinates) -> str:
     return "--keypoints" if place.format in get_args(KeypointFormat) else "--boxes"
 
 
-def _warn_of_small_boxes(table: pa.Table, place: Coordinates, rows: Rows, boxes: Numbers) -> None:
-    small = _has_area(boxes) & (boxes[:, 2:] - boxes[:, :2] < 1).all(axis=1)
-    if small.any():
-        found, images, first = rows.counted(table, small)
-        warnings.warn(
-            f"column {place.column!r} has {found} smaller than a pixel, in {images}, the first '{first}'; if they are "
-            f"shares of the image, they are read wrongly: a column has one format, here {place.format}",
-            PresizeWarning,
-            stacklevel=3,
-        )
-
-
 def scaled(table: pa.Table, options: BuildOptions, size: Size, heights: Ints, widths: Ints) -> pa.Table:
-    """`table` with its boxes and keypoints in pixels of the images that are stored.
-
-    Boxes become x1, y1, x2, y2, clipped to the stored image. One of which nothing is left has no area, and stays: other
-    columns have a value for it.
-
-    Args:
-        table: the samples.
-        options: those of the build.
-        size: which of its sizes.
-        heights, widths: of the upright sources, in pixels, (samples,).
-    """
+    """Return `table` with its boxes and keypoints in pixels of the stored images; `heights` and `widths` are those of
+    the upright sources, (samples,). Boxes become x1, y1, x2, y2, clipped to the stored image. One of which nothing is
+    left has no area, and stays: other columns have a value for it."""
     if not options.boxes and not options.keypoints:
         return table
     heights, widths = heights.astype(np.int64), widths.astype(np.int64)
@@ -154,22 +132,17 @@ def warn_of_bad_boxes(table: pa.Table, options: BuildOptions, heights: Ints, wid
         if not bad.any():
             continue
         found, images, first = rows.counted(table, bad)
-        warnings.warn(
+        warn(
             f"column {place.column!r}: {found} of {images} were clipped, since they reach outside of their image or "
             f"have no area ({(~has_area).sum():,} of them); the first image is '{first}'; --bad-boxes reject leaves "
-            "such images out",
-            PresizeWarning,
-            stacklevel=2,
+            "such images out"
         )
 
 
 def extents(table: pa.Table, options: BuildOptions) -> Numbers | None:
-    """Of each sample the box around its boxes in pixels of the source, and the one around those in shares of it, as x1,
-    y1, x2, y2: (samples, 2, 4).
-
-    NaN where one of them is no box, and infinite (inside of any image) where there are none. None unless such images
-    are to be rejected.
-    """
+    """Return the box around each sample's boxes, in pixels of the source and in shares of it, as x1, y1, x2, y2:
+    (samples, 2, 4). NaN where one of them is no box, infinite (inside of any image) where there are none. None unless
+    such images are to be rejected."""
     if not options.boxes or options.bad_boxes == "clip":
         return None
     around = np.tile([np.inf, np.inf, -np.inf, -np.inf], (len(table), 2, 1))
@@ -185,7 +158,7 @@ def extents(table: pa.Table, options: BuildOptions) -> Numbers | None:
 def may_stay(
     table: pa.Table, options: BuildOptions, index: pa.RecordBatch, matched: Ints
 ) -> npt.NDArray[np.bool_] | np.bool_:
-    """Which samples an update may leave as they are: not those that their boxes, which may be new, would reject.
+    """Return which samples an update may leave as they are: not those that their boxes, which may be new, would reject.
     `matched` is the row of each in the index; past its end, or -1, where it is not stored."""
     around = extents(table, options)
     if around is None:
@@ -198,7 +171,6 @@ def may_stay(
 
 
 def _within(boxes: Numbers, heights: Ints, widths: Ints) -> npt.NDArray[np.bool_]:
-    """Whether each of `boxes`, x1, y1, x2, y2, (n, 4), lies in its image, (n,)."""
     limits = np.stack((widths, heights), axis=1) + TOLERANCE
     return np.asarray((boxes[:, :2] >= -TOLERANCE).all(axis=1) & (boxes[:, 2:] <= limits).all(axis=1))
 
@@ -240,8 +212,8 @@ def _lengths(lists: Any) -> Ints:
 def _boxes(
     table: pa.Table, place: Coordinates, heights: Ints | None = None, widths: Ints | None = None
 ) -> tuple[Rows, Numbers]:
-    """The boxes of all samples as x1, y1, x2, y2; NaN for what is not four numbers. Where the sides of the upright
-    sources, (samples,), are given, they are in pixels."""
+    """Return the boxes of all samples as x1, y1, x2, y2, in pixels where the sides of the upright sources, (samples,),
+    are given; NaN for what is not four numbers."""
     rows = _rows(table, place)
     boxes = np.full((len(rows.inner), 4), np.nan)
     boxes[rows.inner == 4] = rows.fours
@@ -270,8 +242,8 @@ def _points(table: pa.Table, place: Coordinates) -> tuple[Rows, Numbers]:
 
 
 def _moves(image: ImageOptions, size: Size, heights: Ints, widths: Ints) -> tuple[Numbers, Numbers]:
-    """For each sample how x and y are multiplied and what is added to them, (samples, 4), and the width and height of
-    the stored image, (samples, 2)."""
+    """Return for each sample the factors and shifts of x and y, (samples, 4), and the width and height of the stored
+    image, (samples, 2)."""
     shapes, which = np.unique(np.stack((heights, widths), axis=1), axis=0, return_inverse=True)
     moves, frames = np.empty((len(shapes), 4)), np.empty((len(shapes), 2))
     for at, (height, width) in enumerate(shapes.tolist()):
@@ -285,7 +257,6 @@ def _moves(image: ImageOptions, size: Size, heights: Ints, widths: Ints) -> tupl
 
 
 def _replaced(table: pa.Table, name: str, rows: Rows, values: Numbers, width: int) -> pa.Table:
-    """`table` with a column of lists of `width` float32 numbers each."""
     flat = pa.array(values.astype(np.float32).ravel())
     lists = pa.FixedSizeListArray.from_arrays(flat, width) if width else pa.array([], pa.list_(pa.float32(), 2))
     ends = np.concatenate(([0], np.cumsum(rows.lengths)))

@@ -1,8 +1,5 @@
-"""A dataset made from others, without their sources: another size, some of the samples, several datasets in one.
-
-It is a build whose samples are all copied: the records of the datasets take the place of source files, and just those
-that are larger than the new size are decoded.
-"""
+"""A dataset made from others, without their sources: a build whose samples are all copied. Just records that are larger
+than the new size are decoded."""
 
 from __future__ import annotations
 
@@ -114,8 +111,7 @@ def derive_dataset(
 
     Without a size all bytes are copied. With one, records that do not fit it are decoded, resized and encoded with the
     options of the first dataset, so that JPEGs are compressed a second time. Calling it again finishes what was
-    interrupted. The same datasets and options give the same bytes in every file. There is no report, which shows images
-    beside their sources.
+    interrupted. The same datasets and options give the same bytes in every file. There is no report.
 
     Args:
         datasets: at least one LMDB dataset; samples follow one another in the order of these.
@@ -193,7 +189,7 @@ def _build_options(source: DatasetSource, size: Size | None) -> BuildOptions:
 
 
 def _scaled(source: DatasetSource, options: BuildOptions) -> pa.Table:
-    """The samples with their boxes and keypoints, which lie in pixels of the stored image, for the new size."""
+    """The samples with boxes and keypoints, which lie in pixels of the stored image, for the new size."""
     boxes = tuple(Coordinates.parse_boxes(text)._replace(format="xyxy") for text in source.texts("boxes"))
     keypoints = map(Coordinates.parse_keypoints, source.texts("keypoints"))
     declared = replace(
@@ -207,9 +203,9 @@ def _scaled(source: DatasetSource, options: BuildOptions) -> pa.Table:
 
 
 def _recorded(source: DatasetSource, options: BuildOptions) -> dict[str, Any]:
-    """The options as the manifest has them: those that tell readers about columns, too; and under ``derived`` what the
-    datasets were built with otherwise, and how the samples differ from those of one source: a build from a source would
-    not make this dataset."""
+    """The options as the manifest has them: those that tell readers about columns, too; and under ``derived`` how the
+    inputs were built otherwise, and how the samples differ from those of one source: a build from a source would not
+    make this."""
     olds = [manifest.identity["options"] for manifest in source.manifests]
     values: dict[str, Any] = olds[0] | options.to_json()
     image = values["image"]
@@ -236,7 +232,6 @@ def _codecs(source: DatasetSource, options: BuildOptions, resized: int) -> Codec
 
 
 def _count_resized(source: DatasetSource, image: ImageOptions) -> int:
-    """How many images do not fit the size as they are, and are resized for it."""
     if not source.resizes:
         return 0
     shapes, counts = np.unique(

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from presize.builder.plan import Plan
-from presize.builder.tasks.records import Encoded, EncodeSpec, Sources, encode_sample
+from presize.builder.tasks.records import Encoded, Sources, encode_sample
 from presize.errors import ImageError, NotAnImageError
-from presize.options import KEEP
+from presize.options import KEEP, BuildOptions
 from presize.sources.dataset import DatasetSource
-from presize.sources.source_files import SourceReader
+from presize.sources.source_files import Url
 from presize.store.rejects import Reject
 from presize.system.child import Child
 from presize.system.resources import usable_cores
@@ -66,50 +66,31 @@ class Estimate:
 
 
 def estimate(plan: Plan, jobs: int = 1, report: bool = True) -> Estimate:
-    """Presize some of the plan's images in a child process, for about two seconds, and scale up.
-
-    Its accuracy is measured in benchmarks/building/results/estimate.csv.
-
-    Args:
-        plan: the build.
-        jobs: processes of the build, at least 1.
-        report: whether the build writes report.html; counted in `seconds` alone.
-
-    Raises:
-        ChildDiedError: an image ended the child.
-    """
+    """Presize some of the plan's images in a child process, for about two seconds, and scale up; its accuracy is in
+    benchmarks/building/results/estimate.csv. A `report` counts in `seconds` alone. Raises ChildDiedError when an image
+    ended the child."""
     if len(plan.source.table) == 0:
         return Estimate(0, 0.0, 0.0, 0, 0, ())
     chosen = rows_to_try(plan.source.table.column("source_nbytes").to_numpy())
-    spec = EncodeSpec.of(plan.source.root, plan.options)
     child = Child()
     try:
-        found = child.call(_try, spec, int(plan.identity["page_size"]), plan.files(chosen))
+        page_bytes = int(plan.identity["page_size"])
+        found, pixels = child.call(_try, plan.source.root, plan.options, page_bytes, plan.files(chosen))
     finally:
         child.close()
     scale = len(plan.source.table) / found.tried
-    page_s = 0.0
+    seconds = wall_seconds(found.seconds * scale, len(plan.shards), jobs, usable_cores())
     if report:
         from presize.pages import comparison
 
-        sizes = len(plan.options.image.sizes)
-        page_s = sizes * (_PAGE_S + comparison.seconds(len(plan.source.table), found.pixels / found.tried))
-    return Estimate(
-        bytes=round(found.bytes * scale),
-        cpu_seconds=found.cpu_seconds * scale,
-        seconds=wall_seconds(found.seconds * scale, len(plan.shards), jobs, usable_cores()) + page_s,
-        tried=found.tried,
-        skipped=found.skipped,
-        rejects=tuple(sorted(found.rejects)),
-    )
+        page_s = _PAGE_S + comparison.seconds(len(plan.source.table), pixels / found.tried)
+        seconds += page_s * len(plan.options.image.sizes)
+    return replace(found, bytes=round(found.bytes * scale), cpu_seconds=found.cpu_seconds * scale, seconds=seconds)
 
 
 def stored_bytes(plan: Plan) -> int:
-    """Return how many bytes a build is likely to store; of one from datasets, the most that it can.
-
-    Raises:
-        ChildDiedError: an image ended the child.
-    """
+    """Return how many bytes a build is likely to store; of one from datasets, the most that it can. Raises
+    ChildDiedError when an image ended the child."""
     if not isinstance(plan.source, DatasetSource):
         return estimate(plan, report=False).bytes
     new = plan.options.image.sizes[0]
@@ -121,33 +102,20 @@ def stored_bytes(plan: Plan) -> int:
     return int(plan.source.nbytes * min(1.0, growth))
 
 
-class _Tried(NamedTuple):
-    """What became of the files that were tried. `pixels` are those of the sources, and four times those of their first
-    records."""
-
-    tried: int
-    skipped: int
-    bytes: int
-    pixels: int
-    seconds: float
-    cpu_seconds: float
-    rejects: list[Reject]
-
-
-def _try(spec: EncodeSpec, page_bytes: int, samples: list[Sources]) -> _Tried:
-    """Presize samples for _TRY_S seconds."""
+def _try(source: Path | Url, options: BuildOptions, page_bytes: int, samples: list[Sources]) -> tuple[Estimate, int]:
+    """Presize samples for _TRY_S seconds. Returns what they took, and how many pixels their sources have, and four
+    times those of their first records."""
     rejects: list[Reject] = []
     stored_bytes = tried = skipped = pixels = 0
     written_s = 0.0
-    reader = SourceReader(spec.source)
-    _presize(spec, reader, samples[0])  # the first image pays for libraries that load lazily
+    _presize(source, options, samples[0])  # the first image pays for libraries that load lazily
     begun, begun_cpu = time.perf_counter(), time.thread_time()
     for sample in samples:
         file = sample[0]
         if tried >= _MIN_TRIES and time.perf_counter() - begun > _TRY_S:
             break
         tried += 1
-        encoded = _presize(spec, reader, sample)
+        encoded = _presize(source, options, sample)
         if isinstance(encoded, dict):
             first = next(iter(encoded.values())).columns
             pixels += first["source_height"] * first["source_width"] + 4 * first["height"] * first["width"]
@@ -161,22 +129,21 @@ def _try(spec: EncodeSpec, page_bytes: int, samples: list[Sources]) -> _Tried:
             rejects.append(Reject(file.path, ImageError.__name__, str(encoded)))
     cpu_seconds = time.thread_time() - begun_cpu + written_s
     seconds = time.perf_counter() - begun + written_s
-    return _Tried(tried, skipped, stored_bytes, pixels, seconds, cpu_seconds, rejects)
+    return Estimate(stored_bytes, cpu_seconds, seconds, tried, skipped, tuple(sorted(rejects))), pixels
 
 
 def rows_to_try(nbytes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Rows to try, in order. Any number of the first ones is spread evenly over the files by size, as steps of the
-    golden ratio are: large files take longer and make larger records."""
+    """Return rows to try, in order. Any number of the first ones is spread evenly over the files by size, as steps of
+    the golden ratio are: large files take longer and make larger records."""
     by_size = np.argsort(nbytes, kind="stable")
     places = (np.arange(1, MAX_TRIES + 1) * _GOLDEN_RATIO) % 1 * len(nbytes)
     _, first = np.unique(places.astype(np.int64), return_index=True)
     return np.asarray(by_size[places[np.sort(first)].astype(np.int64)])
 
 
-def _presize(spec: EncodeSpec, reader: SourceReader, sample: Sources) -> Encoded | ImageError:
-    """What a build would make of one sample."""
+def _presize(source: Path | Url, options: BuildOptions, sample: Sources) -> Encoded | ImageError:
     try:
-        return encode_sample(spec, reader, sample)
+        return encode_sample(source, options, sample)
     except ImageError as error:
         return error
     except MemoryError:
@@ -184,8 +151,7 @@ def _presize(spec: EncodeSpec, reader: SourceReader, sample: Sources) -> Encoded
 
 
 def _on_disk(nbytes: int, page_bytes: int) -> int:
-    """Bytes that a value takes on disk: whole pages of its own, in LMDB as in most file systems, or its share of a
-    page that LMDB fills with several small values."""
+    """Bytes that a value takes on disk: whole pages, in LMDB as in most file systems, or its share of one."""
     room = page_bytes - _PAGE_HEADER_BYTES
     together = room // (nbytes + _NODE_BYTES)
     if together >= 2:
@@ -194,7 +160,7 @@ def _on_disk(nbytes: int, page_bytes: int) -> int:
 
 
 def wall_seconds(seconds: float, shards: int, jobs: int, cores: int) -> float:
-    """The time of several jobs for what takes one job `seconds`. A job makes whole shards, all of about the same
+    """Return the time of several jobs for what takes one job `seconds`. A job makes whole shards, all of about the same
     length, so some jobs may be idle in the last round; more jobs than cores share the cores."""
     jobs = min(jobs, shards)
     rounds = -(-shards // jobs)

@@ -31,29 +31,17 @@ _RECORD_BYTES = (0, 1, 100, 1900, 2100, 4080, 9000, 30_000)
 
 
 class CodecFingerprint(NamedTuple):
-    """The libraries that make the bytes of a dataset.
-
-    Attributes:
-        digest: SHA-256 of what they make of known images and records, under the options of a build.
-        versions: theirs, for information.
-    """
+    """The libraries that make the bytes of a dataset: a SHA-256 of what they make of known images and records, and
+    their versions."""
 
     digest: str
     versions: dict[str, str]
 
 
 def codec_fingerprint(options: BuildOptions, suffixes: Sequence[str] = ()) -> CodecFingerprint:
-    """Try the codecs on the golden images, LMDB and Arrow on some records, and the assignment of samples to shards.
-
-    Takes about 50 ms, once a process; and as long again where OpenCV is not imported yet.
-
-    Args:
-        options: those of a build.
-        suffixes: the endings of the names of its sources (see suffixes_of). They call for plug-ins, which count with
-            their versions: the golden images are of other formats.
-
-    Raises:
-        BuildError: there is no folder for temporary files.
+    """Try the codecs on the golden images, LMDB and Arrow on some records, and the assignment of samples to shards;
+    about 50 ms, once a process. `suffixes` of the sources (suffixes_of) call for plug-ins, which count with their
+    versions, since the golden images are of other formats. Raises BuildError if there is no folder for temporary files.
     """
     tried = hashlib.sha256(f"{codecs_digest(options.image)} {container_digest(options.layout)}".encode())
     for companion in options.companions:
@@ -73,7 +61,6 @@ def suffixes_of(paths: pa.ChunkedArray) -> list[str]:
 
 
 def codec_versions() -> dict[str, str]:
-    """Return the versions of all libraries that decide the bytes of a dataset, plug-ins apart."""
     # pillow-simd, where it replaces Pillow, is another distribution, with a version of its own.
     opencv = next(iter(plugins.installed(plugins.OPENCVS).values()), "")
     of_others = {"pillow": PIL.__version__, "opencv-python-headless": opencv}
@@ -82,12 +69,8 @@ def codec_versions() -> dict[str, str]:
 
 @functools.cache
 def container_digest(layout: Layout) -> str:
-    """Return the SHA-256 of a shard (of layout "lmdb") and an index of known records, in hexadecimal; they are written
-    to a temporary folder.
-
-    Raises:
-        BuildError: there is no folder for temporary files.
-    """
+    """Return the SHA-256 of a shard (of layout "lmdb") and an index of known records, which are written to a temporary
+    folder."""
     digest = hashlib.sha256()
     rows = len(_RECORD_BYTES)
     columns = {

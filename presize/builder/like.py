@@ -26,10 +26,9 @@ class DatasetOptions(NamedTuple):
     Attributes:
         options: those that it was built with; of several sizes its own alone.
         classes: its class list, for SourceOptions; None without classes.
-        columns: those that its index has from a label table or from its source. They are not taken over: a build has
-            those of its own table and source.
-        derived: how the datasets were built that it was derived from, where that differs. Nor is this: a build makes
-            images from their sources.
+        columns: those that its index has from a label table or its source. A build has its own.
+        derived: how the datasets that it was derived from were built, where that differs. A build makes images from
+            their sources.
     """
 
     options: BuildOptions

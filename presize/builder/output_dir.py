@@ -2,9 +2,8 @@
 
 While a build is unfinished OUT holds hidden files, never folders, which ImageFolder would take for classes: the lock,
 the journal (what is being built), and the side-car of each finished shard (presize.builder.shard_table). Tasks rename
-their own shard and side-car.
-
-The manifest is published last, so OUT holds the old dataset, or none, until it holds the new one.
+their own shard and side-car. The manifest is published last, so OUT holds the old dataset, or none, until it holds the
+new one.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import json
 import math
 import os
 import re
-import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -25,7 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from presize.builder.tasks import staging
-from presize.errors import BuildError, DatasetError, ImageError, OptionError, PresizeWarning, SourceError
+from presize.errors import BuildError, DatasetError, OptionError, SourceError, warn
 from presize.options import BuildOptions, BuildPart
 from presize.sources.source_files import Url
 from presize.store.data_files import FETCHING, MANIFEST, REPORT, STATE, generation_name, is_data_file
@@ -108,13 +106,9 @@ class BuildJournal:
 
 
 class StagedFiles(NamedTuple):
-    """The images of a folder dataset, which get their names when it is published.
-
-    Attributes:
-        names: of each stored sample, below each root.
-        samples: the number that each is staged under.
-        classes: classes that need a folder, empty or not, so that ImageFolder numbers them as in the source.
-    """
+    """The images of a folder dataset, which get their names when it is published: the name of each stored sample, the
+    number that it is staged under, and the classes that need a folder, empty or not, so that ImageFolder numbers them
+    as in the source."""
 
     names: pa.ChunkedArray
     samples: npt.NDArray[np.int64]
@@ -123,16 +117,11 @@ class StagedFiles(NamedTuple):
 
 @dataclass(frozen=True)
 class OutputDir:
-    """Where a build writes.
-
-    Attributes:
-        path: OUT, absolute, since worker processes may have another working directory.
-        roots: the dataset folder of each size: OUT itself for one size, OUT/SIZE for several.
-    """
+    """Where a build writes: OUT, absolute, since workers may have another working directory, and the dataset folder of
+    each size: OUT itself for one size, OUT/SIZE for several."""
 
     path: Path
     roots: tuple[Path, ...]
-    _parsed: dict[Path, tuple[object, Manifest]] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of(cls, out: str | os.PathLike[str], sizes: Sequence[object] = ("",)) -> OutputDir:
@@ -149,17 +138,10 @@ class OutputDir:
         update: bool = False,
         copied: bool = False,
     ) -> OutputDir:
-        """Return where a build would write. Nothing is changed.
-
-        Args:
-            update: whether the build is to update what is there.
-            copied: whether an unfinished copy of a dataset in `out` belongs to this build.
-
-        Raises:
-            OptionError: an update of a folder dataset was asked for.
-            SourceError: one of `source` and `out` lies inside the other.
-            BuildError: `out` is a URL, holds something that presize did not make, or has a name that is not UTF-8.
-            DatasetError: `out` holds the dataset of another program, or of a newer presize.
+        """Return where a build would write. Nothing is changed. An `update` is of what is there; with `copied` an
+        unfinished copy of a dataset in `out` belongs to this build. Raises OptionError, SourceError, BuildError or
+        DatasetError for a place that cannot be OUT: inside the source or around it, a URL, or what another program, or
+        a newer presize, has made.
         """
         if update and options.layout == "folder":
             raise OptionError(
@@ -197,7 +179,7 @@ class OutputDir:
                 raise BuildError(f"OUT {folder} is {what}; choose a folder")
             if (folder / MANIFEST).exists():
                 try:
-                    self._manifest(folder)
+                    read_manifest(folder)
                 except DatasetError as error:
                     raise DatasetError(
                         f"{error}; a build replaces what it knows alone: choose another OUT, or remove that"
@@ -208,23 +190,8 @@ class OutputDir:
     # --- what is there ---
 
     def manifests(self) -> list[Manifest | None]:
-        """Return the manifest in each root, None where there is none; parsed only when the file has changed.
-
-        Raises:
-            DatasetError: one cannot be read.
-        """
-        return [self._manifest(root) for root in self.roots]
-
-    def _manifest(self, root: Path) -> Manifest | None:
-        try:
-            status = os.stat(root / MANIFEST)
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        version = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
-        known = self._parsed.get(root)
-        if known is None or known[0] != version:
-            known = self._parsed[root] = (version, read_manifest(root))
-        return known[1]
+        """Return the manifest in each root, None where there is none. Raises DatasetError when one cannot be read."""
+        return [read_manifest(root) if (root / MANIFEST).exists() else None for root in self.roots]
 
     def journal(self) -> BuildJournal | None:
         return BuildJournal.read(self.path)
@@ -240,37 +207,28 @@ class OutputDir:
         return any(_LEFTOVER.fullmatch(name) and name.endswith(".npz") for name in names_in(self.path))
 
     def check_files(self, shards_by: str = "--update") -> None:
-        """Raise BuildError unless the files of what is published are there, each of its size.
-
-        The report, which may have been removed, and the images of a folder are not looked at.
-
-        Args:
-            shards_by: the option with which the same command makes shards again.
-        """
+        """Raise BuildError unless the files of what is published are there, each of its size: not the report, which may
+        have been removed, nor the images of a folder. `shards_by` is the option with which the same command makes
+        shards again."""
         for root, manifest in zip(self.roots, self.manifests(), strict=True):
             if manifest is None:
                 continue
-            shards = [*manifest.shards, *(file for companion in manifest.companions for file in companion.shards)]
             for file in manifest.files():
                 try:
                     if file != manifest.report:
                         check_file(root / file.file, file.bytes)
                 except DatasetError as error:
-                    fix = f"{shards_by} makes it again" if file in shards else "--overwrite builds the dataset anew"
+                    is_shard = file in manifest.every_shard
+                    fix = f"{shards_by} makes it again" if is_shard else "--overwrite builds the dataset anew"
                     raise BuildError(f"OUT {self.path} is damaged: {str(error).partition(';')[0]}; {fix}") from None
 
     # --- locks ---
 
     @contextmanager
     def lock(self, shared: bool = False) -> Iterator[None]:
-        """Lock OUT for this process, and make it when it is absent. The lock ends with the process, however that ends.
-
-        Args:
-            shared: with other parts of the same build.
-
-        Raises:
-            BuildError: another build holds the lock, or OUT cannot be written to.
-        """
+        """Lock OUT for this process, or `shared` with other parts of the same build, and make it when it is absent. The
+        lock ends with the process, however that ends. Raises BuildError when another build holds it, or OUT cannot be
+        written to."""
         out, path = self.path, self.path / _LOCK
         with ExitStack() as stack:
             try:
@@ -302,7 +260,7 @@ class OutputDir:
 
     @contextmanager
     def part_lock(self, part: BuildPart) -> Iterator[None]:
-        """Let no other process run this part. Raises BuildError when one does."""
+        """Let no other process run this part."""
         with ExitStack() as stack:
             try:
                 stack.enter_context(file_lock(self.path / f".presize-part-{part.number:05d}.lock"))
@@ -343,7 +301,8 @@ class OutputDir:
                 if root not in self.roots and manifest is None and root.is_dir():
                     _remove_replaced(root, replace(abandoned, replaces=tuple(replaces)), None)
                     _remove_unpublished(root, None)
-                    self._remove_if_empty(root)
+                    if root != self.path:
+                        staging.remove_if_empty(root)
         journal = BuildJournal(
             identity=identity,
             generation=max(generations, default=-1) + 1,
@@ -365,28 +324,12 @@ class OutputDir:
         journal.write(self.path)
         return journal
 
-    @contextmanager
-    def noting_failure(self, journal: BuildJournal) -> Iterator[None]:
-        """Note in the journal that images have ended the build, where they do."""
-        try:
-            yield
-        except (ImageError, TooManyRejectsError):
-            replace(journal, failed=True).write(self.path)
-            raise
-
     # --- how it ends ---
 
     def publish(self, journal: BuildJournal, manifests: Sequence[Manifest], staged: StagedFiles | None = None) -> None:
-        """Make the dataset of each size the one that readers find, and remove what it replaces.
-
-        All files that `manifests` name are written. Interrupted at any point, it can be called again with the same
-        arguments; an update, once its journal says that it publishes, is published by recover().
-
-        Args:
-            journal: of the build.
-            manifests: of each size.
-            staged: the images of a folder dataset; None for shards.
-        """
+        """Make the dataset of each size the one that readers find, and remove what it replaces. All files that
+        `manifests` name are written. Interrupted at any point, it can be called again with the same arguments; an
+        update, once its journal says that it publishes, is published by recover()."""
         if journal.update:
             for root, manifest in zip(self.roots, manifests, strict=True):
                 sync_folder(root / "shards")
@@ -401,8 +344,8 @@ class OutputDir:
         self.clear()
 
     def _publish_update(self) -> None:
-        """Give an update's manifests their name. All sizes must change together, or the next update would find no
-        base: so all manifests are written before the first is renamed."""
+        """Give an update's manifests their name. All sizes must change together, or the next update would find no base:
+        so all manifests are written before the first is renamed."""
         for root in self.roots:
             if (root / _NEW_MANIFEST).exists():
                 with writing(root / MANIFEST):
@@ -437,8 +380,8 @@ class OutputDir:
         for root, manifest in zip(self.roots, self.manifests(), strict=True):
             _remove_unpublished(root, manifest)
         self.clear()
-        for root in self.roots:
-            self._remove_if_empty(root)
+        for root in set(self.roots) - {self.path}:
+            staging.remove_if_empty(root)
 
     def clear(self) -> None:
         """Remove the journal, side-cars, and what parts have left. The journal goes first: without it, the others are
@@ -454,10 +397,6 @@ class OutputDir:
             (root / _NEW_MANIFEST).unlink(missing_ok=True)
         for folder in {self.path, *self.roots, *(root / "shards" for root in self.roots)}:
             remove_temporary(folder)
-
-    def _remove_if_empty(self, root: Path) -> None:
-        if root != self.path and root.is_dir() and not os.listdir(root):
-            root.rmdir()
 
 
 def remove_attempts(paths: Collection[Path]) -> None:
@@ -495,14 +434,12 @@ def _remove_replaced(root: Path, journal: BuildJournal, staged: StagedFiles | No
         except (OSError, KeyError, pa.ArrowInvalid) as error:
             if getattr(error, "errno", None) is not None:  # it may be read the next time
                 raise
-            message = f"{root / name} is damaged: the images of the replaced dataset are unknown, and are left in place"
-            warnings.warn(message, PresizeWarning, stacklevel=2)
+            warn(f"{root / name} is damaged: the images of the replaced dataset are unknown, and are left in place")
             continue
         gone -= set() if staged is None else set(staged.names.to_pylist())
         staging.remove_files(root, filter(is_safe, gone))
     for name in filter(is_safe, journal.replaced_classes):
-        if (root / name).is_dir() and not os.listdir(root / name):
-            (root / name).rmdir()
+        staging.remove_if_empty(root / name)
 
 
 def _remove_unpublished(root: Path, manifest: Manifest | None, keep: Sequence[str] = ()) -> None:
@@ -517,6 +454,6 @@ def _remove_unpublished(root: Path, manifest: Manifest | None, keep: Sequence[st
     shards = root / "shards"
     is_class = manifest is not None and manifest.layout == "folder" and "shards" in (manifest.classes or ())
     # Whether or not this call emptied it: an interrupted one may have, and ImageFolder would take it for a class.
-    if not is_class and shards.is_dir() and not os.listdir(shards):
-        shards.rmdir()
+    if not is_class:
+        staging.remove_if_empty(shards)
     staging.remove_staged(root)

@@ -1,173 +1,121 @@
-"""One part of a build: it plans the build or joins it, and makes its share of the shards. It never publishes."""
+"""The samples of a build by parts: the first part lists the source, and all others read its list."""
 
 from __future__ import annotations
 
+import json
 import os
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
-from presize.builder.executors.executor import executor_for
-from presize.builder.output_dir import BuildJournal, OutputDir
-from presize.builder.parts_listing import SharedListing, read_listing, write_listing
-from presize.builder.plan import Plan
-from presize.builder.resume import differences_from, open_build
-from presize.builder.run import carry_out, check_listed, plan_build, plan_of
-from presize.builder.shard_table import ShardDone
-from presize.builder.work import check_space, find_work
-from presize.errors import BuildError, OptionError
-from presize.options import BuildOptions, BuildPart, RunOptions, SourceOptions
-from presize.system.files import expanded, working_in
+import pyarrow as pa
+
+from presize.builder.output_dir import LISTING
+from presize.errors import BuildError
+from presize.formatting import plural
+from presize.options import SourceOptions
+from presize.sources.contents import Source
+from presize.sources.source_files import Container, Url, check_containers
+from presize.store.index import write_arrow
+from presize.store.rejects_file import SCHEMA, Rejects
+
+_FACTS, _REJECTS = b"presize", b"rejects"
+_SHOWN = 12
 
 
 @dataclass(frozen=True)
-class PartResult:
-    """What a part of a build did.
+class SharedListing:
+    """What the parts of a build agree on: the samples, how they were listed (the source, and SourceOptions), and how
+    many parts there are."""
 
-    Attributes:
-        out: the folder, as it was given.
-        part: which part.
-        published: whether the whole dataset was there already; the counts, `unreadable` apart, are 0 then.
-        shards: of this part, in each size.
-        stored: images.
-        rejected: files that claim to be images and could not be stored.
-        skipped: files that are not images.
-        bytes: of the stored images, all sizes together.
-        seconds: from reading the list of samples to the last shard.
-        resumed: files that an earlier run of this part had dealt with.
-        unfinished: the numbers of the parts that have shards to make.
-        unreadable: files that could not be read; this part tries them again when it runs again, and so does the build
-            that publishes all parts.
-    """
+    source: Source
+    how: dict[str, Any]
+    parts: int
 
-    out: Path
-    part: BuildPart
-    published: bool
-    shards: int = 0
-    stored: int = 0
-    rejected: int = 0
-    skipped: int = 0
-    bytes: int = 0
-    seconds: float = 0.0
-    resumed: int = 0
-    unfinished: tuple[int, ...] = ()
-    unreadable: int = 0
-
-    @property
-    def images_per_s(self) -> float:
-        """Files that this run dealt with, per second."""
-        return (self.stored + self.rejected + self.skipped + self.unreadable - self.resumed) / self.seconds
-
-
-def build_part(
-    source: str | os.PathLike[str],
-    out: str | os.PathLike[str],
-    part: BuildPart,
-    options: BuildOptions = BuildOptions(),
-    run: RunOptions = RunOptions(),
-    samples: SourceOptions = SourceOptions(),
-    *,
-    on_plan: Callable[[int], None] = lambda _: None,
-    on_shard: Callable[[ShardDone], None] = lambda _: None,
-) -> PartResult:
-    """Build the shards of one part, in `out` on a file system that all parts share. Any number of parts may run at the
-    same time, on any machines; the same part runs once at a time, and finishes what an earlier run of it has begun.
-
-    The first part lists the source while the others wait. build_dataset, with the same options, publishes the dataset
-    when all parts are finished; its bytes are those of a build that is not divided.
-
-    Args:
-        source: the folder of images.
-        out: where to write.
-        part: which part of how many.
-        options: what is stored, and how; the same for all parts.
-        run: how the part is carried out. An error budget counts the rejects of this part.
-        samples: how the source is read; the same for all parts.
-        on_plan: called with the number of files in this part.
-        on_shard: called with each finished shard; those of an earlier run come first.
-
-    Raises:
-        SourceError: the source cannot be used.
-        DatasetError: `out` holds something else.
-        OptionError: an update or overwriting was asked for.
-        ImageError: an image cannot be stored, and ``run.on_error`` is "fail".
-        BuildError: anything else: the part is running already, or others were begun with other options.
-    """
-    for name in ("update", "overwrite"):
-        if getattr(run, name):
-            raise OptionError(f"part: a part of a build cannot be combined with --{name}, which is for one command")
-    source, out = expanded(source), expanded(out)
-    with working_in(Path(out)):
-        output = OutputDir.for_build(source, out, options)
-        with output.lock(shared=True):
-            joined = _join(source, output, part, options, run, samples)
-            if joined is None:
-                manifests = [manifest for manifest in output.manifests() if manifest is not None]
-                unreadable = max(manifest.left_out.get("unreadable", 0) for manifest in manifests)
-                return PartResult(Path(out), part, published=True, unreadable=unreadable)
-            with output.part_lock(part):
-                start = time.perf_counter()
-                plan, listing, journal = joined
-                numbers = listing.shards(part.number, len(plan.shards))
-                work = find_work(plan, run, output, journal, None, numbers)
-                files = sum(len(plan.shards[number]) for number in numbers)
-                on_plan(files)
-                check_space(plan, output, work)
-                dones: list[ShardDone] = []
-
-                def count(done: ShardDone) -> None:
-                    dones.append(done)
-                    on_shard(done)
-
-                with output.noting_failure(journal):
-                    carry_out(work, plan, run, executor_for(run), count)
-                left = [number for number in range(len(plan.shards)) if not output.sidecar(number).exists()]
-    return PartResult(
-        out=Path(out),
-        part=part,
-        published=False,
-        shards=len(numbers),
-        stored=sum(done.stored for done in dones),
-        rejected=sum(done.rejected for done in dones),
-        skipped=sum(done.skipped for done in dones),
-        bytes=sum(done.bytes for done in dones),
-        seconds=time.perf_counter() - start,
-        resumed=files - sum(task.to_make for task in work.waiting),
-        unfinished=tuple(sorted({number % part.of + 1 for number in left})),
-        unreadable=sum(done.unreadable for done in dones),
-    )
-
-
-def _join(
-    source: str | os.PathLike[str],
-    output: OutputDir,
-    part: BuildPart,
-    options: BuildOptions,
-    run: RunOptions,
-    samples: SourceOptions,
-) -> tuple[Plan, SharedListing, BuildJournal] | None:
-    """Return the build that is under way in OUT, or a new one; None when all is published."""
-    with output.planning():
-        listing, journal = read_listing(output.path), output.journal()
-        if listing is not None and journal is not None:
-            if listing.parts != part.of:
-                raise BuildError(f"OUT {output.path} is being built in {listing.parts} parts, not {part.of}")
-            listing.check(source, samples, output.path)
-            plan = plan_of(listing.source, options)
-            if differing := differences_from(journal, plan):
+    def check(self, source: str | os.PathLike[str], samples: SourceOptions, out: Path) -> None:
+        """Raise BuildError unless the parts were told to list what a command asks for, and no container has changed
+        since."""
+        asked = how_listed(source, samples)
+        for name, value in asked.items():
+            if value != self.how.get(name):
+                option = "SRC" if name == "source" else f"--{name.replace('_', '-')}"
                 raise BuildError(
-                    f"the parts in OUT {output.path} have been begun otherwise ({'; '.join(differing)}); give all of "
-                    "them the same options, or --overwrite without --part to start anew"
+                    f"the parts in OUT {out} have been begun with another {option} ({self.how.get(name)!r}, here "
+                    f"{value!r}); give all of them the same, or --overwrite without --part to start anew"
                 )
-            return plan, listing, journal
-        plan = plan_build(source, options, samples)
-        check_listed(plan, run)
-        journal = open_build(plan, output, run)
-        if journal is None:
-            return None
-        if journal.update:
-            raise BuildError(f"OUT {output.path} holds an unfinished update; finish it with --update first")
-        listing = SharedListing.of(plan.source, source, samples, part.of)
-        write_listing(output.path, listing)
-        return plan, listing, journal
+        fix = f"the parts in OUT {out} go by that list; --overwrite without --part starts anew"
+        check_containers(self.source.root, self.source.containers, fix)
+
+    def check_finished(self, waiting: Sequence[int], out: Path) -> None:
+        """Raise BuildError that names the parts which `waiting`, shards to be made, belong to."""
+        if waiting:
+            missing = {number % self.parts + 1 for number in waiting}
+            several = len(missing) > 1
+            raise BuildError(
+                f"OUT {out} lacks {'parts' if several else 'part'} {parts_text(missing)} of {self.parts}, "
+                f"{plural(len(waiting), 'shard')}; run with --part {min(missing)}/{self.parts}"
+                f"{' and so on' if several else ''}, then this again"
+            )
+
+
+def parts_text(parts: Iterable[int]) -> str:
+    """``1, 2 and 4``; the first dozen of many."""
+    found = [str(part) for part in sorted(parts)]
+    if len(found) > _SHOWN:
+        found = [*found[:_SHOWN], f"{len(found) - _SHOWN} more"]
+    return " and ".join([", ".join(found[:-1]), found[-1]] if len(found) > 1 else found)
+
+
+def how_listed(source: str | os.PathLike[str], samples: SourceOptions) -> dict[str, Any]:
+    """What a source is listed by, as plain JSON values."""
+    options = asdict(samples) | {"labels": None if samples.labels is None else os.fspath(samples.labels)}
+    found: dict[str, Any] = json.loads(json.dumps({"source": Url.of(source) or os.path.realpath(source), **options}))
+    return found
+
+
+def write_listing(out: Path, listing: SharedListing) -> None:
+    found = listing.source
+    facts = {
+        "parts": listing.parts,
+        "how": listing.how,
+        "root": str(found.root),
+        "classes": found.classes,
+        "hidden": found.hidden,
+        "outside": found.outside,
+        "by_folder": found.by_folder,
+        "containers": found.containers,
+    }
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, SCHEMA) as stream:
+        stream.write_batch(found.rejects.columns)
+    kept = {_FACTS: json.dumps(facts).encode(), _REJECTS: sink.getvalue().to_pybytes()}
+    write_arrow(out / LISTING, found.table.replace_schema_metadata(kept))
+
+
+def read_listing(out: Path) -> SharedListing | None:
+    """Return the listing in `out`; None where there is none. Raises BuildError when it is damaged."""
+    path = out / LISTING
+    try:
+        with pa.memory_map(os.fsencode(path)) as mapped:
+            table = pa.ipc.open_file(mapped).read_all()
+        kept = table.schema.metadata
+        facts = json.loads(kept[_FACTS])
+        with pa.ipc.open_stream(kept[_REJECTS]) as stream:
+            rejects = stream.read_all()
+        rejects.validate(full=True)
+        source = Source(
+            root=Url.of(facts["root"]) or Path(facts["root"]),
+            table=table.replace_schema_metadata(None),
+            classes=None if facts["classes"] is None else tuple(facts["classes"]),
+            rejects=Rejects.with_columns(rejects.select(SCHEMA.names).columns),
+            hidden=facts["hidden"],
+            outside=facts["outside"],
+            by_folder=facts["by_folder"],
+            containers=tuple(Container.of_json(*container) for container in facts["containers"]),
+        )
+        return SharedListing(source, facts["how"], facts["parts"])
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (pa.ArrowException, ValueError, KeyError, TypeError):
+        raise BuildError(f"{path} is damaged; remove it, and run the parts again") from None

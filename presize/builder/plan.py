@@ -1,11 +1,10 @@
-"""Samples and options -> the shards to write, and the digest that says what they are. Pure.
-
-The plan depends on nothing else: not on the number of cores, not on the clock, not on the machine.
-"""
+"""Samples and options -> the shards to write, and the digest that says what they are. Pure: not the number of cores,
+the clock or the machine decides."""
 
 from __future__ import annotations
 
 import hashlib
+import io
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -51,19 +50,21 @@ class Plan:
         return digest_of(self.identity)
 
     def shard_digest(self, number: int) -> str:
-        """SHA-256 of what decides the bytes of a shard, in hexadecimal: one made under the same digest can be kept,
-        whatever else there is in the source."""
+        """Return the SHA-256 of what decides the bytes of a shard: one made under the same digest can be kept, whatever
+        else there is in the source."""
         rows = self.shards[number]
         rest = {name: value for name, value in self.identity.items() if name not in ("source", "classes")}
         samples = {"rows": rows.tolist(), "files": table_digest(self.source.table.take(pa.array(rows)))}
         return digest_of({**rest, "samples": samples})
 
+    def sources(self, rows: npt.NDArray[np.int64]) -> list[Source]:
+        """Return the samples in these rows of the source table; then, for each companion, the same with its files."""
+        source = replace(self.source, table=self.source.table.take(pa.array(rows)))
+        return [source, *(source_of(source, companion) for companion in self.options.companions)]
+
     def files(self, rows: npt.NDArray[np.int64]) -> list[tuple[SourceFile, ...]]:
         """Return the files of the samples in these rows of the source table: the image, then its companions."""
-        source = replace(self.source, table=self.source.table.take(pa.array(rows)))
-        every = np.arange(len(rows))
-        companions = (source_of(source, companion).files(every) for companion in self.options.companions)
-        return list(zip(source.files(every), *companions, strict=True))
+        return list(zip(*(source.files(np.arange(len(rows))) for source in self.sources(rows)), strict=True))
 
 
 def make_plan(source: Source, options: BuildOptions, codecs: CodecFingerprint, page_size: int) -> Plan:
@@ -87,15 +88,14 @@ def make_plan(source: Source, options: BuildOptions, codecs: CodecFingerprint, p
 
 
 def source_identity(table: pa.Table) -> dict[str, Any]:
-    """What identifies the samples of a build in its identity."""
     return {"files": len(table), "sha256": table_digest(table)}
 
 
 def differences(
     old: dict[str, Any], new: dict[str, Any], versions: tuple[dict[str, str], dict[str, str]] = ({}, {})
 ) -> list[str]:
-    """What differs between two identities, in words: ``["quality was 90, is 80"]``. `versions` are those of the
-    libraries that made the old one, and would make the new one."""
+    """Say what differs between two identities: ``["quality was 90, is 80"]``. `versions` are those of the libraries
+    that made the old one, and would make the new one."""
     found = []
     before, now = _flat(old), _flat(new)
     later_options = [name for name in before if name.startswith("options.") and name not in now]
@@ -141,27 +141,23 @@ def _words(value: Any) -> str:
     return " and ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-class _HashSink:
+class _HashSink(io.RawIOBase):
     """A file for Arrow to write to that keeps nothing but a hash."""
 
-    closed = False
-
     def __init__(self) -> None:
+        super().__init__()
         self.hash = hashlib.sha256()
 
-    def write(self, data: bytes) -> int:
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
         self.hash.update(data)
         return len(data)
 
-    def flush(self) -> None:
-        pass
-
-    def close(self) -> None:
-        self.closed = True
-
 
 def table_digest(table: pa.Table) -> str:
-    """SHA-256 of the values, whatever their chunks."""
+    """Return the SHA-256 of the values, whatever their chunks."""
     sink = _HashSink()
     combined = table.combine_chunks().replace_schema_metadata(None)
     with pa.PythonFile(sink, "w") as file, pa.ipc.new_stream(file, combined.schema, options=ARROW_OPTIONS) as stream:

@@ -26,13 +26,11 @@ class ProgressBar:
         self._bytes = self._rejected = 0
 
     def on_plan(self, plan: Plan) -> None:
-        """Begin to count towards all files of a plan."""
         from tqdm.auto import tqdm  # asks whether this is a notebook, and brings asyncio
 
         self._bar = tqdm(total=len(plan.source.table), **self._options)
 
     def on_shard(self, done: ShardDone) -> None:
-        """Count what a finished shard holds."""
         self._bytes += done.bytes
         self._rejected += done.rejected
         self._bar.set_postfix_str(f"{size_text(self._bytes)}, {self._rejected:,} rejected", refresh=False)

@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from presize.builder.annotations import scaled, warn_of_bad_boxes
-from presize.builder.output_dir import BuildJournal, OutputDir, StagedFiles
+from presize.builder.output_dir import BuildJournal, StagedFiles
 from presize.builder.plan import Plan
 from presize.builder.shard_table import Rejected
 from presize.builder.tasks import staging
-from presize.builder.work import Finished
+from presize.builder.work import BuildWork
 from presize.codecs.source_facts import unpack_facts
 from presize.errors import BuildError, warn
 from presize.formatting import plural
@@ -36,15 +36,9 @@ from presize.system.files import write_atomically
 
 
 class _Merged(NamedTuple):
-    """The tables of all shards together, in the order of the dataset.
-
-    Attributes:
-        samples: the row in the source table of each stored sample.
-        places: ``shard`` and ``row``, where its records lie.
-        columns: for each stream those of a ShardTable, in the types of the index.
-        shards: the name of each shard, its files, and its records.
-        rejects: the files that were not stored, those that the source rejected first.
-    """
+    """The tables of all shards together, in the order of the dataset: the row in the source table of each stored
+    sample; in which ``shard`` and ``row`` it lies; for each stream the columns of a ShardTable, in the types of the
+    index; the name of each shard, its files, and its records; and all rejects, those of the source first."""
 
     samples: npt.NDArray[np.int64]
     places: dict[str, npt.NDArray[Any]]
@@ -61,24 +55,12 @@ class _Merged(NamedTuple):
         )
 
 
-def publish(
-    plan: Plan, journal: BuildJournal, finished: Finished, output: OutputDir, report: bool = False
-) -> list[Manifest]:
-    """Publish the dataset of each size in its root.
-
-    Interrupted at any point, it can be called again with the same arguments (OutputDir.publish says how).
-
-    Args:
-        plan: what was built.
-        journal: of the build, under whose generation files are named.
-        finished: all shards.
-        output: where they are.
-        report: write report.html, too.
-
-    Raises:
-        BuildError: not one image could be stored, a file cannot be written, or a container of the source has changed.
-    """
-    merged = _merge(finished, plan.source)
+def publish(work: BuildWork) -> list[Manifest]:
+    """Publish the dataset of each size in its root. Interrupted at any point, it can be called again (OutputDir.publish
+    says how). Raises BuildError when not one image could be stored, a file cannot be written, or a container has
+    changed."""
+    plan, output, journal = work.plan, work.output, work.journal
+    merged = _merge(work)
     if not len(merged.samples):
         output.discard()
         tried = [merged.rejects[i] for i in range(len(plan.source.rejects), len(merged.rejects))]
@@ -93,7 +75,7 @@ def publish(
     for size, root in zip(plan.options.image.sizes, output.roots, strict=True):
         index = _index(plan, merged, size)
         manifest = _write_data(plan, journal, merged, size, root, index)
-        manifests.append(_write_report(plan, merged, manifest, root, index) if report else manifest)
+        manifests.append(_write_report(plan, merged, manifest, root, index) if work.run.report else manifest)
     # Once more on this host: on others, workers have compared no more than sizes and modification times.
     check_containers(plan.source.root, plan.source.containers)
     staged = None
@@ -107,14 +89,15 @@ def publish(
 _REJECTED = pa.schema({"sample": pa.int64(), "error": REPEATED_TEXT, "reason": REPEATED_TEXT})
 
 
-def _merge(finished: Finished, source: Source) -> _Merged:
+def _merge(work: BuildWork) -> _Merged:
     """Read the tables of the shards one by one."""
+    source = work.plan.source
     files = len(source.table)
     is_stored = np.zeros(files, bool)
     places = {name: np.zeros(files, np.int32) for name in ("shard", "row")}
     columns: dict[Stream, dict[str, npt.NDArray[Any]]] = {}
     shards, rejected = [], []
-    for number, (name_of_shard, read) in enumerate(finished.shards):
+    for number, (name_of_shard, read) in enumerate(work.shards()):
         table = read()
         is_stored[table.samples] = True
         places["shard"][table.samples] = number
@@ -133,7 +116,8 @@ def _merge(finished: Finished, source: Source) -> _Merged:
             for name in whole:
                 whole[name] = whole[name][is_stored]
     rejects = [source.rejects, _rejects(source, pa.Table.from_batches(rejected, _REJECTED))]
-    rejects.append(finished.still_rejected.forgetting())
+    if work.records is not None:
+        rejects.append(work.records.still_rejected.forgetting())
     return _Merged(np.flatnonzero(is_stored), places, columns, shards, Rejects.joined(rejects))
 
 

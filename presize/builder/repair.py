@@ -7,11 +7,10 @@ only if it is the record that was lost.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence, Set
-from contextlib import closing, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -68,9 +67,9 @@ def repair_dataset(
     """Read all shards of the dataset in `out` (of each size), and make those again that are damaged or missing.
 
     Whole records are copied, and others made of the source files that the index lists for them. A shard is replaced
-    only when each of its records has the length and the CRC-32 in the index; until then the old file stays. If the new
-    file has another SHA-256 than the manifest names, it gets another name, and the manifest is published anew. Readers
-    that have a shard open go on with what they have.
+    only when each of its records has the length and the CRC-32 in the index. If the new file has another SHA-256 than
+    the manifest names, it gets another name, and the manifest is published anew. Readers that have a shard open go on
+    with what they have.
 
     Args:
         source: the folder that the dataset was built from, or the file.
@@ -97,9 +96,8 @@ def repair_dataset(
         abandoned = output.recover()
         output = _output_dir(out)  # a build may have published meanwhile
         manifests = [read_manifest(root) for root in output.roots]
-        shards = [
-            (root, file) for root, manifest in zip(output.roots, manifests, strict=True) for file in _shards(manifest)
-        ]
+        roots, identity = list(zip(output.roots, manifests, strict=True)), manifests[0].identity
+        shards = [(root, file) for root, manifest in roots for file in manifest.every_shard]
         on_begin(len(shards))
         fix = "derive the dataset again, with --overwrite" if manifests[0].derived else ""
         problems = [
@@ -107,9 +105,9 @@ def repair_dataset(
                 os.path.relpath(root / file.file, out),
                 f"{what}; only shards can be made again; {fix or 'presize build --overwrite makes the dataset anew'}",
             )
-            for root, manifest in zip(output.roots, manifests, strict=True)
+            for root, manifest in roots
             for file in manifest.files()
-            if file not in _shards(manifest)
+            if file not in manifest.every_shard
             for what in check_data_file(root, file)
         ]
         try:
@@ -122,11 +120,16 @@ def repair_dataset(
             return Repair(len(shards), (), tuple(problems))
         lost, damage = find_damage(dataset, jobs or usable_cores(), on_shard)
         options = replace(recorded_options(manifests[0], out), boxes=(), keypoints=())  # the index has them scaled
+        # What is unfinished may be a build, or a repair of this dataset, which goes on.
+        begun = abandoned if abandoned and abandoned.update and abandoned.identity == identity else None
         tables = {}
         if damage:
-            tables = _remade(output, found, dataset, options, lost, {number for _, number in damage}, abandoned, jobs)
-        elif abandoned is None or _is_repair(abandoned, manifests[0].identity):
-            output.discard()  # what an interrupted repair has left
+            plan = Plan(_samples(found, dataset, options), options, identity, dataset.rows, manifests[0].versions)
+            journal = begun or output.start(identity, plan.versions, abandoned, update=True)
+            numbers = sorted({number for _, number in damage})
+            tables = _remade(plan, output, journal, dataset, lost, numbers, RunOptions(jobs, report=False))
+        elif begun is abandoned:
+            output.discard()
     for (stream, number), what in damage.items():
         table, (root, file) = tables[number], dataset.shards[stream][number]
         if table.rejects:
@@ -142,16 +145,14 @@ def repair_dataset(
 
 def _scanned(
     source: str | os.PathLike[str], out: Path, samples: SourceOptions, companions: Sequence[Companion]
-) -> Source | Path | Url:
+) -> Source:
     """Where the files of the source are; the samples in its containers, if it consists of some."""
     url = Url.of(source)
-    if url is not None:
-        return url
-    if recognize(source, samples.keys is not None) is not None:
+    if url is None and recognize(source, samples.keys is not None) is not None:
         return scan(source, samples, follow_links=True, companions=companions)
-    if not os.path.isdir(source):
+    if url is None and not os.path.isdir(source):
         raise SourceError(f"the source {os.fspath(source)} is not a folder; give the one that {out} was built from")
-    return Path(source)
+    return Source(url or Path(source), pa.table({}), None)
 
 
 def _output_dir(out: Path) -> OutputDir:
@@ -169,41 +170,25 @@ def _output_dir(out: Path) -> OutputDir:
     return OutputDir(here[0].parent, tuple(together))
 
 
-def _shards(manifest: Manifest) -> list[DataFile]:
-    return [*manifest.shards, *(file for companion in manifest.companions for file in companion.shards)]
-
-
 def _remade(
+    plan: Plan,
     output: OutputDir,
-    found: Source | Path | Url,
+    journal: BuildJournal,
     dataset: PublishedDataset,
-    options: BuildOptions,
     lost: npt.NDArray[np.bool_],
-    numbers: Set[int],
-    abandoned: BuildJournal | None,
-    jobs: int | None,
+    numbers: Sequence[int],
+    run: RunOptions,
 ) -> dict[int, ShardTable]:
-    """Make the shards of these numbers again, and publish those without a reject.
-
-    Args:
-        lost: for each sample whether one of its records is damaged.
-        abandoned: what an interrupted run has left.
-    """
-    rows, run = np.arange(len(dataset.indexes[0])), RunOptions(jobs, report=False)
-    in_sizes = replace(options, image=replace(options.image, sizes=dataset.sizes))
-    first = dataset.manifests[0]
-    plan = Plan(_samples(found, dataset, options), in_sizes, first.identity, dataset.rows, first.versions)
-    journal = abandoned
-    if journal is None or not _is_repair(journal, plan.identity):
-        journal = output.start(plan.identity, plan.versions, abandoned, update=True)
+    """Make the shards of these numbers again, and publish those without a reject. `lost` says for each sample whether
+    one of its records is damaged."""
+    rows = np.arange(len(dataset.indexes[0]))
     records = Records([dataset], np.zeros_like(rows), rows, lost=lost[rows])
-    work = find_work(plan, run, output, journal, records, sorted(numbers))
+    in_sizes = replace(plan.options, image=replace(plan.options.image, sizes=dataset.sizes))
+    work = find_work(replace(plan, options=in_sizes), run, output, journal, records, numbers)
     # An image is encoded in all sizes of its build, also where not all are here.
-    work = replace(work, tasks=tuple(replace(task, options=options, probes=()) for task in work.tasks))
-    with closing(work.carry_out(executor_for(run))) as dones:
-        for _ in dones:
-            pass
-    tables = {table.number: table for table in (shard.read() for shard in work.finish().shards)}
+    work.tasks = [replace(task, options=plan.options, probes=()) for task in work.tasks]
+    work.carry_out(executor_for(run))
+    tables = {table.number: table for table in (shard.read() for shard in work.shards())}
     targets = {task.number: task.targets for task in work.tasks}
     moved: dict[tuple[Stream, int], DataFile] = {}
     for number, table in tables.items():
@@ -224,17 +209,8 @@ def _remade(
     return tables
 
 
-def _is_repair(journal: BuildJournal, identity: dict[str, Any]) -> bool:
-    """Whether an interrupted run has made records of the dataset of this identity again."""
-    return journal.update and journal.identity == identity
-
-
-def _samples(found: Source | Path | Url, dataset: PublishedDataset, options: BuildOptions) -> Source:
-    """The samples of the dataset, with where they are in the source.
-
-    Raises:
-        DatasetError: a path leads out of the source.
-    """
+def _samples(found: Source, dataset: PublishedDataset, options: BuildOptions) -> Source:
+    """The samples of the dataset, with where they are in the source. Raises DatasetError if a path leads out of it."""
     table = pa.Table.from_batches([dataset.indexes[0]])
     for paths in (table.column("path"), *(companion_paths(companion, table) for companion in options.companions)):
         if pc.any(unsafe_paths(paths)).as_py():
@@ -242,8 +218,8 @@ def _samples(found: Source | Path | Url, dataset: PublishedDataset, options: Bui
                 f"the index of {dataset.roots[0]} is damaged: a path leads out of the source; "
                 "presize build --overwrite makes it anew"
             )
-    if not isinstance(found, Source):
-        return Source(found, table, None)
+    if not found.containers:
+        return replace(found, table=table)
     # What has gone is taken for the first sample, whose record is another one.
     at = pc.fill_null(pc.index_in(table.column("path"), value_set=found.table.column("path")), 0)
     listed = found.table.take(at)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -17,7 +16,7 @@ import pyarrow.compute as pc
 
 from presize.builder.output_dir import BuildJournal, OutputDir
 from presize.builder.plan import Plan, differences, source_identity
-from presize.errors import BuildError, DatasetError, PresizeWarning, warn
+from presize.errors import BuildError, DatasetError, warn
 from presize.formatting import plural, printable
 from presize.options import RunOptions
 from presize.sources.dataset import DatasetSource
@@ -63,15 +62,15 @@ def decide(unfinished: Unfinished, has_work: bool, published: Published, flag: F
 
 
 def open_build(plan: Plan, output: OutputDir, run: RunOptions) -> BuildJournal | None:
-    """Return the journal to resume, or a new one; None when everything is published already. OUT must be locked.
-
-    Raises:
-        BuildError: something else is in OUT and may not be replaced.
-    """
+    """Return the journal to resume, or a new one; None when everything is published already. OUT must be locked. Raises
+    BuildError when something else is in OUT and may not be replaced."""
     journal = output.recover()
     has_work = journal is not None and (journal.publishing or output.has_finished_shards())
     published = output.manifests()
-    if has_work and journal is not None and not run.overwrite and not any(published) and _may_go_on(journal, plan):
+    # Where its rejects have ended a build, and nothing but its files has changed since, that is meant.
+    is_mended = journal is not None and journal.failed and not (journal.update or journal.publishing)
+    is_other = journal is not None and journal.identity != plan.identity and not _unlike(journal, plan)
+    if journal is not None and has_work and is_mended and is_other and not run.overwrite and not any(published):
         then = "; ".join(differences_from(journal, plan))
         warn(f"OUT {output.path} holds an unfinished build of other files ({then}); shards without a change are kept")
         return output.go_on_with(journal, plan.identity)
@@ -87,12 +86,6 @@ def open_build(plan: Plan, output: OutputDir, run: RunOptions) -> BuildJournal |
     if decision == "update":
         check_may_update(published, plan, output.path, output.roots[0])
     return output.start(plan.identity, plan.versions, journal, update=decision == "update")
-
-
-def _may_go_on(journal: BuildJournal, plan: Plan) -> bool:
-    """Whether its rejects have ended a build, and nothing but its files has changed since: that is then meant."""
-    is_another = journal.identity != plan.identity and not _unlike(journal, plan)
-    return journal.failed and is_another and not journal.update and not journal.publishing
 
 
 def _kind(journal: BuildJournal | None, plan: Plan) -> Unfinished:
@@ -121,9 +114,13 @@ def trying_again(plan: Plan, run: RunOptions, published: Sequence[Manifest | Non
     if run.update or run.overwrite or manifest is None or not manifest.left_out.get("unreadable"):
         return run
     rejects = read_rejects(root / manifest.rejects.file).unreadable
-    if not is_all_of(plan, published) and not is_all_of(_without_unseen(plan, rejects), published):
+    # What could not be listed then may be listed now, or not.
+    paths = plan.source.table.column("path")
+    listed = plan.source.table.filter(pa.array(_at_or_below(paths, _unseen(rejects)) < 0))
+    as_then = replace(plan, identity=plan.identity | {"source": source_identity(listed)})
+    if not is_all_of(plan, published) and not is_all_of(as_then, published):
         return run
-    rows = np.flatnonzero(_at_or_below(plan.source.table.column("path"), rejects) >= 0)
+    rows = np.flatnonzero(_at_or_below(paths, rejects) >= 0)
     reader = SourceReader(plan.source.root)
     if not any(all(map(reader.can_read, files)) for files in plan.files(rows)):
         return run
@@ -131,28 +128,16 @@ def trying_again(plan: Plan, run: RunOptions, published: Sequence[Manifest | Non
     return replace(run, update=not is_folder, overwrite=is_folder)
 
 
-def _without_unseen(plan: Plan, rejects: Rejects) -> Plan:
-    """`plan` as it would be if those of `rejects` that could not be listed then could not be listed now."""
-    table, unseen = plan.source.table, _unseen(rejects)
-    rest = table.filter(pa.array(_at_or_below(table.column("path"), unseen) < 0))
-    return replace(plan, identity=plan.identity | {"source": source_identity(rest)})
-
-
 def warn_of_unreadable(count: int, rejects: Path) -> None:
     """Warn of files that could not be read, which a rejects file lists."""
     if count:
         first = "".join(f", the first: {each.path}: {each.reason}" for each in first_rejects(rejects, 1, True))
-        warnings.warn(
-            f"{plural(count, 'file')} could not be read{printable(first)}; run the same command again to try again",
-            PresizeWarning,
-            stacklevel=3,
-        )
+        warn(f"{plural(count, 'file')} could not be read{printable(first)}; run the same command again to try again")
 
 
 def _refusal(
     plan: Plan, output: OutputDir, begun: BuildJournal | None, published: Sequence[Manifest | None]
 ) -> BuildError:
-    """An error that says what is there, how it differs, and how to go on."""
     existing: BuildJournal | Manifest
     if begun is not None:
         what, existing = "an unfinished build", begun
@@ -228,13 +213,12 @@ def _emptied_folders(root: Path | Url, gone: pa.Array) -> list[str]:
         return []
     held = {root / folder for folder in pc.unique(pc.replace_substring_regex(gone, "/?[^/]*$", "")).to_pylist()}
     above = {next(each for each in (folder, *folder.parents) if each.is_dir() or each == root) for folder in held}
-    return sorted(str(folder.relative_to(root)) for folder in above - {root} if _is_empty(folder))
-
-
-def _is_empty(folder: Path) -> bool:
-    with suppress(OSError):
-        return all(name.startswith(".") for name in os.listdir(folder))
-    return False
+    emptied = []
+    for folder in above - {root}:
+        with suppress(OSError):
+            if all(name.startswith(".") for name in os.listdir(folder)):
+                emptied.append(str(folder.relative_to(root)))
+    return sorted(emptied)
 
 
 def _at_or_below(paths: pa.Array | pa.ChunkedArray, rejects: Rejects) -> npt.NDArray[np.int64]:
@@ -262,5 +246,4 @@ def differences_from(existing: BuildJournal | Manifest, plan: Plan, apart_from: 
 
 
 def _unlike(existing: BuildJournal | Manifest, plan: Plan) -> list[str]:
-    """What differs, the samples apart."""
     return differences_from(existing, plan, apart_from=("source", "classes"))

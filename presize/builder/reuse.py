@@ -1,13 +1,18 @@
-"""What an update reuses of the dataset that it starts from: shards that stay, and records to copy."""
+"""What an update reuses of the dataset that it starts from.
+
+A shard whose samples are all unchanged is kept. The unchanged samples of other shards are copied into new shards, where
+they are mixed with those that have to be built.
+"""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,9 +24,8 @@ from presize.builder.output_dir import OutputDir
 from presize.builder.plan import Plan
 from presize.builder.resume import check_may_update
 from presize.builder.shard_table import ShardTable
-from presize.builder.update import Changes, Update, agree, make_update, match
-from presize.builder.work import Finished, FinishedShard, Records
-from presize.errors import PresizeWarning
+from presize.builder.work import FinishedShard, Records
+from presize.errors import warn
 from presize.formatting import plural, printable
 from presize.options import Companion, RunOptions, Stream
 from presize.sources.companions import companion_paths, source_of
@@ -29,16 +33,128 @@ from presize.sources.contents import Source
 from presize.sources.dataset import PublishedDataset, Rows, read_published
 from presize.sources.source_files import SourceReader
 from presize.store.data_files import DataFile
-from presize.store.dealing import shard_limit
+from presize.store.dealing import Groups, shard_count, shard_limit, shuffled
 from presize.store.verify import damaged_records
 from presize.system.resources import usable_cores
 
 _FILES_AT_ONCE = 512
 
 
+class Changes(NamedTuple):
+    """What a build does to the images that are there.
+
+    Attributes:
+        kept: images that stay where they lie.
+        copied: images whose bytes are copied into a new shard.
+        built: files that are new, changed or tried again, and so decoded.
+        removed: images whose files the source no longer lists.
+        damaged: those of `built` whose file is as it was, but one of their records is not; None where none was read.
+    """
+
+    kept: int
+    copied: int
+    built: int
+    removed: int
+    damaged: int | None = None
+
+    @classmethod
+    def all_built(cls, files: int) -> Changes:
+        return cls(0, 0, files, 0)
+
+    def counts(self) -> dict[str, int]:
+        """The number of images that each applies to, without what was not counted."""
+        return {name: count for name, count in self._asdict().items() if count is not None}
+
+
+@dataclass(frozen=True)
+class Update:
+    """How a dataset is brought up to date. Samples are rows of Source.table.
+
+    Attributes:
+        origin: for each sample its row in the old table, or -1 when it has to be built.
+        kept: the old shards that stay, ascending.
+        shards: the samples of each new shard, ascending.
+        rejected: the samples that were rejected before and are not tried again, ascending.
+        changes: what becomes of images.
+    """
+
+    origin: Rows
+    kept: Rows
+    shards: tuple[Rows, ...]
+    rejected: Rows
+    changes: Changes
+
+
+def match(samples: pa.Table, old: pa.Table) -> Rows:
+    """For each of `samples` the row of `old` with the same path, or -1."""
+    rows = pc.index_in(samples.column("path"), value_set=old.column("path"))
+    return np.asarray(pc.fill_null(rows, -1).to_numpy(), np.int64)
+
+
+def agree(name: str, samples: pa.Table, old: pa.Table, matched: Rows) -> npt.NDArray[np.bool_]:
+    """True for each of `samples` whose value in a column is that of the row of `old` that it was matched to."""
+    same = samples.column(name).to_numpy() == old.column(name).to_numpy()[matched]
+    return np.asarray((matched >= 0) & same)
+
+
+def make_update(
+    old: pa.Table,
+    old_shard_rows: Rows,
+    matched: Rows,
+    unchanged: npt.NDArray[np.bool_],
+    shard_samples: int | None,
+    groups: Groups | None = None,
+    unsound: Sequence[int] = (),
+) -> Update:
+    """Plan an update. Pure. New shards are at most as large as those of a build from scratch; empty shards are removed.
+
+    Args:
+        old: has the ``shard`` and ``row`` of each record; shard is -1 for rejected files.
+        old_shard_rows: how many records each old shard holds.
+        matched: for each sample its row in `old`, or -1.
+        unchanged: for each sample whether its file is as it was.
+        shard_samples, groups: as a build from scratch has them.
+        unsound: old shards that do not stay, although all of their samples may be unchanged.
+    """
+    origin = np.where(unchanged, matched, -1)
+    old_shard, old_row = (np.asarray(old.column(name).to_numpy(), np.int64) for name in ("shard", "row"))
+    shard_of = np.where(origin >= 0, old_shard[origin], -1)  # of each sample
+    left = np.bincount(shard_of[shard_of >= 0], minlength=len(old_shard_rows))
+    stays = (left == old_shard_rows) & (old_shard_rows > 0)
+    stays[list(unsound)] = False
+    is_kept = (shard_of >= 0) & stays[shard_of]
+    copied = np.flatnonzero((shard_of >= 0) & ~is_kept)
+    copied = copied[np.lexsort((old_row[origin[copied]], shard_of[copied]))]  # read in the order they lie in
+    built = np.flatnonzero(origin < 0)
+    was_stored = old_shard[matched[matched >= 0]] >= 0
+    shards = shard_count(len(matched), shard_samples, groups)
+    return Update(
+        origin=origin,
+        kept=np.flatnonzero(stays),
+        shards=_spread(copied, shuffled(built, groups), -(-len(matched) // shards)),
+        rejected=np.flatnonzero((origin >= 0) & (shard_of < 0)),
+        changes=Changes(
+            kept=int(is_kept.sum()),
+            copied=len(copied),
+            built=len(built),
+            removed=int((old_shard >= 0).sum() - was_stored.sum()),
+        ),
+    )
+
+
+def _spread(copied: Rows, built: Rows, max_samples: int) -> tuple[Rows, ...]:
+    """The fewest shards of at most `max_samples` samples, all of about the same size. Each gets neighbours from
+    `copied`, so that it is made from few old shards, and an equal share of `built`, in the order given."""
+    places = np.concatenate([(np.arange(len(part)) + 0.5) / max(len(part), 1) for part in (copied, built)])
+    loose = np.concatenate([copied, built])[np.argsort(places, kind="stable")]
+    shards = -(-len(loose) // max_samples)
+    bounds = [len(loose) * shard // max(shards, 1) for shard in range(shards + 1)]
+    return tuple(np.sort(loose[low:high]) for low, high in pairwise(bounds))
+
+
 def plan_update(plan: Plan, output: OutputDir, run: RunOptions) -> tuple[Plan, Changes]:
     """Return a plan of what an update of the dataset in `output` would build and write, to be estimated, and what would
-    become of its images. Raises what find_reuse and check_may_update do."""
+    become of its images."""
     existing = output.manifests()
     if not any(existing):
         return plan, Changes.all_built(len(plan.source.table))
@@ -50,12 +166,8 @@ def plan_update(plan: Plan, output: OutputDir, run: RunOptions) -> tuple[Plan, C
 
 
 def find_reuse(plan: Plan, output: OutputDir, run: RunOptions) -> tuple[Records, Update]:
-    """What of the dataset in `output` an update of it to `plan` can use again. With checksums the source
-    files that it knows are read, in ``run.jobs`` threads.
-
-    Raises:
-        DatasetError: the dataset is damaged, or not one of shards that this presize reads.
-    """
+    """Find what of the dataset in `output` an update of it to `plan` can use again, with ``run.jobs`` threads. Raises
+    DatasetError when it is damaged, or no LMDB dataset that this presize reads."""
     base, jobs = read_published(output.roots), run.jobs or usable_cores()
     matched = match(plan.source.table, base.samples)
     unchanged = _unchanged(plan, base, matched, jobs)
@@ -72,11 +184,12 @@ def find_reuse(plan: Plan, output: OutputDir, run: RunOptions) -> tuple[Records,
     )
     if run.verify:
         update = replace(update, changes=update.changes._replace(damaged=int(lost.sum())))
-    return Records([base], np.zeros_like(matched), update.origin, _kept(base, update)), update
+    rejects = base.rejects.take(base.samples.column("row").to_numpy()[update.origin[update.rejected]])
+    return Records([base], np.zeros_like(matched), update.origin, tuple(_kept(base, update)), rejects), update
 
 
-def _kept(base: PublishedDataset, update: Update) -> Finished:
-    """The shards that stay, and the files that stay rejected."""
+def _kept(base: PublishedDataset, update: Update) -> Iterator[FinishedShard]:
+    """The shards that stay."""
     origin, checksum = update.origin, base.manifests[0].checksum
     sample_of = np.full(len(base.samples), -1, np.int64)
     sample_of[origin[origin >= 0]] = np.flatnonzero(origin >= 0)
@@ -87,19 +200,15 @@ def _kept(base: PublishedDataset, update: Update) -> Finished:
         files = {stream: (files[number][1].bytes, files[number][1].sha256) for stream, files in base.shards.items()}
         return ShardTable(number, sample_of[rows], columns, files, [])
 
-    stay = (FinishedShard(base.manifests[0].shards[n].file, partial(table, n)) for n in update.kept.tolist())
-    return Finished(tuple(stay), base.rejects.take(base.samples.column("row").to_numpy()[origin[update.rejected]]))
+    for number in update.kept.tolist():
+        yield FinishedShard(base.manifests[0].shards[number].file, partial(table, number))
 
 
 def find_damage(
     dataset: PublishedDataset, jobs: int, on_shard: Callable[[], None] = lambda: None
 ) -> tuple[npt.NDArray[np.bool_], dict[tuple[Stream, int], str]]:
-    """Read all shards of a dataset, in `jobs` threads.
-
-    Returns:
-        True for each of ``dataset.samples`` that has a damaged record; and what is wrong with each file that is not as
-        it was published, by its stream and the number of its shard.
-    """
+    """Read all shards of a dataset, in `jobs` threads. Returns True for each of ``dataset.samples`` that has a damaged
+    record; and what is wrong with each damaged file, by its stream and the number of its shard."""
     parts = [(stream, n, *shard) for stream, files in dataset.shards.items() for n, shard in enumerate(files)]
 
     def look(part: tuple[Stream, int, Path, DataFile]) -> tuple[str, npt.NDArray[np.bool_]]:
@@ -135,11 +244,17 @@ def _unchanged(plan: Plan, base: PublishedDataset, matched: Rows, jobs: int) -> 
         unchanged &= same | ~is_stored
     if plan.options.checksum:
         unchanged &= is_stored  # rejects have no checksum
-        for prefix, source in _sources(plan):
+        sources = [("", plan.source), *((f"{c.name}_", source_of(plan.source, c)) for c in plan.options.companions)]
+        for prefix, source in sources:
             known = old.column(f"{prefix}source_crc32").to_numpy()[matched]
             same, unread = _same_content(source, unchanged, known, jobs)
             unread &= agree(f"{prefix}source_mtime_ns", samples, old, matched)
-            _warn_of_unread(source, unread)
+            if unread.any():  # and so taken for unchanged
+                first = source.table.column("path")[int(np.flatnonzero(unread)[0])].as_py()
+                warn(
+                    f"{plural(int(unread.sum()), 'file')} could not be read to compare checksums, the first: "
+                    f"{printable(first)}; by size and time they are unchanged"
+                )
             unchanged &= same | unread
     return unchanged & may_stay(samples, plan.options, base.indexes[0], matched)
 
@@ -154,13 +269,6 @@ def _same_paths(
     rows = np.where(matched < len(old), matched, -1)  # those past its end were rejected
     same = pc.equal(samples.column(companion.column), old.take(pa.array(np.maximum(rows, 0))))
     return np.asarray((rows >= 0) & pc.fill_null(same, False).to_numpy(), np.bool_)
-
-
-def _sources(plan: Plan) -> Iterator[tuple[str, Source]]:
-    """The source, and for each companion one whose paths are those of its files, with what its columns begin with."""
-    yield "", plan.source
-    for companion in plan.options.companions:
-        yield f"{companion.name}_", source_of(plan.source, companion)
 
 
 def _same_content(
@@ -178,22 +286,7 @@ def _same_content(
     rows = np.flatnonzero(asked)
     pool = ThreadPoolExecutor(jobs)
     try:
-        for _ in pool.map(
-            compare, [rows[start : start + _FILES_AT_ONCE] for start in range(0, len(rows), _FILES_AT_ONCE)]
-        ):
-            pass
+        list(pool.map(compare, np.array_split(rows, -(-len(rows) // _FILES_AT_ONCE) or 1)))
     finally:
         pool.shutdown(cancel_futures=True)
     return same, unread
-
-
-def _warn_of_unread(source: Source, unread: npt.NDArray[np.bool_]) -> None:
-    """Warn of files that are taken for unchanged without their checksums."""
-    if unread.any():
-        first = source.table.column("path")[int(np.flatnonzero(unread)[0])].as_py()
-        warnings.warn(
-            f"{plural(int(unread.sum()), 'file')} could not be read to compare checksums, the first: "
-            f"{printable(first)}; by size and time they are unchanged",
-            PresizeWarning,
-            stacklevel=5,
-        )

@@ -1,16 +1,15 @@
 """A build from beginning to end: scan -> plan -> begin or resume -> the tasks that are not finished -> publish.
 
-Serial and parallel builds run the same tasks; parallel ones map them over processes. The manifest is
-published last, so OUT holds the old dataset, or none, until it holds the new one. An update has fewer
-tasks: it publishes shards of the old dataset along with those it makes.
+Serial and parallel builds run the same tasks; parallel ones map them over processes. The manifest is published last, so
+OUT holds the old dataset, or none, until it holds the new one. An update has fewer tasks: it publishes shards of the
+old dataset along with those it makes.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -21,19 +20,18 @@ import pyarrow as pa
 from presize.builder.annotations import check_annotations
 from presize.builder.executors.executor import Executor, executor_for
 from presize.builder.fingerprint import codec_fingerprint, suffixes_of
-from presize.builder.output_dir import OutputDir, TooManyRejectsError
-from presize.builder.parts_listing import SharedListing, read_listing
+from presize.builder.output_dir import BuildJournal, OutputDir
+from presize.builder.parts import SharedListing, how_listed, read_listing, write_listing
 from presize.builder.plan import Plan, make_plan
 from presize.builder.publish import publish
-from presize.builder.resume import is_all_of, open_build, trying_again, warn_of_unreadable
-from presize.builder.reuse import find_reuse
+from presize.builder.resume import differences_from, is_all_of, open_build, trying_again, warn_of_unreadable
+from presize.builder.reuse import Changes, find_reuse
 from presize.builder.shard_table import ShardDone
-from presize.builder.update import Changes
-from presize.builder.work import BuildWork, Finished, check_space, find_work
+from presize.builder.work import BuildWork, check_rejects, find_work
 from presize.codecs.source_facts import Losses, companion_losses, loss_sentences, losses, unpack_facts
-from presize.errors import BuildError, ImageError
+from presize.errors import BuildError, ImageError, OptionError
 from presize.formatting import duration, plural, size_text
-from presize.options import KEEP, BuildOptions, ImageOptions, RunOptions, SourceOptions
+from presize.options import KEEP, BuildOptions, BuildPart, ImageOptions, RunOptions, SourceOptions
 from presize.sources.contents import Source
 from presize.sources.dataset import DatasetSource
 from presize.sources.scan import scan
@@ -163,9 +161,9 @@ def build_dataset(
     that they have listed.
 
     With ``run.update`` the dataset in `out` is brought up to date: images whose file has the same path, size and
-    modification time (with ``options.checksum`` the same content) are not decoded again, and rejected files are
-    not tried again. Shards without a change stay as they are. The options have to be those that the dataset was built
-    with, and the codecs have to make the same bytes of the golden images.
+    modification time (with ``options.checksum`` the same content) are not decoded again, and rejected files are not
+    tried again. Shards without a change stay as they are. The options have to be those that the dataset was built with,
+    and the codecs have to make the same bytes of the golden images.
 
     Args:
         source: the folder of images.
@@ -181,8 +179,8 @@ def build_dataset(
         DatasetError: `out` is something else, or too damaged to be updated.
         OptionError: an update of a folder dataset was asked for.
         ImageError: an image cannot be stored, and ``run.on_error`` is "fail".
-        BuildError: anything else that stops the build, such as another build of the same `out`, or parts of it that
-            are not finished.
+        BuildError: anything else that stops the build, such as another build of the same `out`, or parts of it that are
+            not finished.
     """
     start = time.perf_counter()
     source, out = expanded(source), expanded(out)
@@ -213,12 +211,31 @@ def build_planned(
     check_listed(plan, run)
     with working_in(output.path):
         published = output.manifests()
-        asked, run = run, trying_again(plan, run, published, output.roots[0])
-        if run.overwrite or run.update or output.has_leftovers() or not is_all_of(plan, published):
-            with output.lock():
-                return _build(plan, run, output, executor, on_shard, listing, may_lose=asked.overwrite)
-        output.check_files("--overwrite" if isinstance(plan.source, DatasetSource) else "--update")
-        return nothing_to_do(plan, run, published)
+        may_lose, run = run.overwrite, trying_again(plan, run, published, output.roots[0])
+        if not (run.overwrite or run.update or output.has_leftovers()) and is_all_of(plan, published):
+            output.check_files("--overwrite" if isinstance(plan.source, DatasetSource) else "--update")
+            return nothing_to_do(plan, run, published)
+        with output.lock():
+            journal = open_build(plan, output, run)
+            if journal is None:  # another process has built it meanwhile
+                return nothing_to_do(plan, run, output.manifests())
+            records, update = find_reuse(plan, output, run) if journal.update else (None, None)
+            if update is not None:
+                plan, published = replace(plan, shards=update.shards), output.manifests()
+                if not plan.shards and all(manifest and manifest.digest == plan.digest for manifest in published):
+                    output.clear()
+                    return nothing_to_do(plan, run, published)._replace(changes=update.changes)
+            work = find_work(plan, run, output, journal, records)
+            if listing is not None:
+                waiting = [task.number for task in work.waiting if task.number not in work.again]
+                listing.check_finished(waiting, output.path)
+            work.check_space()
+            files = len(plan.source.table)
+            resumed = files - work.to_make
+            work.carry_out(executor, on_shard)
+            if plan.file_names is not None and not may_lose:
+                _check_loss(work)
+            return Built(publish(work), resumed, update.changes if update else Changes.all_built(files))
 
 
 def check_listed(plan: Plan, run: RunOptions) -> None:
@@ -234,7 +251,7 @@ def result_of(built: Built, plan: Plan, out: Path | str, root: Path, seconds: fl
     warn_of_unreadable(first.left_out.get("unreadable", 0), root / first.rejects.file)
     index = read_index(root, first, check=False)
     facts = index.column("source_facts").to_numpy()
-    pages = _places(out, plan.options, [(each, each.report) for each in built.manifests])
+    several = len(plan.options.image.sizes) > 1
     return BuildResult(
         out=out,
         files=len(plan.source.table),
@@ -244,13 +261,13 @@ def result_of(built: Built, plan: Plan, out: Path | str, root: Path, seconds: fl
         seconds=seconds,
         resumed=built.resumed,
         changes=built.changes,
-        reports=tuple(page for page in map(_page, pages) if not isinstance(page, Path) or page.is_file()),
+        reports=tuple(_reports(out, built.manifests, several)),
         unchanged=int(unpack_facts(facts, "kept").sum()),
         losses=losses(facts, first.identity["options"]["image"]),
         pair_losses={
             c.name: companion_losses(index.column(f"{c.name}_source_facts").to_numpy()) for c in first.companions
         },
-        rejects_file=_places(out, plan.options, [(first, first.rejects)])[0],
+        rejects_file=_place(out, first, first.rejects, several),
         first_rejects=first_rejects(root / first.rejects.file, REJECTS_TOLD),
         classes=None if first.classes is None else len(first.classes),
         labelled=bool(plan.source.fields),
@@ -271,19 +288,21 @@ def _count_smaller(index: pa.RecordBatch, image: ImageOptions) -> int:
     return int((is_short.all(axis=0) if image.fit in ("longer", "pad") else is_short.any(axis=0)).sum())
 
 
-def _places(
-    out: Path | str, options: BuildOptions, files: Sequence[tuple[Manifest, DataFile | None]]
-) -> tuple[Path | str, ...]:
-    """Where files of datasets are, below `out` as it was given."""
-    several = len(options.image.sizes) > 1
-    names = [f"{manifest.size}/{file.file}" if several else file.file for manifest, file in files if file]
-    return tuple(out / name if isinstance(out, Path) else f"{out.rstrip('/')}/{name}" for name in names)
+def _reports(out: Path | str, manifests: Sequence[Manifest], several: bool) -> Iterator[Path | str]:
+    """The pages, by the name that they keep; a store, and what was fetched from one, has that of its generation."""
+    for manifest in manifests:
+        if manifest.report:
+            page = _place(out, manifest, manifest.report, several)
+            if isinstance(page, Path):
+                yield from [each for each in (page.with_name(REPORT), page) if each.is_file()][:1]
+            else:
+                yield page
 
 
-def _page(page: Path | str) -> Path | str:
-    """A report by the name that it keeps. A store, and what was fetched from one, has that of its generation alone."""
-    kept = page.with_name(REPORT) if isinstance(page, Path) else None
-    return kept if kept is not None and kept.is_file() else page
+def _place(out: Path | str, manifest: Manifest, file: DataFile, several: bool) -> Path | str:
+    """Where a file of a dataset is, below `out` as it was given."""
+    name = f"{manifest.size}/{file.file}" if several else file.file
+    return out / name if isinstance(out, Path) else f"{out.rstrip('/')}/{name}"
 
 
 class Built(NamedTuple):
@@ -298,82 +317,165 @@ class Built(NamedTuple):
 def nothing_to_do(plan: Plan, run: RunOptions, manifests: Sequence[Manifest | None]) -> Built:
     """What there is to tell when the dataset of each size is published already."""
     published = [manifest for manifest in manifests if manifest]
-    _check_rejects(published[0].left_out["rejected"] + published[0].left_out.get("unreadable", 0), plan, run)
+    check_rejects(published[0].left_out["rejected"] + published[0].left_out.get("unreadable", 0), plan, run)
     return Built(published, len(plan.source.table), Changes(published[0].samples, 0, 0, 0))
 
 
-def _build(
-    plan: Plan,
-    run: RunOptions,
-    output: OutputDir,
-    executor: Executor,
-    on_shard: Callable[[ShardDone], None],
-    listing: SharedListing | None,
-    may_lose: bool,
-) -> Built:
-    """Carry out a plan in OUT, which is locked. Unless it `may_lose` images, a folder that is built anew is kept if it
-    would."""
-    journal = open_build(plan, output, run)
-    if journal is None:  # another process has built it meanwhile
-        return nothing_to_do(plan, run, output.manifests())
-    records, update = find_reuse(plan, output, run) if journal.update else (None, None)
-    if update is not None:
-        plan = replace(plan, shards=update.shards)
-        if not plan.shards and all(manifest and manifest.digest == plan.digest for manifest in output.manifests()):
-            output.clear()
-            return nothing_to_do(plan, run, output.manifests())._replace(changes=update.changes)
-    work = find_work(plan, run, output, journal, records)
-    if listing is not None:
-        listing.check_finished([task.number for task in work.waiting if task.number not in work.again], output.path)
-    check_space(plan, output, work, run.report)
-    with output.noting_failure(journal):
-        carry_out(work, plan, run, executor, on_shard)
-    files_in_all = len(plan.source.table)
-    resumed = files_in_all - sum(task.to_make for task in work.waiting)
-    finished = work.finish()
-    if plan.file_names is not None and not may_lose:
-        _check_loss(plan, finished, output)
-    del work  # which has the name of every file
-    manifests = publish(plan, journal, finished, output, run.report)
-    changes = update.changes if update else Changes.all_built(files_in_all)
-    return Built(manifests, resumed, changes)
-
-
-def _check_loss(plan: Plan, finished: Finished, output: OutputDir) -> None:
+def _check_loss(work: BuildWork) -> None:
     """Raise BuildError if a folder of the same plan is there that has more images, since fewer could be read now."""
-    published = output.manifests()
-    if published[0] is None or not is_all_of(plan, published):
+    published = work.output.manifests()
+    if published[0] is None or not is_all_of(work.plan, published):
         return
-    dones = list(finished.done())
+    dones = [shard.read().done for shard in work.shards()]
     if sum(done.stored for done in dones) < published[0].samples:
+        unreadable = plural(sum(done.unreadable for done in dones), "file")
         raise BuildError(
-            f"{plural(sum(done.unreadable for done in dones), 'file')} could not be read, and OUT {output.path} would "
-            "have fewer images than now; it stays as it is; run again to resume, or with --overwrite to replace it"
+            f"{unreadable} could not be read, and OUT {work.output.path} would have fewer images than now; "
+            "it stays as it is; run again to resume, or with --overwrite to replace it"
         )
 
 
-def carry_out(
-    work: BuildWork, plan: Plan, run: RunOptions, executor: Executor, on_shard: Callable[[ShardDone], None]
-) -> None:
-    """Run the waiting tasks, and stop when more images are rejected than may be."""
-    rejected = len(plan.source.rejects)
-    with closing(work.carry_out(executor)) as dones:  # or workers would outlive an error
-        for done in dones:
-            rejected += done.rejected + done.unreadable
-            on_shard(done)
-            _check_rejects(rejected, plan, run)
+@dataclass(frozen=True)
+class PartResult:
+    """What a part of a build did.
+
+    Attributes:
+        out: the folder, as it was given.
+        part: which part.
+        published: whether the whole dataset was there already; the counts, `unreadable` apart, are 0 then.
+        shards: of this part, in each size.
+        stored: images.
+        rejected: files that claim to be images and could not be stored.
+        skipped: files that are not images.
+        bytes: of the stored images, all sizes together.
+        seconds: from reading the list of samples to the last shard.
+        resumed: files that an earlier run of this part had dealt with.
+        unfinished: the numbers of the parts that have shards to make.
+        unreadable: files that could not be read; this part tries them again when it runs again, and so does the build
+            that publishes all parts.
+    """
+
+    out: Path
+    part: BuildPart
+    published: bool
+    shards: int = 0
+    stored: int = 0
+    rejected: int = 0
+    skipped: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    resumed: int = 0
+    unfinished: tuple[int, ...] = ()
+    unreadable: int = 0
+
+    @property
+    def images_per_s(self) -> float:
+        """Files that this run dealt with, per second."""
+        return (self.stored + self.rejected + self.skipped + self.unreadable - self.resumed) / self.seconds
 
 
-def _check_rejects(rejected: int, plan: Plan, run: RunOptions) -> None:
-    """Raise when more images are rejected than `run` allows."""
-    if rejected and run.on_error == "fail":
-        raise ImageError(f"{_were_rejected(rejected)} before this run; --overwrite tries them again")
-    if not run.max_errors.allows(rejected, of=len(plan.source.table) + len(plan.source.rejects)):
-        raise TooManyRejectsError(
-            f"{_were_rejected(rejected)}, more than --max-errors {run.max_errors} allows; "
-            "the same command with a larger budget goes on from here"
-        )
+def build_part(
+    source: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    part: BuildPart,
+    options: BuildOptions = BuildOptions(),
+    run: RunOptions = RunOptions(),
+    samples: SourceOptions = SourceOptions(),
+    *,
+    on_plan: Callable[[int], None] = lambda _: None,
+    on_shard: Callable[[ShardDone], None] = lambda _: None,
+) -> PartResult:
+    """Build the shards of one part, in `out` on a file system that all parts share. Any number of parts may run at the
+    same time, on any machines; the same part runs once at a time, and finishes what an earlier run of it has begun.
+
+    The first part lists the source while the others wait. build_dataset, with the same options, publishes the dataset
+    when all parts are finished; its bytes are those of a build that is not divided.
+
+    Args:
+        source, out, options, run, samples: as for build_dataset; `options` and `samples` are the same for all parts,
+            and an error budget counts the rejects of this part.
+        part: which part of how many.
+        on_plan: called with the number of files in this part.
+        on_shard: called with each finished shard; those of an earlier run come first.
+
+    Raises:
+        OptionError: an update or overwriting was asked for.
+        BuildError: the part is running already, others were begun with other options, or what build_dataset raises it
+        for. Others as build_dataset does.
+    """
+    for name in ("update", "overwrite"):
+        if getattr(run, name):
+            raise OptionError(f"part: a part of a build cannot be combined with --{name}, which is for one command")
+    source, out = expanded(source), expanded(out)
+    with working_in(Path(out)):
+        output = OutputDir.for_build(source, out, options)
+        with output.lock(shared=True):
+            joined = _join(source, output, part, options, run, samples)
+            if joined is None:
+                manifests = [manifest for manifest in output.manifests() if manifest is not None]
+                unreadable = max(manifest.left_out.get("unreadable", 0) for manifest in manifests)
+                return PartResult(Path(out), part, published=True, unreadable=unreadable)
+            with output.part_lock(part):
+                start = time.perf_counter()
+                plan, journal = joined
+                numbers = range(part.number - 1, len(plan.shards), part.of)
+                work = find_work(plan, replace(run, report=False), output, journal, None, numbers)
+                files = sum(len(plan.shards[number]) for number in numbers)
+                on_plan(files)
+                work.check_space()
+                resumed = files - work.to_make
+                dones: list[ShardDone] = []
+
+                def count(done: ShardDone) -> None:
+                    dones.append(done)
+                    on_shard(done)
+
+                work.carry_out(executor_for(run), count)
+                left = [number for number in range(len(plan.shards)) if not output.sidecar(number).exists()]
+    return PartResult(
+        out=Path(out),
+        part=part,
+        published=False,
+        shards=len(numbers),
+        stored=sum(done.stored for done in dones),
+        rejected=sum(done.rejected for done in dones),
+        skipped=sum(done.skipped for done in dones),
+        bytes=sum(done.bytes for done in dones),
+        seconds=time.perf_counter() - start,
+        resumed=resumed,
+        unfinished=tuple(sorted({number % part.of + 1 for number in left})),
+        unreadable=sum(done.unreadable for done in dones),
+    )
 
 
-def _were_rejected(count: int) -> str:
-    return plural(count, "image was", "images were") + " rejected"
+def _join(
+    source: str | os.PathLike[str],
+    output: OutputDir,
+    part: BuildPart,
+    options: BuildOptions,
+    run: RunOptions,
+    samples: SourceOptions,
+) -> tuple[Plan, BuildJournal] | None:
+    """Return the build that is under way in OUT, or a new one; None when all is published."""
+    with output.planning():
+        listing, journal = read_listing(output.path), output.journal()
+        if listing is not None and journal is not None:
+            if listing.parts != part.of:
+                raise BuildError(f"OUT {output.path} is being built in {listing.parts} parts, not {part.of}")
+            listing.check(source, samples, output.path)
+            plan = plan_of(listing.source, options)
+            if differing := differences_from(journal, plan):
+                raise BuildError(
+                    f"the parts in OUT {output.path} have been begun otherwise ({'; '.join(differing)}); give all of "
+                    "them the same options, or --overwrite without --part to start anew"
+                )
+            return plan, journal
+        plan = plan_build(source, options, samples)
+        check_listed(plan, run)
+        journal = open_build(plan, output, run)
+        if journal is None:
+            return None
+        if journal.update:
+            raise BuildError(f"OUT {output.path} holds an unfinished update; finish it with --update first")
+        write_listing(output.path, SharedListing(plan.source, how_listed(source, samples), part.of))
+        return plan, journal

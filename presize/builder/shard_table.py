@@ -62,8 +62,7 @@ class ShardTable:
     Attributes:
         number: the shard's.
         samples: the row in the source table of each sample that is stored, in the order of the shard.
-        columns: for each stream what the index says of its records (presize.store.index.record_columns), a value a
-            sample; empty where no sample is stored.
+        columns: for each stream what the index says of its records, a value a sample; empty where none is stored.
         files: for each stream the size of its shard in bytes, and its SHA-256; empty for folders.
         rejects: the samples that are not stored.
         containers: the files that hold the samples, as they were listed; empty where each sample is a file.
@@ -78,7 +77,6 @@ class ShardTable:
 
     @property
     def done(self) -> ShardDone:
-        """What became of its samples."""
         stored_bytes = sum(int(columns["nbytes"].sum()) for columns in self.columns.values())
         errors = [error for _, error, _ in self.rejects]
         skipped, unreadable = errors.count(NOT_AN_IMAGE), errors.count(UNREADABLE)
@@ -86,13 +84,8 @@ class ShardTable:
         return ShardDone(self.number, len(self.samples), rejected, skipped, stored_bytes, unreadable)
 
     def write(self, path: Path, digest: str) -> None:
-        """Write the side-car of a shard, the same bytes for the same table, under the digest of its task.
-
-        It is not synced: after a power failure, one that is damaged or has lost its shard counts as absent.
-
-        Raises:
-            BuildError: it cannot be written.
-        """
+        """Write the side-car of a shard, the same bytes for the same table, under the digest of its task. It is not
+        synced: after a power failure, one that is damaged or has lost its shard counts as absent."""
         facts = {
             "digest": digest,
             "streams": [(name, str(size), sorted(columns)) for (name, size), columns in self.columns.items()],
@@ -111,7 +104,7 @@ class ShardTable:
 
     @classmethod
     def read(cls, path: Path, number: int, digest: str) -> ShardTable | None:
-        """The table in the side-car of a shard; None when it is absent, damaged, or of another task."""
+        """Read the side-car of a shard; None when it is absent, damaged, or of another task."""
         try:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
                 facts, numbers = json.loads(arrays["facts"].tobytes()), arrays["numbers"]

@@ -79,8 +79,9 @@ def build_to_url(
         raise OptionError(f"to: a folder of images is made on this machine alone, and OUT is {url}; give a folder")
     folder = _folder_of(url, scratch)
     with working_in(folder), _locked(folder, url):
-        if not run.update:
-            _forget_copies(folder / _OUT)
+        for copy in () if run.update else (folder / _OUT, *(folder / _OUT).glob("*/")):
+            if (copy / FETCHING).exists() and not (copy / MANIFEST).exists():
+                shutil.rmtree(copy)  # of an update that broke off
         output = OutputDir.for_build(source, folder / _OUT, options, update=run.update, copied=True)
         several = len(output.roots) > 1
         buckets = [writable_bucket(f"{url.rstrip('/')}/{root.name}" if several else url) for root in output.roots]
@@ -95,15 +96,15 @@ def build_to_url(
         else:
             _check_same(plan, there, url)
         on_plan(plan)
-        is_begun = (folder / _CLAIM).exists()
-        if all(there) and not is_begun:
+        is_whole = all(there) and not (folder / _CLAIM).exists()
+        if is_whole:
             _check_files(buckets, there, url)
-        if not is_update and all(there) and not is_begun:
-            built = nothing_to_do(plan, run, there)
+        if is_whole and not is_update:
+            built, place = nothing_to_do(plan, run, there), folder
             index = built.manifests[0].index
             download_file(buckets[0], index, folder / index.file)
-            result = result_of(built, plan, url, folder, time.perf_counter() - start)
         else:
+            place = output.roots[0]
             claim = _claim(folder, buckets)
             for bucket, root in zip(buckets, output.roots, strict=True):
                 if is_update and not (root / MANIFEST).exists():  # that of an update may be newer
@@ -117,8 +118,12 @@ def build_to_url(
                 built = build_planned(plan, run, output, executor_for(run), on_finished)
             for bucket, root in zip(buckets, output.roots, strict=True):
                 upload_dataset(root, bucket.url, claim=claim, on_plan=on_rest, on_bytes=on_bytes)
-            result = result_of(built, plan, url, output.roots[0], time.perf_counter() - start)
-        _clear(folder)
+        result = result_of(built, plan, url, place, time.perf_counter() - start)
+        # What is at its URL is removed such that a kill on the way leaves all of OUT or none.
+        (folder / _CLAIM).unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            (folder / _OUT).rename(folder / _DONE)
+        shutil.rmtree(folder)
     return result
 
 
@@ -153,21 +158,6 @@ def _locked(folder: Path, url: str) -> Iterator[None]:
                     shutil.rmtree(folder)
     except BlockingIOError:
         raise BuildError(f"another build is writing to OUT {url}; wait, or choose another OUT") from None
-
-
-def _forget_copies(out: Path) -> None:
-    """Remove what an update that broke off has begun to fetch."""
-    for copy in [out, *out.glob("*/")]:
-        if (copy / FETCHING).exists() and not (copy / MANIFEST).exists():
-            shutil.rmtree(copy)
-
-
-def _clear(folder: Path) -> None:
-    """Remove what is at its URL, so that a kill on the way leaves all of OUT or none."""
-    (folder / _CLAIM).unlink(missing_ok=True)
-    with suppress(FileNotFoundError):
-        (folder / _OUT).rename(folder / _DONE)
-    shutil.rmtree(folder)
 
 
 def _manifest_at(bucket: Bucket) -> Manifest | None:
@@ -226,11 +216,7 @@ _Shard = tuple[Bucket, Path, DataFile]
 @contextmanager
 def _sending(output: OutputDir, plan: Plan, buckets: Sequence[Bucket]) -> Iterator[Callable[[ShardDone], None]]:
     """Yields a function that takes finished shards, which go to the store in the background. What has not begun to go
-    at the end of the block goes no more; upload_dataset finds that.
-
-    Raises:
-        RemoteError: one could not be sent; of the block, or of the function.
-    """
+    at the end of the block goes no more; upload_dataset finds that. Raises RemoteError if one could not be sent."""
     waiting: SimpleQueue[_Shard | None] = SimpleQueue()
     ended = threading.Event()
     connections = Connections()

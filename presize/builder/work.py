@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -17,15 +18,14 @@ import pyarrow as pa
 from presize.builder import estimate
 from presize.builder.annotations import extents
 from presize.builder.executors.executor import Executor
-from presize.builder.output_dir import BuildJournal, OutputDir, remove_attempts
+from presize.builder.output_dir import BuildJournal, OutputDir, TooManyRejectsError, remove_attempts
 from presize.builder.plan import Plan
 from presize.builder.shard_table import ShardDone, ShardTable
-from presize.builder.tasks.task import CompanionPaths, Copies, Task, finished
+from presize.builder.tasks.task import Copies, FileList, Task, finished
 from presize.codecs import transcode
-from presize.errors import BuildError
-from presize.formatting import size_text
-from presize.options import BuildOptions, Companion, RunOptions, Stream
-from presize.sources.companions import source_of
+from presize.errors import BuildError, ImageError
+from presize.formatting import plural, size_text
+from presize.options import BuildOptions, RunOptions, Stream
 from presize.sources.contents import Source
 from presize.sources.dataset import DatasetSource, PublishedDataset, Rows, numbers_of
 from presize.store.data_files import companion_shard, generation_name
@@ -37,14 +37,13 @@ from presize.system.files import writing
 _PROBES = 16
 """How many samples a task tries when it cannot read its own."""
 
+_PAGE_BYTES, _CARD_BYTES, _MOST_CARDS = 60_000, 14_000, 48
+"""Of report.html, and of the pictures that it shows of a sample."""
+
 
 class FinishedShard(NamedTuple):
-    """A shard that is whole.
-
-    Attributes:
-        name: its file, from the folder of each size; without meaning for folder datasets.
-        read: returns its table, which is not kept: those of ten million samples are a gigabyte. Raises BuildError when
-            it has gone.
+    """A shard that is whole: its file, from the folder of each size (without meaning for folder datasets), and what
+    reads its table, which is not kept: those of ten million samples are a gigabyte. Raises BuildError when it has gone.
     """
 
     name: str
@@ -52,44 +51,23 @@ class FinishedShard(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Finished:
-    """What a dataset is made of.
-
-    Attributes:
-        shards: in the order in which the index numbers them.
-        still_rejected: files that an update does not try again, since they are as they were.
-    """
-
-    shards: tuple[FinishedShard, ...] = ()
-    still_rejected: Rejects = field(default_factory=Rejects)
-
-    def done(self) -> Iterator[ShardDone]:
-        """What became of all of its samples."""
-        yield from (shard.read().done for shard in self.shards)
-        if self.still_rejected:
-            skipped = self.still_rejected.skipped
-            yield ShardDone(None, 0, len(self.still_rejected) - skipped, skipped, 0)
-
-
-@dataclass(frozen=True)
 class Records:
     """Records of published datasets that a build copies: of the one that it updates, or of those that it derives from.
 
     Attributes:
-        datasets: where the records are.
-        dataset_of: for each sample of the build the position of its dataset.
-        row_of: for each sample its row in the index of that; -1 for one that is made.
-        kept: shards that stay as they are, and files that stay rejected.
+        dataset_of, row_of: for each sample of the build the position of its dataset, and its row in the index of that;
+            -1 for one that is made.
+        kept: shards that stay as they are.
+        still_rejected: files that an update does not try again, since they are as they were.
         lost: True for each sample whose record is damaged: it is made, and has to be the one that the index tells of.
-            None to make what changed.
-        resizes: for records that take the place of source files, whether those are resized that do not fit; their
-            datasets have one size each. None for those of an update.
+        resizes: where records take the place of source files, whether those are resized that do not fit; else None.
     """
 
     datasets: Sequence[PublishedDataset]
     dataset_of: Rows
     row_of: Rows
-    kept: Finished = field(default_factory=Finished)
+    kept: tuple[FinishedShard, ...] = ()
+    still_rejected: Rejects = field(default_factory=Rejects)
     lost: npt.NDArray[np.bool_] | None = None
     resizes: bool | None = None
 
@@ -131,66 +109,108 @@ class Records:
         )
 
 
-@dataclass(frozen=True)
+@dataclass
 class BuildWork:
-    """What there is to do.
+    """What there is to do for a plan: its tasks; what became of the samples of those that an earlier run finished, by
+    shard number; the numbers of those that it finished without files that it could not read; and what is copied of
+    other datasets."""
 
-    Attributes:
-        tasks: all that the plan has.
-        found: what became of the samples of those that an earlier run finished, by shard number.
-        again: the numbers of those that an earlier run finished without files that it could not read.
-        kept: what an update keeps of the dataset that is there; empty in a build from scratch.
-        publishing: whether a folder's files may have their names already.
-    """
-
-    tasks: tuple[Task, ...]
+    plan: Plan
+    run: RunOptions
+    output: OutputDir
+    journal: BuildJournal
+    tasks: list[Task]
     found: dict[int, ShardDone]
-    again: frozenset[int]
-    kept: Finished
-    publishing: bool
+    again: set[int]
+    records: Records | None
 
     @property
     def waiting(self) -> list[Task]:
         """The tasks of this run."""
         return [task for task in self.tasks if task.number not in self.found]
 
-    def done(self) -> Iterator[ShardDone]:
-        """What became of the samples that were dealt with before this run."""
-        yield from self.kept.done()
-        yield from self.found.values()
+    @property
+    def to_make(self) -> int:
+        """How many samples this run makes, and does not copy."""
+        return sum(task.to_make for task in self.waiting)
 
-    def carry_out(self, executor: Executor) -> Generator[ShardDone, None, None]:
-        """Yield what was done before, then each waiting shard as `executor` finishes it. Close it, or workers outlive
-        an error."""
-        yield from self.done()
-        waiting = self.waiting
+    def carry_out(self, executor: Executor, on_shard: Callable[[ShardDone], None] = lambda _: None) -> None:
+        """Run the waiting tasks; what was done before is counted, too. Raises TooManyRejectsError, or ImageError, once
+        more images are rejected than may be."""
+        rejected = len(self.plan.source.rejects)
         try:
-            if waiting:
-                yield from executor(waiting)
+            with closing(self._dones(executor)) as dones:  # or workers would outlive an error
+                for done in dones:
+                    rejected += done.rejected + done.unreadable
+                    on_shard(done)
+                    check_rejects(rejected, self.plan, self.run)
+        except (ImageError, TooManyRejectsError):
+            replace(self.journal, failed=True).write(self.output.path)  # images have ended the build
+            raise
         finally:
-            shards = [path for task in waiting if not task.files for path in task.targets.values()]
-            remove_attempts([*(task.sidecar for task in waiting), *shards])
+            shards = [path for task in self.waiting if not task.files for path in task.targets.values()]
+            remove_attempts([*(task.sidecar for task in self.waiting), *shards])
+        self.tasks = list(map(_without_samples, self.tasks))
 
-    def finish(self) -> Finished:
-        """All that the dataset is made of, once the waiting tasks have been carried out."""
-        tasks = map(_without_samples, self.tasks)
-        shards = (FinishedShard(_name(task), partial(_table, task, self.publishing)) for task in tasks)
-        return replace(self.kept, shards=(*self.kept.shards, *shards))
+    def _dones(self, executor: Executor) -> Generator[ShardDone, None, None]:
+        if self.records is not None:
+            yield from (shard.read().done for shard in self.records.kept)
+            if rejects := self.records.still_rejected:
+                yield ShardDone(None, 0, len(rejects) - rejects.skipped, rejects.skipped, 0)
+        yield from self.found.values()
+        if waiting := self.waiting:
+            yield from executor(waiting)
+
+    def shards(self) -> Iterator[FinishedShard]:
+        """All that the dataset is made of, in the order in which the index numbers them, once the waiting tasks have
+        been carried out."""
+        yield from () if self.records is None else self.records.kept
+        for task in self.tasks:
+            yield FinishedShard(f"shards/{next(iter(task.targets.values())).name}", partial(self._table, task))
+
+    def _table(self, task: Task) -> ShardTable:
+        table = finished(task, self.journal.publishing)
+        if table is None:
+            raise BuildError(f"finished shard {task.number} has gone from {task.sidecar.parent}; run again to make it")
+        return table
+
+    def check_space(self) -> None:
+        """Raise BuildError, before anything is written, when the disk cannot hold the result, and its report if any."""
+        plan, files, roots = self.plan, len(self.plan.source.table), self.output.roots
+        samples = sum(len(task.samples) for task in self.waiting)
+        free = shutil.disk_usage(self.output.path).free
+        largest = sum(transcode.record_bytes(plan.options.image, stream.size) for stream in plan.options.streams)
+        pages = self.run.report * len(roots) * (_PAGE_BYTES + _CARD_BYTES * min(_MOST_CARDS, files))
+        if samples == 0 or free > samples * largest + pages:
+            return
+        try:
+            needed = estimate.stored_bytes(plan) * samples // files + pages
+        except ChildDiedError:  # of an image that the build will reject
+            return
+        if needed > free:
+            raise BuildError(
+                f"OUT {self.output.path} has {size_text(free)} free and needs about {size_text(needed)}; "
+                "make room, or choose a smaller --size or another disk"
+            )
+
+
+def check_rejects(rejected: int, plan: Plan, run: RunOptions) -> None:
+    """Raise when more images are rejected than `run` allows."""
+    were = plural(rejected, "image was", "images were") + " rejected"
+    if rejected and run.on_error == "fail":
+        raise ImageError(f"{were} before this run; --overwrite tries them again")
+    if not run.max_errors.allows(rejected, of=len(plan.source.table) + len(plan.source.rejects)):
+        raise TooManyRejectsError(
+            f"{were}, more than --max-errors {run.max_errors} allows; "
+            "the same command with a larger budget goes on from here"
+        )
 
 
 def _without_samples(task: Task) -> Task:
     """What is left to know of a task that is carried out. The names of ten million files are half a gigabyte."""
     if task.options.layout == "folder":
         return task
-    none = task.samples[:0]
-    return replace(task, samples=none, nbytes=none, paths="", copies=None, places=None, companions=(), extents=None)
-
-
-def _table(task: Task, publishing: bool) -> ShardTable:
-    table = finished(task, publishing)
-    if table is None:
-        raise BuildError(f"finished shard {task.number} has gone from {task.sidecar.parent}; run again to make it")
-    return table
+    return replace(task, samples=task.samples[:0], sources=(), copies=None, extents=None)
 
 
 def find_work(
@@ -202,28 +222,23 @@ def find_work(
     numbers: Sequence[int] | None = None,
 ) -> BuildWork:
     """What is left to do of `plan`, or of the shards of these `numbers`. `records` are those that an update copies."""
-    every = range(len(plan.shards)) if numbers is None else numbers
     if records is None and isinstance(plan.source, DatasetSource):
         source = plan.source
         records = Records(source.datasets, source.dataset_of, source.row_of, resizes=source.resizes)
-    tasks, found, again = [], {}, set()
-    for task in _tasks(plan, run, output, journal.generation, every):
+    # A manifest that names the shards of this build already: they must stay as they are.
+    is_published = journal.publishing or any(m and m.generation == journal.generation for m in output.manifests())
+    work = BuildWork(plan, run, output, journal, [], {}, set(), records)
+    for task in _tasks(plan, run, output, journal.generation, range(len(plan.shards)) if numbers is None else numbers):
         if records is not None:
             task = records.copying(task)
         table = finished(task, journal.publishing)
-        if table is not None and table.done.unreadable and not _is_published(journal, output):
-            again.add(task.number)
+        if table is not None and table.done.unreadable and not is_published:
+            work.again.add(task.number)
         elif table is not None:
-            found[task.number] = table.done
+            work.found[task.number] = table.done
             task = _without_samples(task)
-        tasks.append(task)
-    kept = records.kept if records else Finished()
-    return BuildWork(tuple(tasks), found, frozenset(again), kept, journal.publishing)
-
-
-def _is_published(journal: BuildJournal, output: OutputDir) -> bool:
-    """Whether a manifest names the shards of this build already, so that they must stay as they are."""
-    return journal.publishing or any(each and each.generation == journal.generation for each in output.manifests())
+        work.tasks.append(task)
+    return work
 
 
 def _tasks(plan: Plan, run: RunOptions, output: OutputDir, generation: int, numbers: Sequence[int]) -> Iterator[Task]:
@@ -236,7 +251,6 @@ def _tasks(plan: Plan, run: RunOptions, output: OutputDir, generation: int, numb
     probes = tuple(plan.files(np.linspace(0, len(table) - 1, min(_PROBES, len(table))).astype(np.int64)))
     for number in numbers:
         samples = plan.shards[number]
-        rows = table.select(["path", "source_nbytes"]).take(pa.array(samples))
         if files is None:
             targets = shard_files(output, plan.options, number, generation)
         else:
@@ -250,16 +264,16 @@ def _tasks(plan: Plan, run: RunOptions, output: OutputDir, generation: int, numb
             options=plan.options,
             on_error=run.on_error,
             samples=samples,
-            nbytes=rows.column("source_nbytes").to_numpy(),
-            paths="\0".join(rows.column("path").to_pylist()),
+            sources=tuple(map(_file_list, plan.sources(samples))),
             files="" if files is None else "\0".join(files.take(pa.array(samples)).to_pylist()),
-            places=plan.source.places(samples),
-            companions=tuple(
-                _companion_paths(companion, plan.source, samples) for companion in plan.options.companions
-            ),
             extents=None if around is None else around[samples],
             probes=probes,
         )
+
+
+def _file_list(source: Source) -> FileList:
+    paths, nbytes = (source.table.column(name) for name in ("path", "source_nbytes"))
+    return FileList(nbytes.to_numpy(), "\0".join(paths.to_pylist()), source.places(np.arange(len(paths))))
 
 
 def shard_files(output: OutputDir, options: BuildOptions, number: int, generation: int) -> dict[Stream, Path]:
@@ -267,37 +281,3 @@ def shard_files(output: OutputDir, options: BuildOptions, number: int, generatio
     root_of = dict(zip(options.image.sizes, output.roots, strict=True))
     name = generation_name(f"shards/{number:05d}.lmdb", generation)
     return {stream: root_of[stream.size] / companion_shard(stream.name, name) for stream in options.streams}
-
-
-def _companion_paths(companion: Companion, source: Source, samples: npt.NDArray[np.int64]) -> CompanionPaths:
-    files = source_of(replace(source, table=source.table.take(pa.array(samples))), companion)
-    paths, nbytes = (files.table.column(name) for name in ("path", "source_nbytes"))
-    return CompanionPaths(nbytes.to_numpy(), "\0".join(paths.to_pylist()), files.places(np.arange(len(samples))))
-
-
-def _name(task: Task) -> str:
-    """The shard's, from the folder of each size."""
-    return f"shards/{next(iter(task.targets.values())).name}"
-
-
-_PAGE_BYTES, _CARD_BYTES, _MOST_CARDS = 60_000, 14_000, 48
-"""Of report.html, and of the pictures that it shows of a sample."""
-
-
-def check_space(plan: Plan, output: OutputDir, work: BuildWork, report: bool = False) -> None:
-    """Raise BuildError, before anything is written, when the disk cannot hold the result, and the `report` if any."""
-    samples = sum(len(task.samples) for task in work.waiting)
-    free = shutil.disk_usage(output.path).free
-    largest = sum(transcode.record_bytes(plan.options.image, stream.size) for stream in plan.options.streams)
-    pages = report * len(output.roots) * (_PAGE_BYTES + _CARD_BYTES * min(_MOST_CARDS, len(plan.source.table)))
-    if samples == 0 or free > samples * largest + pages:
-        return
-    try:
-        needed = estimate.stored_bytes(plan) * samples // len(plan.source.table) + pages
-    except ChildDiedError:  # of an image that the build will reject
-        return
-    if needed > free:
-        raise BuildError(
-            f"OUT {output.path} has {size_text(free)} free and needs about {size_text(needed)}; "
-            "make room, or choose a smaller --size or another disk"
-        )

@@ -43,10 +43,9 @@ from presize.system.resources import usable_cores
 
 if TYPE_CHECKING:
     from presize.builder.like import DatasetOptions
-    from presize.builder.parts import PartResult
     from presize.builder.plan import Plan
-    from presize.builder.run import BuildResult
-    from presize.builder.update import Changes
+    from presize.builder.reuse import Changes
+    from presize.builder.run import BuildResult, PartResult
 
 
 def _take_over(context: click.Context, _option: click.Parameter, root: str | None) -> DatasetOptions | None:
@@ -122,9 +121,8 @@ def build(
     finish a build that was interrupted, and with --update when SRC has changed.
     """
     from presize.builder.output_dir import OutputDir
-    from presize.builder.parts import build_part
     from presize.builder.reuse import plan_update
-    from presize.builder.run import build_dataset, plan_build
+    from presize.builder.run import build_dataset, build_part, plan_build
     from presize.builder.to_url import build_to_url, scratch_out
     from presize.system.files import is_url
 
@@ -327,7 +325,7 @@ _NO_LABELS: dict[object, str] = {
 
 def part_summary(result: PartResult) -> str:
     """What a part of a build did, and which parts are not finished."""
-    from presize.builder.parts_listing import parts_text
+    from presize.builder.parts import parts_text
 
     if result.published:
         again = f"the same command without --part tries {plural(result.unreadable, 'unreadable file')} again"

@@ -123,8 +123,12 @@ class Manifest:
 
     def files(self) -> tuple[DataFile, ...]:
         """All files of the dataset except the manifest and a folder's images."""
-        companions = (file for companion in self.companions for file in companion.shards)
-        return (self.index, self.rejects, *self.shards, *companions, *((self.report,) if self.report else ()))
+        return (self.index, self.rejects, *self.every_shard, *((self.report,) if self.report else ()))
+
+    @property
+    def every_shard(self) -> tuple[DataFile, ...]:
+        """The shards of the images, then those of each companion."""
+        return (*self.shards, *(file for companion in self.companions for file in companion.shards))
 
     @property
     def stored_bytes(self) -> int:

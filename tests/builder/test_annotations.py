@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from builds import UPDATE, Builder
-from commands import Ran
-from presize.builder.annotations import check_annotations, extents, scaled
+from presize.builder.annotations import check_annotations, scaled
 from presize.codecs.resize import target
 from presize.datasets import LMDBDataset
 from presize.errors import OptionError, PresizeWarning, SourceError
@@ -96,11 +95,6 @@ def write_rows(build: Builder, rows: list[dict[str, Any]]) -> None:
     build.out.with_name("table.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def rejects_of(build: Builder, out: str = "out") -> list[tuple[str, str]]:
-    lines = (build.out.with_name(out) / "rejects.jsonl").read_text().splitlines()
-    return [(reject["path"], reject["reason"]) for reject in map(json.loads, lines)]
-
-
 PAINTED = [
     {"path": "a.png", "bbox": [[20, 10, 60, 40]], "points": [[20, 10, 60, 40]]},
     {"path": "b.png", "bbox": [[5, 30, 25, 90]], "points": [[5, 30, 25, 90]]},
@@ -174,13 +168,7 @@ def checked(boxes: list[list[float]], format: str) -> None:
         (SHARES * 10, "cxcywh", "20 of 20 boxes have no number of 2 or more: expected pixels of the source"),
         ([*SHARES * 9, [0, 0, 1.000001, 1]], "xyxy", "19 of 19 boxes .* are --boxes bbox:xyxy%$"),
         ([*SHARES * 9, [-0.1, 0, 1.3, 1], [10, 20, 50, 60]], "xyxy", "19 of 20 boxes have no number of 2 or more"),
-        ([*SHARES, *[[0, 0, 0, 0]] * 9], "xywh", "2 of 2 boxes have no number"),
         ([[10, 20, 50, 60]] * 3, "xyxy%", "3 of 3 boxes have numbers of 2 or more: .* pixels are --boxes b"),
-        (
-            [[10, 20, 50, 60]] * 3,
-            "cxcywh%",
-            "pixels are --boxes bbox:cxcywh, and percentages have to be divided by 100",
-        ),
         (
             [[0, 0.5, 0.5, 0.2, 0.2], [1, 0.5, 0.5, 0.2, 0.2]],
             "cxcywh%",
@@ -199,13 +187,10 @@ def test_most_boxes_of_a_column_say_whether_it_is_in_pixels_or_shares(
     ("boxes", "format"),
     [
         ([], "xyxy"),
-        ([[0, 0, 0, 0]] * 5, "xyxy"),
         ([[0, 0, 0, 0]] * 5 + [[10, 20, 50, 60]], "xyxy"),
-        ([[0, 0, 2, 2], [10, 20, 50, 60]], "xyxy"),
         ([[0, 0, 2, 2], [0, 1, 1, 2], [1, 1, 2, 2], [0, 0, 1, 1]], "xyxy"),
         ([[-1, -1, -1, -1]] * 5 + [[10, 20, 50, 60]], "xyxy"),
         ([*SHARES * 3, [0.5, 0.5, 4, 3]], "cxcywh%"),
-        ([], "xyxy%"),
     ],
 )
 def test_boxes_in_the_unit_that_is_declared_are_taken(boxes: list[list[float]], format: str) -> None:
@@ -237,34 +222,17 @@ def test_keypoints_in_shares_are_no_pixels(build: Builder) -> None:
     assert points.shape == (1, 2, 3)
 
 
-BAD_SHARES = [
-    {"path": "a.png", "bbox": [[0.2, 0.1, 0.6, 0.4], [0.9, 0.1, 1.3, 0.4]]},
-    {"path": "b.png", "bbox": [[0, 0, 1.008, 1.004]]},
-    {"path": "c.jpg", "bbox": [[0.5, 0.5, 0.5, 0.9]]},
-]
-
-
-def test_boxes_in_shares_are_checked_in_pixels(build: Builder) -> None:
-    options = replace(BOXES, boxes=(Coordinates("bbox", "xyxy%"),))
-    write_rows(build, BAD_SHARES)
-    with pytest.warns(PresizeWarning, match=r"2 boxes of 2 images were clipped, .* no area \(1 of them\); .* 'a.png'"):
-        build("clipped", options)
-    build.options = replace(options, bad_boxes="reject")
-    result = build()
-    assert (result.stored, result.rejected) == (1, 2)
-    assert rejects_of(build) == [
-        ("a.png", "boxes: they reach from (20, 6) to (130, 24), outside of the image of 100 x 60 pixels"),
-        ("c.jpg", "boxes: one has no area, or is not four numbers"),
-    ]
-    assert build(run=UPDATE).stored == 1
-    write_rows(build, [{"path": row["path"], "bbox": [[0, 0, 1, 1]]} for row in BAD_SHARES])
-    assert build(run=UPDATE).stored == 3
-
-
-BAD = [
+BAD: list[dict[str, Any]] = [
     {"path": "a.png", "bbox": [[20, 10, 60, 40], [90, 10, 130, 40]]},
     {"path": "b.png", "bbox": [[25, 30, 5, 90], [0, 0, 60.5, 100.4], None]},
     {"path": "c.jpg", "bbox": None},
+]
+
+
+BAD_SHARES = [
+    {"path": "a.png", "bbox": [[0.2, 1 / 6, 0.6, 2 / 3], [0.9, 1 / 6, 1.3, 2 / 3]]},
+    {"path": "b.png", "bbox": [[0.5, 0.3, 0.1, 0.9], [0, 0, 1.008, 1.004]]},
+    {"path": "c.jpg", "bbox": [[0, 0, 1.008, 1.004]]},
 ]
 
 
@@ -283,16 +251,20 @@ def test_bad_boxes_are_clipped_and_said_once_and_keep_their_place(build: Builder
     assert third == []
 
 
-def test_bad_boxes_reject_their_image_if_told_and_an_update_does_as_a_build_from_scratch(build: Builder) -> None:
-    build.options = replace(BOXES, bad_boxes="reject")
-    write_rows(build, BAD)
+@pytest.mark.parametrize("unit", ["", "%"])
+def test_bad_boxes_reject_their_image_if_told_and_an_update_does_as_a_build_from_scratch(
+    unit: str, build: Builder
+) -> None:
+    build.options = replace(BOXES, boxes=(Coordinates("bbox", f"xyxy{unit}"),), bad_boxes="reject")
+    write_rows(build, BAD_SHARES if unit else BAD)
     result = build()
     assert (result.stored, result.rejected) == (1, 2)
-    assert rejects_of(build) == [
+    assert [(line["path"], line["reason"]) for line in build.rejects()] == [
         ("a.png", "boxes: they reach from (20, 10) to (130, 40), outside of the image of 100 x 60 pixels"),
         ("b.png", "boxes: one has no area, or is not four numbers"),
     ]
-    write_rows(build, [*PAINTED[:2], {"path": "c.jpg", "bbox": [[1, 1, 101.5, 5]]}])
+    last = {"path": "c.jpg", "bbox": [[0.01, 0.01, 1.015, 0.1] if unit else [1, 1, 101.5, 5]]}
+    write_rows(build, [*(in_shares(PAINTED) if unit else PAINTED)[:2], last])
     result = build(run=UPDATE)
     assert (result.stored, result.rejected) == (2, 1)
     build("new")
@@ -324,19 +296,6 @@ def test_a_column_that_holds_no_such_lists_is_refused_before_anything_is_built(
     assert not build.out.exists()
 
 
-def test_images_without_any_box_are_stored(build: Builder) -> None:
-    write_rows(build, [{"path": "a.png", "bbox": [], "points": []}, {"path": "b.png"}])
-    build(options=replace(BOXES, keypoints=(Coordinates("points", "xyv"),), bad_boxes="reject"))
-    assert build.data().column("bbox").to_pylist() == build.data().column("points").to_pylist() == [[], []]
-
-
-def test_a_dataset_without_boxes_keeps_its_identity() -> None:
-    assert not {"boxes", "keypoints", "bad_boxes"} & BuildOptions().to_json().keys()
-    recorded = replace(BOXES, keypoints=(Coordinates("points", "xy"),)).to_json()
-    assert json.loads(json.dumps(recorded)) == recorded
-    assert (recorded["boxes"], recorded["keypoints"]) == (["bbox:xyxy"], ["points:xy"])
-
-
 @pytest.mark.parametrize(
     ("make", "said"),
     [
@@ -350,21 +309,3 @@ def test_a_dataset_without_boxes_keeps_its_identity() -> None:
 def test_options_that_cannot_be_are_refused(make: Callable[[], object], said: str) -> None:
     with pytest.raises(OptionError, match=said):
         make()
-
-
-def test_clipped_boxes_need_no_extents() -> None:
-    table = pa.table({"bbox": pa.array([[[1, 2, 3, 4]]], pa.large_list(pa.large_list(pa.int64())))})
-    assert extents(table, BOXES) is None
-    around = extents(table, replace(BOXES, bad_boxes="reject"))
-    assert around is not None and around.tolist() == [[[1, 2, 3, 4], [np.inf, np.inf, -np.inf, -np.inf]]]
-
-
-def test_the_command_line_takes_several_columns(presize: Callable[..., Ran], build: Builder) -> None:
-    write_rows(build, PAINTED)
-    ran = presize(
-        "build", build.source, build.out, "--size", "32", "--labels", build.samples.labels, "--boxes", "bbox:xyxy",
-        "--keypoints", "points", "--no-report", "--backend", "sequential",
-    )  # fmt: skip
-    assert ran.code == 0, ran.err
-    options = build.manifest().identity["options"]
-    assert (options["boxes"], options["keypoints"]) == (["bbox:xyxy"], ["points:xy"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -93,10 +92,6 @@ def crash(build: Builder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
 Crash = Callable[..., None]
 
 
-def rejects(build: Builder) -> list[dict[str, object]]:
-    return [json.loads(line) for line in (build.out / "rejects.jsonl").read_text().splitlines()]
-
-
 @pytest.mark.parametrize(
     ("how", "reason", "jobs"),
     [
@@ -115,7 +110,7 @@ def test_an_image_that_ends_its_decoder_is_rejected_and_the_rest_is_stored(
     run = RunOptions(jobs=jobs, timeout_s=2)
     result = build(run=run, on_shard=lambda _: running.append(len(workers_of(os.getpid()))))
     assert (result.stored, result.rejected) == (7, 1)
-    assert rejects(build) == [{"path": "a/2.jpg", "error": "CrashError", "reason": reason}]
+    assert build.rejects() == [{"path": "a/2.jpg", "error": "CrashError", "reason": reason}]
     assert max(running) <= jobs, "a worker whose memory ran out does not stay"
 
 
@@ -181,13 +176,6 @@ def test_on_error_fail_names_such_an_image(build: Builder, crash: Crash) -> None
     assert str(caught.value) == "a/2.jpg: the process that decoded it died, twice (SIGSEGV)"
 
 
-@pytest.mark.slow
-def test_a_folder_contains_them_too(build: Builder, crash: Crash) -> None:
-    crash("segfault")
-    assert build(options=replace(OPTIONS, layout="folder")).rejected == 1
-    assert len(list(build.out.glob("*/*.jpg"))) == 7
-
-
 def test_sequentially_want_of_memory_is_one_line_that_names_the_image(
     build: Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -245,4 +233,4 @@ def test_a_photograph_larger_than_the_memory_is_rejected_and_others_are_stored(b
     ran = subprocess.run(shell, capture_output=True, text=True, check=False, cwd=os.sep, env=os.environ | plain)
     assert ran.returncode == 0, ran.stderr
     assert "8 images" in ran.stdout
-    assert rejects(build) == [{"path": "b/large.png", "error": "CrashError", "reason": "memory ran out, twice"}]
+    assert build.rejects() == [{"path": "b/large.png", "error": "CrashError", "reason": "memory ran out, twice"}]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import importlib.metadata
 import os
 import tempfile
@@ -10,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from builds import SMALL, put
@@ -18,7 +16,7 @@ from presize.builder import fingerprint
 from presize.builder.run import plan_build
 from presize.errors import BuildError
 from presize.options import Layout
-from presize.store import index, shard
+from presize.store import shard
 
 
 @pytest.fixture(autouse=True)
@@ -52,34 +50,10 @@ def test_another_way_to_write_shards_is_noticed_where_there_are_shards(monkeypat
     assert after[0] != before[0] and after[1] == before[1]
 
 
-def test_another_way_to_write_an_index_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = fingerprint.container_digest("folder")
-    fingerprint.container_digest.cache_clear()
-    monkeypatch.setattr(index, "ARROW_OPTIONS", pa.ipc.IpcWriteOptions(metadata_version=pa.ipc.MetadataVersion.V4))
-    assert fingerprint.container_digest("folder") != before
-
-
 def test_without_a_temporary_folder_it_is_said_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
     with pytest.raises(BuildError, match="cannot write to a temporary folder: No such file or directory; set TMPDIR"):
         fingerprint.container_digest("lmdb")
-
-
-def test_nothing_of_it_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    fingerprint.container_digest("lmdb")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_temporary_folder_that_cannot_be_removed_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def rmdir(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOTEMPTY, "Directory not empty")  # as on NFS, which keeps what others have open
-
-    before = fingerprint.container_digest("lmdb")
-    fingerprint.container_digest.cache_clear()
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(os, "rmdir", rmdir)
-    assert fingerprint.container_digest("lmdb") == before
 
 
 def test_pillow_simd_in_pillows_place_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:

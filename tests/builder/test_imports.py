@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from builds import REPORTED, SERIAL, SMALL, UPDATE, Builder
+from builds import REPORTED, UPDATE, Builder
 from commands import Ran
-from foreign import FIXTURES, image_column, picture, tar_samples, text_recognition, write_lmdb, write_parquet, write_tar
-from presize import BuildOptions, Dataset, ImageOptions, Size, build_dataset, repair_dataset
-from presize.builder.run import plan_build
-from presize.errors import PresizeWarning, SourceError
+from foreign import image_column, picture, tar_samples, text_recognition, write_lmdb, write_parquet, write_tar
+from presize import BuildOptions, Dataset, ImageOptions, Size, repair_dataset
+from presize.errors import SourceError
 from presize.options import SourceOptions
 from presize.sources.source_files import SourceFile, SourceReader
 from presize.store.rejects_file import read_rejects
@@ -102,15 +100,6 @@ def test_an_update_takes_over_what_has_not_changed(tmp_path: Path) -> None:
     assert samples(build) == samples(build, "anew")
 
 
-def test_an_update_by_checksum_reads_the_values(build: Builder) -> None:
-    build.options = replace(OPTIONS, checksum=True)
-    build()
-    for path in build.source.rglob("*"):
-        os.utime(path, ns=(1, 1))
-    changes = build(run=UPDATE).changes
-    assert (changes.kept + changes.copied, changes.built) == (COUNT, 0)
-
-
 def test_a_shard_is_repaired_from_containers_with_their_keys(build: Builder) -> None:
     build()
     whole = build.files()
@@ -123,59 +112,12 @@ def test_a_shard_is_repaired_from_containers_with_their_keys(build: Builder) -> 
     assert build.files() == whole
 
 
-def test_a_repair_says_what_has_gone_from_its_container(tmp_path: Path) -> None:
-    build = builder(tmp_path, "tar")
-    build()
-    (build.source / "shard-000020.tar").unlink()
-    shard = build.data().index.column("shard")[20].as_py()
-    (build.out / "shards" / f"{shard:05d}.lmdb").unlink()
-    (problem,) = repair_dataset(build.source, build.out).problems
-    assert ".png: it has changed or gone" in problem.what
-
-
 def test_a_value_that_is_no_image_is_rejected_and_not_skipped(tmp_path: Path) -> None:
     write_lmdb(tmp_path / "source", {"0": picture(0), "1": b"<html>", "2": picture(2)[:300], "3": b""})
     build = Builder(tmp_path / "source", OPTIONS, SourceOptions(keys="{}"))
     result = build()
     assert (result.stored, result.rejected, result.skipped) == (1, 3, 0)
     assert [reject.path for reject in read_rejects(build.out / "rejects.jsonl")] == ["1", "2", "3"]
-
-
-def test_what_a_scan_rejects_is_among_the_rejects(tmp_path: Path) -> None:
-    write_tar(tmp_path / "a.tar", [*tar_samples(3), ("x.png", picture(9)), ("x.cls", b"cat")])
-    result = Builder(tmp_path / "a.tar", OPTIONS)()
-    assert (result.stored, result.rejected) == (3, 1)
-    (reject,) = read_rejects(tmp_path / "out" / "rejects.jsonl")
-    assert (reject.path, reject.reason[:27]) == ("a.tar/x.png", "its .cls cannot be read: ex")
-
-
-def test_rows_of_a_group_of_parquet_stay_together(tmp_path: Path) -> None:
-    def write(name: str, first: int, end: int) -> None:
-        columns = {"image": image_column([picture(n) for n in range(first, end)])}
-        write_parquet(tmp_path / "source" / name, columns, group_rows=10)
-
-    write("a.parquet", 0, COUNT)
-    shards = plan_build(tmp_path / "source", OPTIONS).shards
-    assert sorted(shard.tolist() for shard in shards) == [list(range(n, n + 10)) for n in (0, 10, 20)]
-    assert len(plan_build(tmp_path / "source", replace(OPTIONS, shard_samples=5)).shards) == 6
-    build = Builder(tmp_path / "source", OPTIONS)
-    build()
-    write("b.parquet", 30, 70)
-    build(run=UPDATE)
-    groups_of: dict[int, set[int]] = {}
-    for row, shard in enumerate(build.data().numbers("shard").tolist()):
-        groups_of.setdefault(shard, set()).add(row // 10)
-    assert all(len(found) <= 2 for found in groups_of.values())
-
-
-def test_fixtures_become_datasets_with_classes(tmp_path: Path) -> None:
-    build_dataset(FIXTURES / "datasets", tmp_path / "out", OPTIONS, SERIAL, SourceOptions(split="folders"))
-    dataset = Dataset(tmp_path / "out")
-    assert dataset.manifest.classes == ("ant", "bee", "cow")
-    assert dataset.index.column("split").to_pylist() == ["test"] * 2 + ["train"] * 7
-    abc = SourceOptions(classes=["a", "b", "c"])
-    build_dataset(FIXTURES / "webdataset", tmp_path / "tars", OPTIONS, SERIAL, abc)
-    assert Dataset(tmp_path / "tars").index.column("label").to_pylist() == [n % 3 for n in range(9)]
 
 
 def test_the_command_takes_keys(presize: Callable[..., Ran], tmp_path: Path) -> None:
@@ -190,35 +132,3 @@ def test_the_command_takes_keys(presize: Callable[..., Ran], tmp_path: Path) -> 
     (tmp_path / "out" / "shards" / "00000.lmdb").unlink()
     ran = presize("repair", tmp_path / "source", tmp_path / "out", "--keys", "text-recognition", "--json")
     assert json.loads(ran.out)["repaired"] == ["shards/00000.lmdb"]
-
-
-def test_images_of_containers_become_files(tmp_path: Path) -> None:
-    build = builder(tmp_path, "lmdb")
-    build(options=replace(SMALL, layout="folder"))
-    assert (build.out / "image-000000000.jpg").read_bytes().startswith(b"\xff\xd8")
-
-
-def test_containers_of_one_stem_have_samples_of_different_paths(tmp_path: Path) -> None:
-    for number, name in enumerate(("set.1", "set.2")):
-        write_lmdb(tmp_path / "sets" / name, {f"image-{n:09d}": picture(10 * number + n) for n in range(2)})
-    build = Builder(tmp_path / "sets", OPTIONS, SourceOptions(keys="image-{:09d}"))
-    build()
-    assert verify_dataset(build.out) == VerifyResult(4)
-    build("files", replace(OPTIONS, layout="folder"))
-    assert len(list((tmp_path / "files").rglob("*.jpg"))) == 4
-
-
-def test_tars_whose_names_differ_in_case_alone_have_samples_of_different_paths(tmp_path: Path) -> None:
-    for name in ("a.tar", "a.TAR"):  # with the same names of samples
-        write_tar(tmp_path / "tars" / name, tar_samples(3))
-    build = Builder(tmp_path / "tars", OPTIONS)
-    build()
-    assert verify_dataset(build.out) == VerifyResult(6)
-
-
-def test_a_field_whose_name_is_no_text_is_left_out(tmp_path: Path) -> None:
-    write_tar(tmp_path / "tars" / "0.tar", [("a.png", picture(0)), ("a.json", b'{"\\ud800": 3, "b": 4}')])
-    build = Builder(tmp_path / "tars", OPTIONS)
-    with pytest.warns(PresizeWarning):
-        build()
-    assert build.data().column("b").to_pylist() == [4]

@@ -14,15 +14,13 @@ import pyarrow.parquet
 import pytest
 from PIL import Image
 
-from builds import OVERWRITE, SERIAL, UPDATE, Builder, Stopped, stop
+from builds import SERIAL, UPDATE, Builder
 from foreign import write_tar
 from paired import MASK, WITH_MASKS, make_pairs, mask_of, save_palette
 from pictures import saved, smooth_image
 from presize.builder.derive import DeriveOptions, derive_dataset
-from presize.builder.estimate import estimate
 from presize.builder.repair import repair_dataset
-from presize.builder.run import plan_build
-from presize.builder.update import Changes
+from presize.builder.reuse import Changes
 from presize.codecs import resize
 from presize.codecs.arrays import decode_array
 from presize.errors import BuildError, ImageError, OptionError, PresizeWarning, SourceError
@@ -115,13 +113,6 @@ def test_each_size_has_its_masks_in_the_rows_of_their_images(build: Builder) -> 
     assert result.bytes == stored_bytes
 
 
-def test_raw_masks_are_the_same_masks(build: Builder) -> None:
-    build("png")
-    build("raw-masks", replace(WITH_MASKS, companions=(replace(MASK, format="raw"),)))
-    as_png, raw = (masks_of(build.out.with_name(out)) for out in ("png", "raw-masks"))
-    assert all(np.array_equal(as_png[path], raw[path]) for path in as_png)
-
-
 def test_a_second_view_is_stored_as_images_are(build: Builder) -> None:
     shutil.copytree(build.source / "images", build.source / "views")
     view = Companion("view", "views/{name}", format="jpeg", filter="bicubic")
@@ -205,16 +196,6 @@ def test_a_mask_that_ends_its_decoder_costs_its_own_sample(
 # Resuming and updating
 
 
-def test_a_shard_that_has_lost_its_masks_is_not_finished(build: Builder) -> None:
-    with pytest.raises(Stopped):
-        build(on_shard=stop)
-    (masks,) = (build.out / "shards").glob("mask-*")
-    masks.unlink()
-    assert build().resumed == 0
-    build("whole")
-    assert build.files() == build.files("whole")
-
-
 def with_another_mask(pairs: Path) -> None:
     mask = source_mask(pairs, "02.png")
     save_palette(pairs / "masks" / "02.png", 255 - mask)
@@ -264,51 +245,12 @@ def test_an_update_equals_a_build_from_scratch(change: Callable[[Path], None], c
     assert verify_dataset(build.out).problems == ()
 
 
-def test_a_mask_that_was_broken_and_is_whole_again_brings_its_sample_back(build: Builder) -> None:
-    whole = (build.source / "masks" / "04.png").read_bytes()
-    with_a_broken_mask(build.source)
+def test_other_companions_are_other_options(build: Builder) -> None:
     build()
-    (build.source / "masks" / "04.png").write_bytes(whole)
-    assert build(run=UPDATE).stored == 12
-    assert rejects_of(build.out) == {}
-
-
-def test_a_damaged_mask_is_made_again_by_an_update(build: Builder) -> None:
-    build()
-    before = masks_of(build.out)
-    next((build.out / "shards").glob("mask-*")).write_bytes(b"short")
-    build(run=UPDATE)
-    after = masks_of(build.out)
-    assert all(np.array_equal(before[path], after[path]) for path in before)
-    assert verify_dataset(build.out).problems == ()
-
-
-def test_no_shard_of_a_companion_outlives_its_dataset(build: Builder) -> None:
-    def shards(names: object) -> set[str]:
-        return {name for name in map(str, names) if name.startswith("shards/")}  # type: ignore[call-overload]
-
-    build()
-    with_another_mask(build.source)
-    build(run=UPDATE)
-    named = shards(file.file for file in build.manifest().files())
-    assert shards(build.files()) == named
-    assert any(name.startswith("shards/mask-") and name.endswith("-1.lmdb") for name in named)
-    build(options=replace(WITH_MASKS, companions=()), run=OVERWRITE)
-    assert not [name for name in build.files() if "mask" in name]
-
-
-@pytest.mark.parametrize(
-    ("companions", "said"),
-    [
-        ((replace(MASK, format="raw"),), r"mask format was png, is raw"),
-        ((), r"mask pattern was masks/\{stem\}\.png, is the default"),
-    ],
-    ids=["another format", "none"],
-)
-def test_other_companions_are_other_options(companions: tuple[Companion, ...], said: str, build: Builder) -> None:
-    build()
-    with pytest.raises(BuildError, match=said):
-        build(options=replace(WITH_MASKS, companions=companions), run=UPDATE)
+    with pytest.raises(BuildError, match=r"mask format was png, is raw"):
+        build(options=replace(WITH_MASKS, companions=(replace(MASK, format="raw"),)), run=UPDATE)
+    with pytest.raises(BuildError, match=r"mask pattern was masks/\{stem\}\.png, is the default"):
+        build(options=replace(WITH_MASKS, companions=()), run=UPDATE)
 
 
 # Which files are companions
@@ -340,22 +282,6 @@ def test_a_mask_in_another_unicode_normalization_is_that_of_its_image(checksum: 
     shard.write_bytes(shard.read_bytes()[:4096])
     assert repair_dataset(build.source, build.out).repaired == (f"shards/{shard.name}",)
     assert build.files() == before
-
-
-def test_a_mask_that_has_changed_cannot_repair_a_shard(build: Builder) -> None:
-    build()
-    for shard in (build.out / "shards").glob("mask-*"):
-        shard.unlink()
-    with_another_mask(build.source)
-    problems = repair_dataset(build.source, build.out).problems
-    assert [problem for problem in problems if "images/02.jpg: its mask has changed or gone" in problem.what]
-
-
-def test_the_estimate_counts_masks(build: Builder) -> None:
-    alone = estimate(plan_build(build.source, replace(WITH_MASKS, companions=())), report=False)
-    both = estimate(plan_build(build.source, WITH_MASKS), report=False)
-    assert both.tried == 12 and both.rejects == ()
-    assert both.bytes / 12 > alone.bytes / 24
 
 
 def test_pairs_need_shards_and_a_mask(build: Builder) -> None:
@@ -438,17 +364,6 @@ def test_an_update_builds_samples_again_whose_arrays_have_changed(checksum: bool
     assert changes.built == (1 if checksum or not (arrays.source / "b.tar").exists() else 6)
     assert stored_arrays(arrays.out)["11"][1].tolist() == [0] * 5
     assert verify_dataset(arrays.out).problems == ()
-
-
-def test_a_damaged_array_is_made_again_by_a_repair(arrays: Builder) -> None:
-    arrays()
-    before = arrays.files()
-    shard = next((arrays.out / "shards").glob("depth-*"))
-    content = bytearray(shard.read_bytes())
-    content[content.index(b"\x93NUMPY") + 130] ^= 1
-    shard.write_bytes(content)
-    assert repair_dataset(arrays.source, arrays.out).repaired == (f"shards/{shard.name}",)
-    assert arrays.files() == before
 
 
 def test_a_derived_dataset_has_its_arrays_in_the_new_size(arrays: Builder) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import resource
 import signal
 import subprocess
 import sys
@@ -17,7 +16,6 @@ import pytest
 
 from builds import files
 from presize.sources.sample import SampleOptions, make_samples
-from presize.store.verify import VerifyResult, verify_dataset
 from processes import is_running, pids_group, workers_of
 
 pytestmark = pytest.mark.slow
@@ -171,30 +169,3 @@ def test_no_worker_stays_and_a_forked_child_can_build_too(photos: Path, tmp_path
     ran = subprocess.run(args, capture_output=True, text=True, timeout=PATIENCE_S, check=False, cwd="/")
     assert ran.stdout == "0 workers stay\nchild exited with 0\n", ran.stderr
     assert files(tmp_path / "parent") == files(tmp_path / "child")
-
-
-@pytest.mark.parametrize(
-    ("layout", "file_bytes", "what"),
-    [
-        ("lmdb", 100_000, "/shards/"),
-        ("folder", 3_000, ".jpg"),
-        ("folder", 20_000, "/index.arrow"),
-    ],
-    ids=["a shard", "an image file", "the index"],
-)
-def test_a_disk_that_fills_up_is_one_line_and_can_be_resumed(
-    layout: str, file_bytes: int, what: str, photos: Path, tmp_path: Path
-) -> None:
-    def full_disk() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, resource.RLIM_INFINITY))
-
-    failed = run(photos, tmp_path / "out", "--to", layout, preexec=full_disk)
-    assert failed.returncode == 1
-    lines = [line for line in failed.stderr.splitlines() if not line.startswith("build: ")]  # its progress, if slow
-    assert len(lines) == 1, failed.stderr
-    error = lines[0]
-    assert error.startswith(f"presize: error: cannot write {tmp_path / 'out'}")
-    assert what in error
-    assert not (tmp_path / "out" / "manifest.json").exists()
-    assert run(photos, tmp_path / "out", "--to", layout).returncode == 0
-    assert verify_dataset(tmp_path / "out") == VerifyResult(600)

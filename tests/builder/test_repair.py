@@ -108,18 +108,6 @@ def test_every_kind_of_shard_comes_back(kind: str, moves: bool, build: Builder) 
     assert build(run=UPDATE).changes.copied == 0  # all shards stay, and the next update takes them for its own
 
 
-def test_shards_of_an_update_come_back(build: Builder) -> None:
-    build()
-    (build.source / "a" / "0.jpg").unlink()
-    shutil.copy(build.source / "a" / "2.jpg", build.source / "b" / "new.jpg")
-    build(run=UPDATE)
-    whole = build.files()
-    for shard in (build.out / "shards").iterdir():
-        shard.unlink()
-    assert repair(build).problems == ()
-    assert build.files() == whole
-
-
 def test_whole_records_need_no_source(build: Builder) -> None:
     build()
     index = build.files()["index.arrow"]
@@ -131,15 +119,6 @@ def test_whole_records_need_no_source(build: Builder) -> None:
     assert len(repair(build).repaired) == 1
     assert verify_dataset(build.out).problems == ()
     assert build.files()["index.arrow"] == index
-
-
-def test_one_of_several_sizes_is_repaired_where_it_is_alone(build: Builder) -> None:
-    build("both", TWO_SIZES)
-    build.out.with_name("both").joinpath("12").rename(build.out)
-    whole = build.files()
-    remove_shards(build, 0, 1)
-    assert len(repair(build).repaired) == 2
-    assert build.files() == whole
 
 
 @pytest.mark.parametrize("change", ["other content", "gone", "other size"])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import json
 import os
 import shutil
 from collections.abc import Callable
@@ -11,33 +9,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from PIL import Image
 
 import presize.builder.executors.executor
 import presize.builder.tasks.staging
 import presize.builder.tasks.task
 import presize.store.shard
-from builds import BROKEN_PNG, OVERWRITE, REPORTED, SERIAL, SMALL, UPDATE, Builder, Stopped, files, put
-from pictures import smooth_image
+from builds import BROKEN_PNG, OVERWRITE, REPORTED, SERIAL, SMALL, UPDATE, Builder, files, put
 from presize.builder.run import build_dataset, plan_build
 from presize.builder.shard_table import ShardDone
 from presize.builder.tasks.task import Task
 from presize.errors import BuildError, DatasetError, ImageError, PresizeWarning, SourceError
 from presize.options import BuildOptions, ErrorBudget, ImageOptions, RunOptions, Size, SourceOptions
-from presize.store.index import read_index
 from presize.store.verify import VerifyResult, verify_dataset
 
 TO_FOLDER = replace(SMALL, layout="folder")
 TWO_SIZES = BuildOptions(ImageOptions(sizes=(Size(64, 64), Size(32, 32))))
 LAYOUTS = {"lmdb": SMALL, "two sizes": TWO_SIZES, "folder": TO_FOLDER}
 OTHER = BuildOptions(ImageOptions(sizes=(Size(32, 32),), quality=80))
-
-
-def reasons(build: Builder) -> list[tuple[str, str, str]]:
-    lines = map(json.loads, (build.out / "rejects.jsonl").read_text().splitlines())
-    return [(line["path"], line["error"], line["reason"]) for line in lines]
 
 
 def every_task(monkeypatch: pytest.MonkeyPatch, before: Callable[[Task], object]) -> None:
@@ -77,55 +66,18 @@ def test_rejects_leave_no_hole_and_are_told_with_their_reason(build: Builder) ->
         file.truncate(1 << 40)
     result = build()
     assert (result.stored, result.rejected, result.skipped) == (10, 3, 2)
-    told = reasons(build)
-    assert [path for path, _, _ in told] == [
+    told = build.rejects()
+    assert [line["path"] for line in told] == [
         "cats/03.png", "cats/\\xff.png", "dogs/huge.png", "dogs/movie.mp4", "dogs/notes.txt",
     ]  # fmt: skip
-    assert told[0][1:] == ("ImageError", "the file is empty")
-    assert told[4][1:] == ("NotAnImageError", "not an image format that presize reads")
-    line = json.loads((build.out / "rejects.jsonl").read_text().splitlines()[4])
+    line = told[4]
+    assert (told[0]["error"], told[0]["reason"]) == ("ImageError", "the file is empty")
+    assert (line["error"], line["reason"]) == ("NotAnImageError", "not an image format that presize reads")
     status = (build.source / "dogs" / "notes.txt").stat()
     assert (line["source_nbytes"], line["source_mtime_ns"]) == (status.st_size, status.st_mtime_ns)
     data = build.data()
     assert [data.path(i) for i in range(3)] == ["cats/01.png", "cats/05.png", "cats/07.png"]
     assert len(list(data.pixels(range(10)))) == 10
-
-
-def test_the_columns_of_a_label_table_are_carried_to_the_index(build: Builder, tmp_path: Path) -> None:
-    rows = [
-        {"path": "dogs/00.png", "label": "husky", "score": 0.5, "boxes": [[1, 2], [3]], "note": None},
-        {"path": "cats/01.png", "label": "abyssinian", "score": 2, "boxes": [], "note": "ü"},
-    ]
-    (tmp_path / "labels.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    build(samples=SourceOptions(labels=tmp_path / "labels.jsonl"))
-    data = build.data()
-    kept = [{name: row[name] for name in rows[0]} for row in data.index.to_pylist()]
-    assert kept == [{**rows[0], "label": 1}, {**rows[1], "label": 0}], "in the table's order"
-    assert data.manifest.classes == ("abyssinian", "husky")
-
-
-def test_without_labels_images_of_any_depth_and_name_are_stored(build: Builder) -> None:
-    shutil.copy(build.source / "cats" / "01.png", build.source / "beside.png")
-    put(build.source / "dogs" / "old" / "older" / "a\nb 🐈.png", seed=3)
-    result = build(samples=SourceOptions(labels="none"))
-    data = build.data()
-    assert (result.stored, result.outside, data.manifest.classes) == (14, 0, None)
-    assert "label" not in data.index.schema.names
-    assert [data.path(0), data.path(13)] == ["beside.png", "dogs/old/older/a\nb 🐈.png"]
-
-
-@pytest.mark.parametrize("options", [SMALL, TO_FOLDER], ids=["lmdb", "folder"])
-def test_splits_by_folder_are_one_dataset_with_one_class_list(options: BuildOptions, build: Builder) -> None:
-    shutil.copytree(build.source, build.source.with_name("raw") / "val")
-    build.source.rename(build.source.with_name("raw") / "train")
-    build.source = build.source.with_name("raw")
-    build(options=options, samples=SourceOptions(split="folders"))
-    index = read_index(build.out, build.manifest())
-    assert build.manifest().classes == ("cats", "dogs")
-    assert index["split"].to_pylist() == ["train"] * 12 + ["val"] * 12
-    assert index["label"].to_pylist() == ([0] * 6 + [1] * 6) * 2
-    folders = sorted(path.name for path in build.out.iterdir() if path.is_dir())
-    assert folders == (["train", "val"] if options is TO_FOLDER else ["shards"])
 
 
 def test_each_of_several_sizes_is_the_dataset_that_it_would_be_alone(build: Builder) -> None:
@@ -275,55 +227,6 @@ def test_overwrite_leaves_nothing_of_the_old_dataset_and_all_else(
     assert verify_dataset(build.out) == VerifyResult(11)
 
 
-def test_overwrite_makes_good_what_is_damaged(build: Builder) -> None:
-    build()
-    (build.out / FINISHED_SHARD).write_bytes(b"damaged")
-    build(run=OVERWRITE)
-    assert verify_dataset(build.out) == VerifyResult(12)
-    build(options=TO_FOLDER, run=OVERWRITE)
-    next(build.out.glob("index*.arrow")).write_bytes(b"damaged")
-    with pytest.warns(PresizeWarning, match="is damaged: the images of the replaced dataset are unknown"):
-        build(options=TO_FOLDER, run=OVERWRITE)
-    assert verify_dataset(build.out) == VerifyResult(12)
-
-
-def interrupt_publishing(build: Builder, run: RunOptions = SERIAL) -> None:
-    """Build a folder until some staged files have their names and others do not."""
-    unstage, names = presize.builder.tasks.staging.unstage, list[str]()
-
-    def stop(root: Path, file: str, sample: int) -> None:
-        if len(names) == 5:
-            raise Stopped
-        names.append(file)
-        unstage(root, file, sample)
-
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(Stopped):
-        patch.setattr(presize.builder.tasks.staging, "unstage", stop)
-        build(options=TO_FOLDER, run=run)
-
-
-def test_a_staged_file_that_was_lost_costs_its_shard_alone(build: Builder) -> None:
-    build("whole", TO_FOLDER)
-    interrupt_publishing(build)
-    next(build.out.rglob(".0*.tmp")).unlink()
-    result = build(options=TO_FOLDER)
-    assert 0 < result.files - result.resumed < 6
-    assert build.files() == build.files("whole")
-
-
-def test_a_third_build_over_an_interrupted_one_leaves_no_image_of_the_others(build: Builder) -> None:
-    build(options=TO_FOLDER)
-    for prefix in "bc":
-        for image in (build.source / "cats").iterdir():
-            image.rename(image.with_stem(f"{prefix}-{image.stem}"))
-        if prefix == "b":
-            interrupt_publishing(build, OVERWRITE)
-    build(options=TO_FOLDER, run=OVERWRITE)
-    assert len(list(build.out.rglob("*.jpg"))) == 12
-    assert verify_dataset(build.out) == VerifyResult(12)
-    assert len(list(build.out.glob("index*.arrow"))) == 1
-
-
 @pytest.mark.parametrize("first", LAYOUTS)
 @pytest.mark.parametrize("second", LAYOUTS)
 def test_an_abandoned_build_leaves_nothing_behind(first: str, second: str, build: Builder) -> None:
@@ -333,13 +236,6 @@ def test_an_abandoned_build_leaves_nothing_behind(first: str, second: str, build
     assert build.files() == build.files("fresh")
     folders = [sorted(path.name for path in (build.out.with_name(out)).iterdir()) for out in ("out", "fresh")]
     assert folders[0] == folders[1]
-
-
-def test_an_abandoned_folder_leaves_nothing_under_an_lmdb_dataset(build: Builder) -> None:
-    build()
-    build.stopped(2, options=TO_FOLDER, run=OVERWRITE)
-    build(run=OVERWRITE)
-    assert sorted(os.listdir(build.out)) == ["index-1.arrow", "manifest.json", "rejects-1.jsonl", "shards"]
 
 
 @pytest.mark.parametrize("options", [SMALL, TWO_SIZES], ids=["one size", "two sizes"])
@@ -397,12 +293,9 @@ def test_what_is_in_out_and_is_no_dataset_of_these_options_stays(there: str, ove
     with pytest.raises(error, match=message):
         build(options=OTHER, run=replace(SERIAL, overwrite=overwrite))
     assert build.files() == before
-
-
-def test_several_sizes_do_not_go_into_a_dataset_of_one(build: Builder) -> None:
-    build()
-    with pytest.raises(BuildError, match="choose another OUT for several"):
-        build(options=TWO_SIZES, run=OVERWRITE)
+    if there == "other options":
+        with pytest.raises(BuildError, match="choose another OUT for several"):
+            build(options=TWO_SIZES)
 
 
 CHANGED: dict[str, tuple[Callable[[Builder], object], str]] = {
@@ -494,9 +387,7 @@ def test_the_error_budget_holds_for_what_was_done_before(finished: bool, build: 
         build(run=replace(SERIAL, on_error="fail"))
 
 
-@pytest.mark.parametrize(
-    ("allowed", "publishes"), [("3", True), ("2", False), ("25%", True), ("24%", False), ("0", False)]
-)
+@pytest.mark.parametrize(("allowed", "publishes"), [("3", True), ("2", False), ("25%", True), ("24%", False)])
 def test_the_error_budget_decides_whether_it_is_published(allowed: str, publishes: bool, build: Builder) -> None:
     for i in (1, 3, 5):
         (build.source / "cats" / f"{i:02d}.png").write_bytes(BROKEN_PNG)
@@ -550,14 +441,6 @@ def test_a_build_that_an_image_has_ended_goes_on_once_that_is_mended_or_removed(
     assert files(build.out) == files(tmp_path / "fresh")
 
 
-def test_the_room_that_a_build_needs_has_room_for_its_report(build: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
-    usage = shutil.disk_usage(build.source)._replace(free=200_000)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
-    with pytest.raises(BuildError, match=r"has 200 kB free and needs about \d+ kB"):
-        build(run=REPORTED)
-    assert build().stored == 12
-
-
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_source_without_one_good_image_publishes_nothing_and_refuses_no_later_build(
     layout: str, tmp_path: Path
@@ -573,47 +456,3 @@ def test_a_source_without_one_good_image_publishes_nothing_and_refuses_no_later_
     assert not build.out.exists()
     put(build.source / "c.png", seed=1)
     assert build(options=replace(build.options, image=replace(build.options.image, quality=70))).stored == 1
-
-
-def test_a_file_that_changes_during_the_build_is_not_stored(build: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
-    def change(_: Task) -> None:
-        with (build.source / "cats" / "01.png").open("ab") as file:
-            file.write(b"more")
-
-    every_task(monkeypatch, change)
-    with pytest.warns(PresizeWarning, match=r"1 file could not be read, the first: cats/01\.png: it changed during"):
-        assert build().unreadable == 1
-    assert "it changed during the build" in reasons(build)[0][2]
-
-
-def test_a_source_that_goes_away_stops_the_build(build: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
-    every_task(monkeypatch, lambda _: build.source.exists() and build.source.rename(build.out.with_name("gone")))
-    with pytest.raises(BuildError, match=r"cannot read .*run again to resume"):
-        build()
-
-
-# Formats
-
-
-@pytest.mark.parametrize(
-    ("format", "color"),
-    [(f, c) for f in ("jpeg", "png", "webp", "raw") for c in ("rgb", "gray", "keep") if (f, c) != ("webp", "keep")],
-)
-def test_every_format_and_colour_is_delivered_as_built(format: Any, color: Any, build: Builder) -> None:
-    grey = io.BytesIO()
-    Image.fromarray(smooth_image(40, 40)[:, :, 0]).save(grey, "PNG")
-    (build.source / "cats" / "00.png").write_bytes(grey.getvalue())
-    build(options=BuildOptions(ImageOptions(sizes=(Size(24, 24),), format=format, color=color)))
-    shapes = {i: pixels.shape for i, pixels in build.data().pixels([0, 1])}
-    assert shapes[0] == ((24, 24, 3) if color == "rgb" else (24, 24))
-    assert shapes[1] == ((24, 29) if color == "gray" else (24, 29, 3))
-    assert verify_dataset(build.out).problems == ()
-
-
-def test_pixels_are_those_of_the_source_resized(build: Builder) -> None:
-    build(options=BuildOptions(ImageOptions(sizes=(Size(24, 24),), format="png")))
-    data = build.data()
-    for i, pixels in data.pixels(range(12)):
-        with Image.open(build.source / data.path(i)) as image:
-            expected = image.resize((pixels.shape[1], 24), Image.Resampling.BICUBIC)
-        assert np.abs(pixels.astype(int) - np.asarray(expected)).max() <= 1

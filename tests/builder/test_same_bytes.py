@@ -19,7 +19,7 @@ from builds import REPORTED, SERIAL, SMALL, Builder, write_photos
 from foreign import image_column, picture, tar_samples, write_lmdb, write_parquet, write_tar
 from paired import WITH_MASKS, make_pairs
 from pictures import smooth_image
-from presize.builder.parts import PartResult, build_part
+from presize.builder.run import PartResult, build_part
 from presize.codecs.jpeg.decoder import is_available
 from presize.options import KEEP, BuildPart, Coordinates, ImageOptions, RunOptions, Size, SourceOptions
 from presize.sources.source_files import SourceReader

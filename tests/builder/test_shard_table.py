@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import io
 import json
-import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from builds import SERIAL
-from paired import WITH_MASKS, make_pairs
-from presize.builder.output_dir import OutputDir
-from presize.builder.reuse import find_reuse
-from presize.builder.run import build_dataset, plan_build
 from presize.builder.shard_table import ShardTable
-from presize.options import ImageOptions, Size, Stream
+from presize.options import Size, Stream
 from presize.sources.source_files import Container
 from presize.store.rejects import NOT_AN_IMAGE, UNREADABLE
 from presize.system.file_version import FileVersion
@@ -61,15 +54,10 @@ def test_a_table_is_read_as_it_was_written_and_always_the_same_bytes(table: Shar
     assert read is not None
     assert_same(read, table)
     assert (read.number, read.rejects, read.containers) == (3, table.rejects, table.containers)
-    assert read.done == table.done
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
     assert ShardTable.read(tmp_path / "one", 3, "another digest") is None
     assert ShardTable.read(tmp_path / "missing", 3, "digest") is None
-
-
-def test_the_sums_of_a_table_count_all_streams() -> None:
-    assert TABLE.done == (3, 2, 1, 1, 330, 1)
-    assert TABLE.done.samples == 5
+    assert TABLE.done == (3, 2, 1, 1, 330, 1) and TABLE.done.samples == 5
 
 
 def test_a_side_car_that_was_cut_short_is_none(tmp_path: Path) -> None:
@@ -90,11 +78,6 @@ def side_car(facts: object, array: Any = ARRAY, name: str = "numbers") -> bytes:
     return buffer.getvalue()
 
 
-def test_a_side_car_of_these_parts_is_whole(tmp_path: Path) -> None:
-    (tmp_path / "it").write_bytes(side_car(FACTS))
-    assert ShardTable.read(tmp_path / "it", 3, "digest") is not None
-
-
 @pytest.mark.parametrize(
     "content",
     [
@@ -109,26 +92,7 @@ def test_a_side_car_of_these_parts_is_whole(tmp_path: Path) -> None:
     ids=range(16),
 )  # fmt: skip
 def test_what_is_no_side_car_is_none(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "whole").write_bytes(side_car(FACTS))
+    assert ShardTable.read(tmp_path / "whole", 3, "digest") is not None
     (tmp_path / "it").write_bytes(content)
     assert ShardTable.read(tmp_path / "it", 3, "digest") is None
-
-
-@pytest.mark.parametrize("checksum", [False, True])
-def test_a_shard_that_is_kept_gives_the_table_that_it_was_built_with(checksum: bool, tmp_path: Path) -> None:
-    source = make_pairs(tmp_path / "raw")
-    options = replace(WITH_MASKS, image=ImageOptions(sizes=(Size(24, 24), Size(16, 16))), checksum=checksum)
-    output, side_cars = OutputDir.of(tmp_path / "out", options.image.sizes), tmp_path / "side-cars"
-
-    def copy(_: object) -> None:
-        shutil.copytree(output.path, side_cars, dirs_exist_ok=True)
-
-    build_dataset(source, output.path, options, SERIAL, on_shard=copy)
-    plan = plan_build(source, options)
-    records, _ = find_reuse(plan, output, SERIAL)
-    kept = records.kept.shards
-    assert len(kept) == len(plan.shards)
-    for number, shard in enumerate(kept):
-        built = ShardTable.read(side_cars / output.sidecar(number).name, number, plan.shard_digest(number))
-        assert built is not None
-        assert set(built.columns) == set(options.streams)
-        assert_same(shard.read(), built)

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from builds import SERIAL, SMALL, Builder, Stopped, files, stop, write_photos
-from presize.builder.parts import build_part
-from presize.builder.run import build_dataset
+from presize.builder.run import build_dataset, build_part
 from presize.errors import BuildError, PresizeWarning
 from presize.options import BuildOptions, BuildPart
 from presize.system.locks import file_lock

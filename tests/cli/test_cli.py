@@ -28,8 +28,8 @@ from commands import Ran
 from foreign import tar_samples, write_tar
 from pictures import save_image, smooth_image
 from presize import __version__
+from presize.builder.reuse import Changes
 from presize.builder.run import BuildResult
-from presize.builder.update import Changes
 from presize.cli import cli
 from presize.cli.build import build_summary
 from presize.errors import DatasetError

@@ -6,7 +6,6 @@ import pickle
 import socket
 import sys
 import time
-import warnings
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -19,12 +18,11 @@ from PIL import Image
 from builds import SERIAL, UPDATE, Builder
 from commands import Ran
 from pictures import smooth_image
-from presize import BuildOptions, BuildPart, ImageOptions, RunOptions, Size, SourceOptions, build_dataset, build_part
-from presize.builder.executors import cluster, engines, remote_task
-from presize.builder.executors.engines import check_listening
-from presize.builder.executors.remote_task import RemoteTask, RunRemote, run_on_this_worker
+from presize import BuildOptions, ImageOptions, RunOptions, Size, SourceOptions, build_dataset
+from presize.builder.executors import cluster
+from presize.builder.executors.cluster import RemoteTask, RunRemote, check_listening, run_on_this_worker
 from presize.builder.output_dir import BuildJournal
-from presize.errors import BuildError, ImageError, PresizeWarning
+from presize.errors import BuildError, ImageError
 from servers import http
 
 OPTIONS = BuildOptions(ImageOptions(sizes=(Size(16, 16),)), shard_samples=2)
@@ -32,19 +30,10 @@ RUN = RunOptions(engine="dask", scheduler="somewhere", report=False)
 
 
 class Threads:
-    """An engine of two threads of this process.
+    """An engine of two threads of this process; `on_task` is called with each task before it is carried out."""
 
-    Args:
-        on_task: called with each task before it is carried out.
-        on_check: called when nothing has happened for a while.
-    """
-
-    def __init__(
-        self,
-        on_task: Callable[[RemoteTask], object] = lambda _: None,
-        on_check: Callable[[], object] = lambda: None,
-    ) -> None:
-        self._on_task, self._on_check = on_task, on_check
+    def __init__(self, on_task: Callable[[RemoteTask], object] = lambda _: None) -> None:
+        self._on_task = on_task
         self._pool = ThreadPoolExecutor(2)
         self.submitted = self.most_waiting = self.ended = 0
 
@@ -64,29 +53,10 @@ class Threads:
             self.ended += 1
 
     def check(self) -> None:
-        self._on_check()
+        pass
 
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)
-
-
-class LateWorkers(Threads):
-    """An engine whose workers come once it has been checked `checks` times. `slots` is how many it says that it has
-    before."""
-
-    def __init__(self, checks: int, slots: int = 0) -> None:
-        super().__init__(on_task=self._wait, on_check=self._count)
-        self._left, self._before = checks, slots
-
-    def _count(self) -> None:
-        self._left -= 1
-
-    def _wait(self, _: RemoteTask) -> None:
-        while self._left > 0:
-            time.sleep(0.001)
-
-    def slots(self) -> int:
-        return self._before if self._left > 0 else 2
 
 
 @pytest.fixture
@@ -105,7 +75,7 @@ def use(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], Any]:
     """Makes an engine of a test's own the one that is called dask."""
 
     def put(engine: Any) -> Any:
-        monkeypatch.setitem(engines.ENGINES, "dask", lambda _: engine)
+        monkeypatch.setitem(cluster.ENGINES, "dask", lambda _: engine)
         return engine
 
     return put
@@ -131,12 +101,6 @@ def test_an_engine_makes_the_bytes_of_a_sequential_build(build: Builder, use: Us
     assert build.files() == build.files("alone")
 
 
-def test_an_engine_carries_out_a_part(build: Builder, use: Use) -> None:
-    threads = use(Threads())
-    build_part(build.source, build.out, BuildPart(1, 2), OPTIONS, RUN)
-    assert threads.submitted == 3
-
-
 def test_an_engine_that_fails_leaves_what_is_finished(build: Builder, use: Use) -> None:
     def fail(sent: RemoteTask) -> None:
         if sent.task.number == 4:
@@ -150,43 +114,6 @@ def test_an_engine_that_fails_leaves_what_is_finished(build: Builder, use: Use) 
     assert build().resumed > 0
 
 
-def test_a_scheduler_that_is_lost_while_nothing_happens_ends_the_build(
-    build: Builder, use: Use, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Silent(Threads):
-        def submit(self, *_: object) -> Future[bytes | str]:
-            return Future()
-
-    def lost() -> None:
-        raise ConnectionError("it is lost")
-
-    monkeypatch.setattr(cluster, "CHECK_S", 0.01)
-    use(Silent(on_check=lost))
-    with pytest.raises(BuildError, match="dask failed: it is lost; what is finished is kept"):
-        build()
-
-
-NO_WORKERS = "scheduler: dask at somewhere has no workers; the build waits until one comes"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("checks", "slots", "words"),
-    [(7, 0, [NO_WORKERS]), (4, 0, []), (7, 2, [])],
-    ids=["they do not come", "they come soon", "they are busy"],
-)
-def test_workers_are_waited_for_with_a_word_where_there_are_none(
-    checks: int, slots: int, words: list[str], build: Builder, use: Use, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cluster, "CHECK_S", 0.02)
-    monkeypatch.setattr(cluster, "PATIENT_CHECKS", 5)
-    use(LateWorkers(checks, slots))
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        assert build().stored == 11
-    assert [str(warning.message) for warning in caught if warning.category is PresizeWarning] == words
-
-
 def test_an_error_of_a_worker_is_that_of_the_build(build: Builder, use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
     use(Threads())
     with pytest.raises(ImageError, match=r"a/00\.jpg: "):
@@ -195,7 +122,7 @@ def test_an_error_of_a_worker_is_that_of_the_build(build: Builder, use: Use, mon
     def bug(*_: object) -> None:
         raise ZeroDivisionError("ours")
 
-    monkeypatch.setattr(remote_task.Workers, "write", bug)
+    monkeypatch.setattr(cluster.Workers, "write", bug)
     use(Threads())
     with pytest.raises(ZeroDivisionError, match="ours"):
         build()
@@ -231,7 +158,7 @@ def test_what_listens_and_is_no_scheduler_is_named(tmp_path: Path) -> None:
 def test_something_else_that_listens_is_no_dask(
     presize: Callable[..., Ran], build: Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engines, "CONNECT_S", 0.5)
+    monkeypatch.setattr(cluster, "CONNECT_S", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
         ran = presize("build", build.source, build.out, "--backend", "dask", "--scheduler", address)
@@ -296,17 +223,12 @@ def test_a_worker_with_other_libraries_names_both(sent: RemoteTask) -> None:
     )
 
 
-def test_a_worker_without_a_plug_in_is_refused(sent: RemoteTask) -> None:
-    versions = sent.codecs.versions | {"pillow-heif": "none"}
-    assert "pillow-heif" in refusal(sent._replace(suffixes=[".heic"], codecs=sent.codecs._replace(versions=versions)))
-
-
 def test_a_worker_stops_when_its_build_has_been_replaced(sent: RemoteTask, monkeypatch: pytest.MonkeyPatch) -> None:
     """A host that was cut off must not put an old shard in the place of a new one."""
 
     killed: list[bool] = []
 
-    class Slow(remote_task.Workers):
+    class Slow(cluster.Workers):
         def write(self, task: Any) -> Any:
             BuildJournal({"options": "others"}, 0).write(sent.out)
             while not killed:
@@ -317,7 +239,7 @@ def test_a_worker_stops_when_its_build_has_been_replaced(sent: RemoteTask, monke
             super().kill()
             killed.append(True)
 
-    monkeypatch.setattr(remote_task, "Workers", Slow)
+    monkeypatch.setattr(cluster, "Workers", Slow)
     outcome = pickle.loads(run_on_this_worker(pickle.dumps(sent)))  # type: ignore[arg-type]
     assert isinstance(outcome, BuildError)
     assert str(outcome) == f"OUT {sent.out} has been built otherwise meanwhile"

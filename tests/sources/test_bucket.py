@@ -19,8 +19,9 @@ from builds import SERIAL, SMALL, files
 from commands import Ran
 from listings import make
 from presize import build_dataset
-from presize.builder.parts import build_part
+from presize.builder.parts import SharedListing, how_listed, read_listing, write_listing
 from presize.builder.repair import repair_dataset
+from presize.builder.run import build_part
 from presize.errors import BuildError, PresizeError, PresizeWarning, RemoteError, SourceError
 from presize.options import BuildOptions, BuildPart, RunOptions, SourceOptions
 from presize.remote.bucket import Bucket
@@ -362,6 +363,18 @@ def test_a_place_that_is_empty_or_not_there_is_one_line(url: str) -> None:
         scan(f"{url}/nothing")
     with pytest.raises(SourceError, match=r"^source s3://nowhere/raw: .*(404|NoSuchBucket)"):
         scan("s3://nowhere/raw")
+
+
+def test_parts_agree_on_the_listing_of_a_bucket(url: str, tmp_path: Path) -> None:
+    source = scan(url)
+    write_listing(tmp_path, SharedListing(source, how_listed(f"{url}/", SourceOptions()), 2))
+    read = read_listing(tmp_path)
+    assert read is not None
+    assert isinstance(read.source.root, Url)
+    assert (read.source.root, read.how["source"]) == (url, url)
+    assert read.source.table.equals(source.table)
+    rows = np.arange(3)
+    assert read.source.files(rows) == source.files(rows)
 
 
 def test_the_commands_of_the_page_build_from_a_bucket(

@@ -115,6 +115,11 @@ class Builder:
     def manifest(self, out: str = "out") -> Manifest:
         return read_manifest(self.out.parent / out)
 
+    def rejects(self, out: str = "out") -> list[dict[str, Any]]:
+        """The lines of the rejects file."""
+        lines = (self.out.parent / out / self.manifest(out).rejects.file).read_text().splitlines()
+        return list(map(json.loads, lines))
+
     def files(self, out: str = "out") -> dict[str, str]:
         return files(self.out.parent / out)
 

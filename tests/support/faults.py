@@ -74,7 +74,6 @@ from pathlib import Path
 from PIL import Image
 
 import presize.builder.derive
-import presize.builder.parts
 import presize.codecs.jpeg.self_check
 from presize.builder.run import build_dataset
 from presize.cli import main

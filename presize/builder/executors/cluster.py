@@ -1,25 +1,39 @@
-"""Tasks carried out by the workers of an engine, which see SRC and OUT as this machine does."""
+"""Tasks carried out by the workers of Dask, Ray or Spark, which see SRC and OUT as this machine does. The libraries of
+these engines are imported here alone, when asked for.
+
+The engines are called by their own interfaces, not through joblib's back-ends for them: joblib ends all tasks at the
+first that fails, and gives results of Ray and Spark when all have ended.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import os
 import pickle
+import socket
+import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from itertools import chain, islice
+from pathlib import Path
 from queue import Empty, SimpleQueue
+from typing import Any, NamedTuple, Protocol
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 
 import presize
-from presize.builder.executors.engines import ENGINES, Engine, Result
-from presize.builder.executors.remote_task import RemoteTask, TaskResult, make_run_remote
-from presize.builder.fingerprint import codec_fingerprint, suffixes_of
+from presize.builder.executors.local import StoppedError, Workers
+from presize.builder.fingerprint import CodecFingerprint, codec_fingerprint, suffixes_of
 from presize.builder.output_dir import BuildJournal
+from presize.builder.plan import other_codecs
 from presize.builder.shard_table import ShardDone
 from presize.builder.tasks.task import Task
 from presize.errors import BuildError, OptionError, PresizeWarning
 from presize.options import RunOptions
+from presize.sources.source_files import Url
 
 CHECK_S = 1.0
 """How often the scheduler is checked while no task ends."""
@@ -27,19 +41,252 @@ PATIENT_CHECKS = 10
 """After so many a cluster without workers is warned of. Those of a cluster that is starting come sooner."""
 _AHEAD = 2
 """Tasks handed out for each that can run: a worker that has finished one finds the next."""
+_WATCH_S = 0.5
+CONNECT_S = 8
+"""How long Dask's scheduler may take to answer."""
+_LISTENING_S = 5
+_SPARK_THREADS = 4096
+"""At most; one is started for each task that is under way, twice as many as the cluster has cores."""
+_HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
+"""How a connection of gRPC begins: the preface, and settings without any (RFC 9113, 3.4 and 6.5)."""
+
+
+class RemoteTask(NamedTuple):
+    """A task, as a worker needs to know it: with the codecs of the driver, the endings of the names of all sources, and
+    the identity of the build in OUT."""
+
+    task: Task
+    timeout_s: float
+    codecs: CodecFingerprint
+    suffixes: list[str]
+    identity: dict[str, Any]
+
+    @property
+    def out(self) -> Path:
+        return self.task.sidecar.parent
+
+    def is_wanted(self) -> bool:
+        """Return whether OUT is still being built, and as it was when this task was sent."""
+        journal = BuildJournal.read(self.out)
+        return journal is not None and journal.identity == self.identity
+
+
+TaskResult = ShardDone | Exception
+"""What became of a task; an exception is what it raised, a bug of ours included. An engine would take one that it sees
+for a reason to try the task once more."""
+
+RunRemote = Callable[[bytes], bytes | str]
+"""Runs a pickled RemoteTask on a worker. Returns a pickled TaskResult, or in words why the worker cannot take part."""
+
+
+def make_run_remote(version: str) -> RunRemote:
+    """Return a function that engines pickle by value, since no module has it: a worker without presize, or without this
+    version of it, can say so."""
+
+    def run_remote(pickled: bytes) -> bytes | str:
+        import socket
+        import sys
+
+        try:
+            import presize
+        except ImportError as error:
+            return f"{socket.gethostname()}: {sys.executable} cannot import presize ({error})"
+        if presize.__version__ != version:
+            return f"{socket.gethostname()}: it has presize {presize.__version__}, and the build presize {version}"
+        from presize.builder.executors.cluster import run_on_this_worker
+
+        return run_on_this_worker(pickled)
+
+    return run_remote
+
+
+def run_on_this_worker(pickled: bytes) -> bytes | str:
+    """Run a pickled RemoteTask, as RunRemote says."""
+    remote: RemoteTask = pickle.loads(pickled)
+    if reason := _obstacle(remote):
+        return f"{socket.gethostname()}: {reason}"
+    try:
+        with closing(Workers(remote.timeout_s)) as workers, _while_wanted(remote, workers):
+            result: TaskResult = workers.write(remote.task)
+    except StoppedError:
+        result = BuildError(f"OUT {remote.out} has been built otherwise meanwhile")
+    except Exception as error:  # which the driver raises
+        result = error
+    return pickle.dumps(result)
+
+
+def _obstacle(remote: RemoteTask) -> str:
+    """Return why this worker would not make what the driver would; empty when it would."""
+    for name, path in (("SRC", remote.task.source), ("OUT", remote.out)):
+        if isinstance(path, Url):  # reading says what there is to say
+            continue
+        try:
+            os.stat(path)
+        except OSError as error:
+            return f"{name} {path}: {error.strerror}; all workers have to see it at that path"
+    if not remote.is_wanted():
+        return f"OUT {remote.out} is another folder there; it has to be on a file system that all workers share"
+    here = codec_fingerprint(remote.task.options, remote.suffixes)
+    return "" if here.digest == remote.codecs.digest else other_codecs(remote.codecs.versions, here.versions)
+
+
+@contextmanager
+def _while_wanted(remote: RemoteTask, workers: Workers) -> Iterator[None]:
+    """End `workers` when the build in OUT has been replaced: this one may be cut off from a driver that has gone."""
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(_WATCH_S):
+            if not remote.is_wanted():
+                return workers.kill()
+
+    watcher = threading.Thread(target=watch, name="presize-watch-build", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watcher.join()
+
+
+class Engine(Protocol):
+    """A connection to a scheduler, which repeats a few times what a lost worker was doing. Made with the address of the
+    scheduler; raises ImportError when its library is not installed, and any exception when no scheduler answers."""
+
+    def slots(self) -> int:
+        """Return how many tasks run at the same time, as things are."""
+
+    def submit(self, run_remote: RunRemote, task: bytes) -> Any:
+        """Have a worker call ``run_remote(task)``. Returns a future like those of concurrent.futures."""
+
+    def check(self) -> None:
+        """Raise an exception of any kind when the scheduler is lost."""
+        self.slots()
+
+    def close(self) -> None:
+        """Take back what no worker has begun, and disconnect."""
+
+
+class Dask:
+    """A client of the scheduler at an address such as ``tcp://HOST:8786``; threads of its workers run tasks."""
+
+    def __init__(self, address: str) -> None:
+        from distributed import Client
+
+        try:  # first, since a client that cannot connect takes a minute
+            asyncio.run(asyncio.wait_for(_check_scheduler(address), CONNECT_S))
+        except TimeoutError:
+            raise TimeoutError(f"no answer within {CONNECT_S} s") from None
+        self._client = Client(address, timeout=CONNECT_S, set_as_default=False)
+
+    def slots(self) -> int:
+        return sum(self._client.nthreads().values())
+
+    def submit(self, run_remote: RunRemote, task: bytes) -> Any:
+        return self._client.submit(run_remote, task, pure=False)
+
+    def check(self) -> None:
+        if self._client.status != "running":
+            raise OSError(f"the scheduler at {self._client.scheduler.address} is lost")
+
+    def close(self) -> None:
+        self._client.close(timeout=2)
+
+
+async def _check_scheduler(address: str) -> None:
+    """Raise OSError, ValueError or TimeoutError unless a scheduler of Dask is at `address`."""
+    from distributed.core import rpc
+
+    async with rpc(address) as scheduler:
+        if (await scheduler.identity())["type"] != "Scheduler":
+            raise ValueError("what answers is a worker of Dask, and no scheduler")
+
+
+class Ray(Engine):
+    """A driver of the cluster whose head is at an address such as ``HOST:6379``; "auto" finds one on this machine. Each
+    task takes one core. A connection that this process has already is used, and left as it is."""
+
+    def __init__(self, address: str) -> None:
+        import ray
+
+        self._ray: Any = ray
+        self._remote: Any = None
+        self._ours = not ray.is_initialized()
+        if self._ours:
+            if address != "auto":
+                check_listening(address, by_grpc=True)
+            ray.init(address, log_to_driver=False, logging_level="critical")
+
+    def slots(self) -> int:
+        return int(self._ray.cluster_resources().get("CPU", 0))
+
+    def submit(self, run_remote: RunRemote, task: bytes) -> Future[bytes | str]:
+        if self._remote is None:
+            self._remote = self._ray.remote(num_cpus=1)(run_remote)  # which sends it to the cluster, each time
+        done: Future[bytes | str] = self._remote.remote(task).future()
+        return done
+
+    def close(self) -> None:
+        if self._ours:
+            self._ray.shutdown()
+
+
+class Spark(Engine):
+    """An application on the master at an address such as ``spark://HOST:7077``, or "yarn". Each task is a job, begun by
+    a thread of its own. A session that this process has already is used, and left as it is."""
+
+    def __init__(self, address: str) -> None:
+        from pyspark.sql import SparkSession
+
+        if address.startswith("spark://"):
+            check_listening(address)
+        self._ours = SparkSession.getActiveSession() is None
+        settings = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.log.level": "OFF"}
+        self._session = SparkSession.builder.master(address).appName("presize").config(map=settings).getOrCreate()
+        self._threads = ThreadPoolExecutor(_SPARK_THREADS, "presize-spark")
+
+    def slots(self) -> int:
+        context = self._session.sparkContext._jsc.sc()
+        if context.isLocal() or context.getExecutorMemoryStatus().size() > 1:  # the driver is in it, too
+            cores: int = context.defaultParallelism()
+            return cores
+        return 0  # where Spark says 2
+
+    def submit(self, run_remote: RunRemote, task: bytes) -> Future[bytes | str]:
+        return self._threads.submit(lambda: self._session.sparkContext.parallelize([task], 1).map(run_remote).first())
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._session.sparkContext.cancelAllJobs()
+        if self._ours:
+            self._session.stop()
+
+
+ENGINES: dict[str, Callable[[str], Engine]] = {"dask": Dask, "ray": Ray, "spark": Spark}
+
+
+def check_listening(address: str, by_grpc: bool = False) -> None:
+    """Raise OSError unless a connection to ``HOST:PORT`` or ``scheme://HOST:PORT`` is accepted, and answered as gRPC
+    does if it has to be: engines would ask again for minutes."""
+    try:
+        parts = urlsplit(address if "://" in address else f"//{address}")
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port = None, None
+    if host is None or port is None:
+        raise OSError("expected HOST:PORT")
+    with socket.create_connection((host, port), timeout=_LISTENING_S) as connection:
+        if by_grpc:
+            connection.sendall(_HTTP2)
+            answer = connection.recv(9)
+            if answer[3:4] != _HTTP2[-6:-5]:
+                raise OSError("something else listens there")
 
 
 def in_cluster(tasks: list[Task], run: RunOptions) -> Iterator[ShardDone]:
-    """Carry out `tasks` on the engine that `run` names, and yield the shards as they are finished.
-
-    Warns:
-        PresizeWarning: the scheduler has no workers, for which the build waits.
-
-    Raises:
-        OptionError: the engine is not installed.
-        BuildError: its scheduler cannot be reached or is lost, or a worker would make other bytes.
-        Others as write_shard does.
-    """
+    """Carry out `tasks` on the engine that `run` names, and yield the shards as they are finished. Warns of a scheduler
+    without workers. Raises OptionError when the engine is not installed, BuildError when its scheduler is lost or a
+    worker would make other bytes, and what write_shard does."""
     try:
         engine = ENGINES[run.engine](run.scheduler or "")
     except ImportError as error:
@@ -71,7 +318,7 @@ def _calling(run: RunOptions) -> Iterator[None]:
 
 
 def _results(engine: Engine, tasks: list[Task], run: RunOptions) -> Iterator[ShardDone]:
-    ended: SimpleQueue[Result] = SimpleQueue()
+    ended: SimpleQueue[Any] = SimpleQueue()
     run_remote, waiting, under_way = make_run_remote(presize.__version__), iter(_remote_tasks(tasks, run)), 0
     while True:
         with _calling(run):
@@ -94,7 +341,7 @@ def _results(engine: Engine, tasks: list[Task], run: RunOptions) -> Iterator[Sha
         yield result
 
 
-def _next(ended: SimpleQueue[Result], engine: Engine, run: RunOptions) -> Result:
+def _next(ended: SimpleQueue[Any], engine: Engine, run: RunOptions) -> Any:
     checks = 0
     while True:
         try:
@@ -110,8 +357,8 @@ def _next(ended: SimpleQueue[Result], engine: Engine, run: RunOptions) -> Result
 
 
 def _remote_tasks(tasks: list[Task], run: RunOptions) -> Iterator[RemoteTask]:
-    each = (suffixes_of(pa.chunked_array([task.paths.split("\0")])) for task in tasks)  # not all names at once
-    suffixes = sorted(set(chain.from_iterable(each)))
+    paths = (task.sources[0].paths.split("\0") for task in tasks)  # not all names at once
+    suffixes = sorted(set(chain.from_iterable(suffixes_of(pa.chunked_array([each])) for each in paths)))
     codecs = codec_fingerprint(tasks[0].options, suffixes)
     out = tasks[0].sidecar.parent
     journal = BuildJournal.read(out)

@@ -8,8 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
-from types import TracebackType
-from typing import NoReturn, Self
+from typing import NoReturn
 
 import joblib
 
@@ -26,11 +25,8 @@ _ATTEMPTS = 3
 
 
 def in_processes(tasks: list[Task], jobs: int | None, timeout_s: float) -> Iterator[ShardDone]:
-    """Carry out `tasks`, and yield the shards as they are finished.
-
-    Threads hand out the tasks, each to a worker process of its own (`jobs` of them; None for as many as there are
-    cores): a worker that dies takes its shard along, and neither other workers nor the build.
-    """
+    """Carry out `tasks`, and yield the shards as they are finished. Threads hand them out, each to one of `jobs` worker
+    processes (None: as many as cores): one that dies takes its shard along, and neither other workers nor the build."""
     jobs = min(jobs or usable_cores(), len(tasks))
     workers, running = Workers(timeout_s, jobs), threading.active_count()
     parallel = joblib.Parallel(n_jobs=jobs, backend="threading", return_as="generator_unordered", batch_size=1)
@@ -38,7 +34,7 @@ def in_processes(tasks: list[Task], jobs: int | None, timeout_s: float) -> Itera
     # filter would not do, since joblib's threads restore the module's filters while it warns.)
     parallel._warn_exit_early = lambda: None
     try:
-        with workers, closing(parallel(map(joblib.delayed(workers.write), tasks))) as dones:
+        with closing(workers), closing(parallel(map(joblib.delayed(workers.write), tasks))) as dones:
             try:
                 yield from dones
             finally:
@@ -126,12 +122,7 @@ class Workers:
             for worker in self._all:
                 worker.kill()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         self.kill()
         os.close(self._policy.turnstile)
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import functools
 import signal
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 from zlib_ng import zlib_ng
@@ -40,19 +40,13 @@ Sources = tuple[SourceFile, ...]
 
 
 class StoredRecord(NamedTuple):
-    """A record, as it is stored in a shard or in a file.
-
-    Attributes:
-        value: its bytes.
-        columns: what the index says of it (presize.store.index.record_columns).
-    """
+    """The bytes of a record, and what the index says of it (presize.store.index.record_columns)."""
 
     value: bytes
     columns: Mapping[str, int]
 
     @property
     def size(self) -> Size:
-        """Its height and width, in pixels."""
         return Size(self.columns["height"], self.columns["width"])
 
 
@@ -60,35 +54,12 @@ Encoded = dict[Stream, StoredRecord]
 """What is stored of a sample."""
 
 
-class EncodeSpec(NamedTuple):
-    """How the records of a task are made.
-
-    Attributes:
-        source: the folder of the sources.
-        image: how images are stored.
-        checksum: whether to compute the CRC-32 of each source.
-        read_ahead: whether sources may be read ahead, in several threads.
-        companions: each companion, and how it is stored.
-    """
-
-    source: Path | Url
-    image: ImageOptions
-    checksum: bool
-    read_ahead: bool = True
-    companions: tuple[tuple[Companion, ImageOptions], ...] = ()
-
-    @classmethod
-    def of(cls, source: Path | Url, options: BuildOptions, read_ahead: bool = True) -> Self:
-        companions = ((companion, companion.image_options(options.image)) for companion in options.companions)
-        return cls(source, options.image, options.checksum, read_ahead, tuple(companions))
-
-
 @dataclass(frozen=True)
 class CrashPolicy:
     """How a worker process keeps one image from ending the build.
 
     Attributes:
-        timeout_s: an image that takes longer ends the process that decodes it, in seconds.
+        timeout_s: an image that takes longer ends the process that decodes it.
         turnstile: the file of a RWLock: one image at a time may have the machine to itself.
         by_image: decode each image in a child of the worker.
     """
@@ -104,47 +75,45 @@ class CrashPolicy:
 
 
 class Encoder(NamedTuple):
-    """Makes the records of samples, each in the time that there is for one.
-
-    Attributes:
-        encode: reads the files of a sample, and encodes what is stored of them. The second argument tells whether it is
-            the next one of those that the encoder was told of. Raises ImageError when it cannot be stored, and
-            BuildError when the source has gone.
-        resized: resized() of records of another dataset.
-        in_time: a context that limits the time of anything else.
-    """
+    """Makes the records of samples, each in the time that there is for one: `encode` reads and encodes the files of a
+    sample (the second argument: the next of those that were announced), `resized` calls resized(), and `in_time` is a
+    context for anything else. Raises ImageError when a sample cannot be stored, BuildError when the source has gone."""
 
     encode: Callable[[Sources, bool], Encoded]
-    resized: Callable[[Encoded, BuildOptions], Encoded]
+    resized: Callable[[Encoded], Encoded]
     in_time: AbstractContextManager[object]
 
 
 def encoder(
-    spec: EncodeSpec, samples: Iterator[Sources], policy: CrashPolicy | None
+    source: Path | Url, options: BuildOptions, ahead: Iterator[Sources] | None, policy: CrashPolicy | None
 ) -> AbstractContextManager[Encoder]:
-    """Return a context that yields an Encoder. `samples`, those that will be asked for, are read ahead where storage is
-    slow. Without a policy the process must not be ended."""
+    """Return a context that yields an Encoder of files in `source`. The samples of `ahead`, those that will be asked
+    for, are read in several threads where storage is slow. Without a policy the process must not be ended."""
     if policy is not None and policy.by_image:
-        return _by_image(spec, policy)
-    return _in_this_process(spec, samples, policy)
+        return _by_image(source, options, policy)
+    return _in_this_process(source, options, ahead, policy)
 
 
 @contextmanager
-def _in_this_process(spec: EncodeSpec, samples: Iterator[Sources], policy: CrashPolicy | None) -> Iterator[Encoder]:
-    read = SourceReader(spec.source).read
+def _in_this_process(
+    source: Path | Url, options: BuildOptions, samples: Iterator[Sources] | None, policy: CrashPolicy | None
+) -> Iterator[Encoder]:
+    read = SourceReader(source).read
     # Once a block is freed, glibc keeps smaller ones for the next image: giving them back costs a fault for each page.
     np.empty(_KEPT_BYTES, np.uint8)
     with ExitStack() as stack:
-        ahead = stack.enter_context(closing(_read_ahead(spec, read, samples)))
+        announced = ((file, file.nbytes) for file in chain.from_iterable(samples or ()))
+        threads = BUCKET_THREADS if isinstance(source, Url) else THREADS
+        ahead = stack.enter_context(closing(read_in_order(read, announced, threads)))
         watchdog: AbstractContextManager[object]
         watchdog = nullcontext() if policy is None else stack.enter_context(closing(Watchdog(policy)))
 
-        def encode(files: Sources, announced: bool) -> Encoded:
+        def encode(files: Sources, is_next: bool) -> Encoded:
             try:
                 with watchdog:
-                    return _encoded(
-                        spec, list(islice(ahead, len(files))) if announced else [partial(read, file) for file in files]
-                    )
+                    if is_next and samples is not None:
+                        return _encoded(options, list(islice(ahead, len(files))))
+                    return _encoded(options, [partial(read, file) for file in files])
             except MemoryError:
                 if policy is not None:
                     raise
@@ -152,7 +121,7 @@ def _in_this_process(spec: EncodeSpec, samples: Iterator[Sources], policy: Crash
                     f"{files[0].path}: memory ran out; --backend processes would reject this image and go on"
                 ) from None
 
-        def resize(encoded: Encoded, options: BuildOptions) -> Encoded:
+        def resize(encoded: Encoded) -> Encoded:
             with watchdog:
                 return resized(encoded, options)
 
@@ -160,8 +129,7 @@ def _in_this_process(spec: EncodeSpec, samples: Iterator[Sources], policy: Crash
 
 
 class _Deadline:
-    """Ends this process when the block takes too long. The kernel does it: a decoder that hangs lets no Python code
-    run."""
+    """Ends this process when the block takes too long: by the kernel, as a hanging decoder lets no Python code run."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
@@ -175,9 +143,7 @@ class _Deadline:
 
 class Watchdog(_Deadline):
     """What is around each image: this process ends when it takes too long, and waits while another has to be alone.
-
-    close() it after the last image: until then nobody else can be alone but between two images.
-    """
+    Close it after the last image: until then nobody else can be alone but between two images."""
 
     def __init__(self, policy: CrashPolicy) -> None:
         super().__init__(policy.timeout_s)
@@ -192,7 +158,7 @@ class Watchdog(_Deadline):
 
 
 @contextmanager
-def _by_image(spec: EncodeSpec, policy: CrashPolicy) -> Iterator[Encoder]:
+def _by_image(source: Path | Url, options: BuildOptions, policy: CrashPolicy) -> Iterator[Encoder]:
     turnstile = RWLock(policy.turnstile)
     child: Child | None = None
 
@@ -218,19 +184,19 @@ def _by_image(spec: EncodeSpec, policy: CrashPolicy) -> Iterator[Encoder]:
     def encode(files: Sources, _: bool) -> Encoded:
         try:
             with suppress(MemoryError):
-                attempt(_read_in_this_child, spec, files)
+                attempt(_read_in_this_child, source, files)
         except ChildDiedError as error:
             if _took_too_long(error):  # a frozen mount is no fault of the image
                 raise BuildError(
                     f"{files[0].path}: SRC does not answer: it could not be read in {policy.timeout_s:g} s "
                     "(--timeout-s); run again to resume"
                 ) from None
-        return contained(_encode_in_this_child, spec, files)
+        return contained(encode_sample, source, options, files)  # the child reads each sample
 
     try:
         yield Encoder(
             encode,
-            partial(contained, resized),
+            lambda encoded: contained(resized, encoded, options),
             _Deadline(policy.timeout_s),
         )
     finally:
@@ -243,51 +209,50 @@ def _in_time(timeout_s: float, function: Callable[..., Encoded], *args: object) 
         return function(*args)
 
 
-def _read_in_this_child(spec: EncodeSpec, files: Sources) -> None:
+def _read_in_this_child(source: Path | Url, files: Sources) -> None:
     """Try to read a sample, which is read again to be encoded."""
     for file in files:
         with suppress(ImageError):
-            _reader_of_this_child(spec.source).read(file)
+            _reader(source).read(file)
 
 
-def _encode_in_this_child(spec: EncodeSpec, files: Sources) -> Encoded:
-    return encode_sample(spec, _reader_of_this_child(spec.source), files)
+_reader = functools.cache(SourceReader)
+"""One for each source: a child that encodes samples ends with its task, and its reader with it."""
+
+_stored_as = functools.cache(Companion.image_options)
 
 
-_reader_of_this_child = functools.cache(SourceReader)
-"""A child ends with its task, and its reader with it."""
+def encode_sample(source: Path | Url, options: BuildOptions, files: Sources) -> Encoded:
+    """Read and encode one sample in this process, a child. Raises what an Encoder raises."""
+    return _encoded(options, [partial(_reader(source).read, file) for file in files])
 
 
-def encode_sample(spec: EncodeSpec, reader: SourceReader, files: Sources) -> Encoded:
-    """Read and encode one sample in this process. Raises what an Encoder raises."""
-    return _encoded(spec, [partial(reader.read, file) for file in files])
-
-
-def _encoded(spec: EncodeSpec, contents: Sequence[Callable[[], bytes]]) -> Encoded:
+def _encoded(options: BuildOptions, contents: Sequence[Callable[[], bytes]]) -> Encoded:
     """The records of a sample, of the files that `contents` read: its image, then its companions."""
     data = contents[0]()
-    image = transcode.transcode(data, spec.image)
+    image = transcode.transcode(data, options.image)
     height, width = image.source
-    encoded = _records(spec, "", data, image, {"source_height": height, "source_width": width})
-    for (companion, options), content in zip(spec.companions, contents[1:], strict=True):
+    encoded = _records(options, "", data, image, {"source_height": height, "source_width": width})
+    for companion, content in zip(options.companions, contents[1:], strict=True):
         try:
             data = content()
-            transcoded = transcode_companion(data, image.source, options, companion.is_array)
+            transcoded = transcode_companion(
+                data, image.source, _stored_as(companion, options.image), companion.is_array
+            )
         except ImageError as error:
             kind = UnreadableError if isinstance(error, UnreadableError) else ImageError
             raise kind(f"{of_companion(companion.name)}: {error}") from None
-        encoded |= _records(spec, companion.name, data, transcoded, {})
+        encoded |= _records(options, companion.name, data, transcoded, {})
     return encoded
 
 
 def _records(
-    spec: EncodeSpec, name: str, data: bytes, transcoded: transcode.Transcoded, source: dict[str, int]
+    options: BuildOptions, name: str, data: bytes, transcoded: transcode.Transcoded, source: dict[str, int]
 ) -> Encoded:
-    """The records of the image, or of a companion of this name, in each size."""
     source = source | {"source_facts": transcoded.facts}
-    if spec.checksum:
+    if options.checksum:
         source["source_crc32"] = zlib_ng.crc32(data)
-    sizes = zip(spec.image.sizes, transcoded.records, strict=True)
+    sizes = zip(options.image.sizes, transcoded.records, strict=True)
     return {Stream(name, size): stored(record, source) for size, record in sizes}
 
 
@@ -298,21 +263,11 @@ def stored(record: transcode.Record, source: Mapping[str, int]) -> StoredRecord:
     return StoredRecord(value, {**source, **own})
 
 
-def _read_ahead(
-    spec: EncodeSpec, read: Callable[[SourceFile], bytes], samples: Iterator[Sources]
-) -> Generator[Callable[[], bytes], None, None]:
-    files = chain.from_iterable(samples)
-    if not spec.read_ahead:
-        return (partial(read, file) for file in files)
-    threads = BUCKET_THREADS if isinstance(spec.source, Url) else THREADS
-    return read_in_order(read, ((file, file.nbytes) for file in files), threads)
-
-
 def resized(encoded: Encoded, options: BuildOptions) -> Encoded:
-    """Return the records of a sample of another dataset in the size of `options`, which has one; those that fit already
-    are left as they are. Raises ImageError if one is damaged."""
-    ways: dict[str, Companion | None] = {"": None, **{companion.name: companion for companion in options.companions}}
-    return {stream: _resized(record, options.image, ways[stream.name]) for stream, record in encoded.items()}
+    """Return the records of a sample of another dataset in the one size of `options`; those that fit are left as they
+    are. Raises ImageError if one is damaged."""
+    companions = {companion.name: companion for companion in options.companions}
+    return {stream: _resized(old, options.image, companions.get(stream.name)) for stream, old in encoded.items()}
 
 
 def _resized(old: StoredRecord, image: ImageOptions, companion: Companion | None) -> StoredRecord:

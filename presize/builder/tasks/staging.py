@@ -13,12 +13,11 @@ from presize.system.files import writing
 
 
 def staged_path(root: Path, file: str, sample: int) -> Path:
-    """Where a file is kept until the build is published: next to its final path, hidden, without an image suffix."""
+    """Where a file is kept until the build is published: hidden beside its final path, without an image suffix."""
     return (root / file).with_name(f".{sample:09d}.tmp")
 
 
 def stage(root: Path, file: str, sample: int, value: bytes) -> None:
-    """Write one staged file. Raises BuildError when it cannot be written."""
     path = staged_path(root, file, sample)
     with writing(root / file):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -26,13 +25,13 @@ def stage(root: Path, file: str, sample: int, value: bytes) -> None:
 
 
 def unstage(root: Path, file: str, sample: int) -> None:
-    """Give a staged file its name. One that is no longer staged has it already (see `is_written`)."""
+    """Give a staged file its name. One that is no longer staged has it already."""
     with writing(root / file), suppress(FileNotFoundError):
         os.replace(staged_path(root, file, sample), root / file)
 
 
 def read(root: Path, file: str, sample: int) -> bytes:
-    """The content of a file that is staged or has its name already. Raises BuildError when it is neither."""
+    """The content of a file that is staged or has its name already."""
     for path in (staged_path(root, file, sample), root / file):
         with suppress(FileNotFoundError):
             return path.read_bytes()
@@ -49,8 +48,7 @@ _STAGED = re.compile(r"\.\d{9,}\.tmp", re.ASCII)
 
 
 def remove_staged(root: Path) -> None:
-    """Remove what an abandoned build has staged under `root`, as remove_files does. Raises OSError when a folder cannot
-    be listed."""
+    """Remove what an abandoned build has staged under `root`. Raises OSError when a folder cannot be listed."""
 
     def fail(error: OSError) -> None:
         raise error
@@ -62,7 +60,7 @@ def remove_staged(root: Path) -> None:
 
 def remove_files(root: Path, files: Iterable[str]) -> None:
     """Remove files below `root` that still exist, and folders that become empty: ImageFolder would take those for
-    classes. Raises BuildError when one cannot be removed."""
+    classes."""
     names = set()
     with writing(root):
         for file in files:
@@ -70,5 +68,9 @@ def remove_files(root: Path, files: Iterable[str]) -> None:
             names.add(os.path.dirname(file))
         folders = {folder for name in names for folder in (Path(name), *Path(name).parents)} - {Path()}
         for folder in sorted(folders, reverse=True):  # what lies deeper comes first
-            if (root / folder).is_dir() and not os.listdir(root / folder):
-                (root / folder).rmdir()
+            remove_if_empty(root / folder)
+
+
+def remove_if_empty(folder: Path) -> None:
+    if folder.is_dir() and not os.listdir(folder):
+        folder.rmdir()

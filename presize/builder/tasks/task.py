@@ -1,8 +1,7 @@
 """One build task: read its samples, presize or copy each, write a shard for each stream, then the side-car.
 
-A task runs in one process and shares nothing with others. The side-car (ShardTable) is renamed into place last: it
-proves that the shard is finished. Imports stay few here, since each worker process pays for them before its first
-image.
+A task runs in one process and shares nothing with others. Imports stay few here, since each worker process pays for
+them before its first image.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import os
 from array import array
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -24,7 +23,7 @@ from zlib_ng import zlib_ng
 
 from presize.builder.shard_table import Columns, Rejected, ShardDone, ShardTable
 from presize.builder.tasks import staging
-from presize.builder.tasks.records import CrashPolicy, Encoded, Encoder, EncodeSpec, Sources, StoredRecord, encoder
+from presize.builder.tasks.records import CrashPolicy, Encoded, Encoder, Sources, StoredRecord, encoder
 from presize.codecs import transcode
 from presize.errors import BuildError, CrashError, DatasetError, ImageError, NotAnImageError, UnreadableError
 from presize.options import BuildOptions, OnError, Stream
@@ -42,13 +41,11 @@ class Copies(NamedTuple):
 
     Attributes:
         shards: for each stream the old shards that are read.
-        shard: for each sample of the task a position in these, -1 for one that is made.
-        row: for each sample its row in that shard.
-        columns: for each stream what the index says of the records, as in a ShardTable; a value a sample of the task.
-        are_sources: whether the records take the place of source files. All samples are copied then, and a damaged
-            record cannot be made again.
-        resizes: whether those that do not fit the size of the task are resized.
-        must_match: whether what is made has to be what `columns` tell of; another record is rejected.
+        shard, row: for each sample of the task a position in these, -1 for one that is made, and its row in that shard.
+        columns: for each stream what the index says of the records, a value a sample of the task.
+        are_sources: the records take the place of source files: a damaged one cannot be made again.
+        resizes: those that do not fit the size of the task are resized.
+        must_match: what is made has to be what `columns` tell of; another record is rejected.
     """
 
     shards: Mapping[Stream, Sequence[ShardReader]]
@@ -60,14 +57,9 @@ class Copies(NamedTuple):
     must_match: bool = False
 
 
-class CompanionPaths(NamedTuple):
-    """The files of a companion, for the samples of a task.
-
-    Attributes:
-        nbytes: the size of each.
-        paths: their paths, joined by NULs.
-        places: where they lie in containers; None for files.
-    """
+class FileList(NamedTuple):
+    """The images of a task, or a companion's files: sizes, paths joined by NULs (a million must not be a million
+    objects), and places in containers; None for files of their own."""
 
     nbytes: npt.NDArray[np.int64]
     paths: str
@@ -81,20 +73,12 @@ class Task:
     Attributes:
         number: the shard's.
         digest: of what decides the bytes of the shard; of an update, with what it copies.
-        source: the raw folder.
-        sidecar: where the side-car goes.
         targets: for each stream the shard to write, or the folder to write files into.
-        options: those of the build.
-        on_error: whether an image that cannot be stored is recorded or raised.
         samples: each sample's row in the source table, ascending.
-        nbytes: the size of each sample's file.
-        paths: each sample's path, joined by NULs: a million samples must not be a million objects.
-        files: in a folder dataset each sample's file name, joined likewise; otherwise empty.
-        copies: what an update copies; None when every sample is made.
-        places: where the samples lie in containers; None for files.
-        companions: the files of each of the companions in `options`.
-        extents: x1, y1, x2, y2 around each sample's boxes, in pixels of its source, and around those in shares of it,
-            NaN for what is no box; None to reject none for its boxes.
+        sources: the files of the samples, then those of each companion in `options`.
+        files: in a folder dataset each sample's file name, joined by NULs; otherwise empty.
+        extents: the boxes around each sample's boxes (presize.builder.annotations.extents); None to reject none for
+            them.
         probes: samples from all over the source. When most of them cannot be read, the build stops.
     """
 
@@ -106,19 +90,16 @@ class Task:
     options: BuildOptions
     on_error: OnError
     samples: npt.NDArray[np.int64]
-    nbytes: npt.NDArray[np.int64]
-    paths: str
+    sources: tuple[FileList, ...]
     files: str
     copies: Copies | None = None
-    places: Places | None = None
-    companions: tuple[CompanionPaths, ...] = ()
     extents: npt.NDArray[np.float64] | None = None
     probes: tuple[Sources, ...] = ()
 
     @property
     def containers(self) -> tuple[Container, ...]:
-        """The files that hold the samples; empty where each sample is a file."""
-        return () if self.places is None else self.places.containers
+        places = self.sources[0].places if self.sources else None
+        return () if places is None else places.containers
 
     @property
     def to_make(self) -> int:
@@ -127,23 +108,13 @@ class Task:
 
     @property
     def is_made(self) -> npt.NDArray[np.bool_]:
-        """For each sample whether it is made, and not copied."""
         return np.ones(len(self.samples), np.bool_) if self.copies is None else self.copies.shard < 0
 
 
 def write_shard(task: Task, policy: CrashPolicy | None = None) -> ShardDone:
-    """Carry out one task. An error leaves no unfinished shard behind.
-
-    Args:
-        task: what to do.
-        policy: how an image is kept from ending the build; None in a process that must not be ended.
-
-    Raises:
-        ImageError: an image cannot be stored, and ``on_error`` is "fail".
-        BuildError: the disk is full, the source has gone, most of it cannot be read, or a container in it has changed.
-        DatasetError: a record that has no source is damaged.
-        MemoryError: memory ran out.
-    """
+    """Carry out one task; an error leaves no unfinished shard behind. Without a policy the process must not be ended.
+    Raises ImageError (if ``on_error`` is "fail"), BuildError for a full disk or a source that fails, has gone or
+    changed, DatasetError for a damaged record without a source, and MemoryError."""
     doubled = 0
     while True:
         try:
@@ -161,18 +132,18 @@ def _write(task: Task, policy: CrashPolicy | None, map_factor: int) -> ShardTabl
     columns: dict[Stream, defaultdict[str, array[int]]] = {
         stream: defaultdict(partial(array, "q")) for stream in task.targets
     }
-    sources = files_at(task.paths.split("\0"), task.nbytes.tolist(), task.places)
-    companions = (files_at(c.paths.split("\0"), c.nbytes.tolist(), c.places) for c in task.companions)
-    samples = list(zip(sources, *companions, strict=True))
+    each = (files_at(files.paths.split("\0"), files.nbytes.tolist(), files.places) for files in task.sources)
+    samples = list(zip(*each, strict=True))
     files = task.files.split("\0")
     is_made = task.is_made.tolist()
-    spec = EncodeSpec.of(task.source, task.options, read_ahead=task.places is None or not task.places.in_rows)
+    places = task.sources[0].places
+    ahead = None if places is not None and places.in_rows else compress(samples, is_made)
     unread = 0  # in a row
     with ExitStack() as stack:
         writers = {stream: stack.enter_context(writer) for stream, writer in _shard_writers(task, map_factor)}
-        make = stack.enter_context(encoder(spec, compress(samples, is_made), policy))
+        make = stack.enter_context(encoder(task.source, task.options, ahead, policy))
         for position, sample in enumerate(task.samples.tolist()):
-            source = sources[position]
+            source = samples[position][0]
             try:
                 encoded = None if is_made[position] else _copied(task, position, make)
                 if encoded is None:
@@ -185,7 +156,7 @@ def _write(task: Task, policy: CrashPolicy | None, map_factor: int) -> ShardTabl
                     check_containers(task.source, task.containers)  # a change of one may be the cause
                 rejects.append((sample, *_reject(source, error, task.on_error)))
                 unread = unread + 1 if isinstance(error, UnreadableError) else 0
-                if unread and (unread % _IN_A_ROW == 0 or unread == len(sources)):
+                if unread and (unread % _IN_A_ROW == 0 or unread == len(samples)):
                     _check_source(task, unread, f"{source.path}: {error}")
                 continue
             unread = 0
@@ -217,10 +188,8 @@ def _write(task: Task, policy: CrashPolicy | None, map_factor: int) -> ShardTabl
 
 
 def _check_source(task: Task, unread: int, last: str) -> None:
-    """Raise BuildError when most of the source cannot be read, after `unread` files in a row that could not be.
-
-    A bad sector may cost as many neighbours in a container; a disk that fails takes other files with them.
-    """
+    """Raise BuildError when most of the source cannot be read. A bad sector may cost as many neighbours in a container;
+    a disk that fails takes other files with them."""
     reader = SourceReader(task.source)
     failed = sum(not all(map(reader.can_read, files)) for files in task.probes)
     if 2 * failed > len(task.probes):
@@ -254,9 +223,9 @@ def _copied(task: Task, position: int, make: Encoder) -> Encoded | None:
     if not copies.are_sources:
         return encoded
     if encoded is None:
-        path = task.paths.split("\0")[position]
+        path = task.sources[0].paths.split("\0")[position]
         raise DatasetError(f"the record of {path} is damaged; presize repair makes it again from its source")
-    return make.resized(encoded, task.options) if copies.resizes else encoded
+    return make.resized(encoded) if copies.resizes else encoded
 
 
 def _read_records(copies: Copies, position: int) -> Encoded | None:
@@ -303,17 +272,14 @@ def _reject(source: SourceFile, error: ImageError, on_error: OnError) -> tuple[s
     return type(error).__name__ if kept else ImageError.__name__, str(error)
 
 
-def _are_same(containers: Iterable[Container], then: Iterable[Container]) -> bool:
-    """Whether each of `containers` is among those of `then`, and has not changed since."""
-    versions = {container.path: container.version for container in then}
-    return all(one.path in versions and one.version.same_as(versions[one.path]) for one in containers)
-
-
 def finished(task: Task, publishing: bool = False) -> ShardTable | None:
-    """The table of a task whose shard is there and whole, and was made of its containers as they are now; else None.
-    When `publishing`, a folder's files may have their names already."""
+    """Return the table of a task whose shard is whole, and was made of its containers as they are now; else None. When
+    `publishing`, a folder's files may have their names already."""
     table = ShardTable.read(task.sidecar, task.number, task.digest)
-    if table is None or not _are_same(task.containers, table.containers):
+    if table is None:
+        return None
+    then = {container.path: container.version for container in table.containers}
+    if not all(one.path in then and one.version.same_as(then[one.path]) for one in task.containers):
         return None
     if task.options.layout == "lmdb":
         sizes = {stream: path.is_file() and path.stat().st_size for stream, path in task.targets.items()}
