@@ -1,8 +1,7 @@
 """apply: calls a transform with a stored image, and makes torchvision's operations on colours faster.
 
-ToTensor and Normalize become one pass, and the colour operations of ColorJitter, RandAugment and the like are made by
-presize.codecs.pillow_color. Results are theirs to the bit, from the same random numbers. Transforms are recognised by
-class; torchvision is not imported or required. What is not recognised is called as it is.
+Results are theirs to the bit, from the same random numbers. Transforms are recognised by class; torchvision is not
+imported or required. What is not recognised is called as it is.
 """
 
 from __future__ import annotations
@@ -90,7 +89,7 @@ def _apply_all(steps: Sequence[Transform], image: Any) -> Any:
 
 
 def _tensor(image: StoredImage, to_tensor: Any, then: Any = None) -> tuple[torch.Tensor, int] | None:
-    """Return what ToTensor makes of an image, or it and a Normalize after it, and which of these; None if only they
+    """Return what ToTensor, and a Normalize after it, make of an image, and how many these are; None if only they
     can."""
     pixels = image.pixels()
     if pixels is None or torch.get_default_dtype() != torch.float32:
@@ -266,12 +265,7 @@ _ENHANCERS = {"Brightness": _brightness, "Color": _saturation, "Contrast": _cont
 
 
 class EachView:
-    """Calls a transform with each view of an image.
-
-    Args:
-        transforms: one for each view; None leaves it as it is.
-        kind: type of the result, list or tuple.
-    """
+    """Calls one of `transforms` with each view of an image, None leaves it as it is; makes a list or tuple of them."""
 
     def __init__(self, transforms: tuple[Transform | None, ...], kind: type) -> None:
         self.transforms = transforms

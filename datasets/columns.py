@@ -28,15 +28,8 @@ Shown = Sequence[CropGeometry | None]
 
 
 class TargetColumn:
-    """A column of a target.
-
-    Attributes:
-        name: of the index column.
-        type: Arrow's, of the values.
-        as_list: whether the values of a batch stay a list of Python objects: they have nulls, are lists of uneven
-            length, or such as torch cannot stack. It holds for the column, so that all batches have one type.
-        moves: whether a value depends on what is shown of its image.
-    """
+    """A column of a target. `as_list`: whether the values of its batches stay a list of Python objects, for all batches
+    alike; `moves`: whether a value depends on what is shown of its image."""
 
     moves = False
 
@@ -49,7 +42,7 @@ class TargetColumn:
 
     def batch(self, records: Records, texts: type, shown: Shown | None = None) -> Any:
         """The values of many records as collate_targets combines them: numbers become int64 or float64 (n,), strings
-        `texts`, a list or tuple."""
+        `texts`."""
         visits = zip(records.tolist(), repeat(None) if shown is None else shown, strict=False)
         return collate_targets(texts(self.at(*visit) for visit in visits), self.as_list)
 
@@ -62,13 +55,7 @@ class TargetColumn:
 
 
 class ValueColumn(TargetColumn):
-    """A column whose values come as plain Python objects.
-
-    Args:
-        data: the dataset.
-        name: the column.
-        numbers: what to give in place of its values; None for themselves.
-    """
+    """A column whose values, or the `numbers` in their place, come as plain Python objects."""
 
     def __init__(self, data: Data, name: str, numbers: pa.Array | None = None) -> None:
         column = data.column(name) if numbers is None else numbers
@@ -100,13 +87,8 @@ class ValueColumn(TargetColumn):
 
 
 class MultiHotColumn(TargetColumn):
-    """A column of lists as vectors: float32 (width,), 1 at the numbers that a list holds and 0 elsewhere.
-
-    Args:
-        name: the column.
-        numbers: lists of numbers below `width`; a null is an empty list.
-        width: the length of the vectors.
-    """
+    """A column of lists of `numbers` below `width` as vectors: float32 (width,), 1 at these and 0 elsewhere; a null is
+    an empty list."""
 
     def __init__(self, name: str, numbers: Any, width: int) -> None:
         if not is_list(numbers.type):
@@ -130,12 +112,7 @@ class MultiHotColumn(TargetColumn):
 
 
 class ListColumn(TargetColumn):
-    """A column of lists with one value per object.
-
-    Attributes:
-        lengths: of the lists, (n,).
-        box_column: the boxes of the objects: those that have no area left are left out here, too.
-    """
+    """A column of lists with one value per object. Objects whose box in `box_column` has no area left are left out."""
 
     moves = True
 
@@ -211,8 +188,7 @@ class BoxColumn(ListColumn):
 class KeypointColumn(ListColumn):
     """A column of keypoints: float32 (objects, points, 2 or 3), x and y in pixels, and the visibility of each.
 
-    With a visibility, points outside of the crop, and those that were not visible before, are 0, 0, 0; without one
-    they lie outside.
+    With a visibility, points outside of the crop, and those that were not visible before, are 0, 0, 0.
     """
 
     def __init__(self, data: Data, name: str, format: str, pairs: FlipPairs = (), tv: Any = None) -> None:
@@ -285,11 +261,7 @@ def _move(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64], shown: CropGeo
 def with_objects(
     data: Data, columns: Sequence[TargetColumn], flip_pairs: FlipPairs, tv_tensors: bool
 ) -> list[TargetColumn]:
-    """`columns`, with those in their places that know boxes, keypoints, and lists that have a value for each box.
-
-    Raises:
-        OptionError: a list beside boxes has not a value for each of them, or `flip_pairs` are not of the keypoints.
-    """
+    """`columns`, with those in their places that know boxes, keypoints, and lists that have a value for each box."""
     boxes, points = declared(data, "boxes"), declared(data, "keypoints")
     tv = tv_tensors_module() if tv_tensors else None
     has_boxes = any(column.name in boxes for column in columns)

@@ -1,7 +1,6 @@
 """fuse: takes over the crop, flip and normalization that a transform of torchvision or timm begins with.
 
-Transforms are recognised by class and attributes; neither library is imported or required. A transform stays as it is
-where presize's result would differ.
+Transforms are recognised by class and attributes; neither library is imported or required.
 """
 
 from __future__ import annotations
@@ -42,13 +41,8 @@ AS_NUMPY: Transform = torch.Tensor.numpy
 
 
 class _Seen(NamedTuple):
-    """A composition, or a transform that was taken over, as it was then.
-
-    Attributes:
-        part: the transform.
-        names: attributes that decide what was taken over; None for a composition.
-        values: these attributes; of a composition its transforms.
-    """
+    """A transform that was taken over, with the values of the attributes `names`, or a composition with its
+    transforms."""
 
     part: Any
     names: tuple[str, ...] | None
@@ -89,8 +83,7 @@ class Fused:
     _dtype: torch.dtype = field(default_factory=torch.get_default_dtype, compare=False)
 
     def is_current(self) -> bool:
-        """Return False if the transform was changed in place since: a parameter that was taken over, or a list of
-        transforms. Takes a few microseconds."""
+        """Return False if the transform was changed in place since. Takes a few microseconds."""
         if self.crop is None:  # the transform itself is called
             return True
         return torch.get_default_dtype() is self._dtype and all(seen.is_current() for seen in self._seen)
@@ -137,8 +130,7 @@ def fuse(transform: Transform | None, *, decode: Decode = "pil", data: Dataset |
 def _fused(
     transform: Transform, decode: Decode, data: Dataset | None, after_crop: Sequence[str] | None = None
 ) -> Fused:
-    """Split the transform of one view. `after_crop` names the classes that may be taken over behind the crop; None
-    allows all."""
+    """Split the transform of one view; `after_crop` are the classes taken over behind the crop, None for all."""
     steps = _flat(transform)
     taking = _Taking(decode, data)
     count, reason = 0, ""
@@ -194,13 +186,8 @@ def _fused_views(transform: Transform, found: Traced, decode: Decode, data: Data
 
 
 class _Taking:
-    """What has been taken over so far.
-
-    Attributes:
-        form: what an image is by then: "pil", a tensor of "uint8" or "float", or a "numpy" array.
-        resized: N and the filter of a Resize(N) before the crop.
-        before_rest: called first if steps are left, for what they get: the last ToImage, or AS_NUMPY; or empty.
-    """
+    """What has been taken over so far. `form`: of an image by then; `resized`: N and filter of a Resize(N) before the
+    crop; `before_rest`: called first if steps are left, for what they get."""
 
     def __init__(self, decode: Decode, data: Dataset | None) -> None:
         self.data = data

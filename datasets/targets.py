@@ -36,24 +36,8 @@ Vocabulary = Mapping[str, Sequence[Any] | None]
 
 
 class Targets:
-    """Reads targets.
-
-    Args:
-        data: the dataset.
-        target: the columns.
-        vocabulary: columns whose values become numbers.
-        multi_hot: columns of lists that become vectors of 0 and 1.
-        flip_pairs, tv_tensors: as in LMDBDataset.
-
-    Attributes:
-        moves: whether a target depends on what is shown of its image.
-        vocabulary: for each column of numbers that stand for values, these values.
-        as_list: for collate_targets.
-
-    Raises:
-        DatasetError: there is no such column, or it is damaged.
-        OptionError: an option does not fit the columns.
-    """
+    """Reads targets; arguments as in LMDBDataset. `moves`: whether a target depends on what is shown of its image;
+    `vocabulary`: the values that numbers of a column stand for; `as_list`: for collate_targets."""
 
     def __init__(
         self,
@@ -132,12 +116,7 @@ def chosen_target(data: Dataset, target: Target) -> Target:
 
 
 def find_split(data: Data, rows: Records | None, name: Any, column: str) -> Records:
-    """Which of the samples, `rows` of `data` or all of it, have the value `name` in a column: ascending positions.
-
-    Raises:
-        DatasetError: there is no such column.
-        OptionError: there are no such samples.
-    """
+    """Which of the samples, `rows` of `data` or all of it, have the value `name` in a column: ascending positions."""
     values = data.column(column)
     data.check_column(column)
     try:

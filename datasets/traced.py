@@ -1,8 +1,6 @@
 """traced: the transforms that an object calls with its image, and what it makes of their results.
 
-Scripts hold their transforms in classes of their own: the presets of torchvision's references call one Compose; MoCo's
-TwoCropsTransform and DINO's DataAugmentationDINO return a list of several views. Where a class's method does nothing
-else, it is traced: called once with stand-ins for the image and for the transforms.
+A class of a script, such as MoCo's TwoCropsTransform, whose method does nothing else is called once with stand-ins.
 """
 
 from __future__ import annotations
@@ -20,12 +18,7 @@ _BUILTINS = frozenset(("append", "extend", "enumerate", "len", "list", "range", 
 
 
 class Traced(NamedTuple):
-    """What an object does with an image.
-
-    Attributes:
-        parts: what it calls with the image, in the order of its results.
-        kind: list or tuple, of whose results it makes one; None for one part, whose result it returns.
-    """
+    """The `parts` that an object calls with an image; `kind`: list or tuple of their results, None for one alone."""
 
     parts: tuple[Any, ...]
     kind: type | None
@@ -44,8 +37,7 @@ class _StandIn:
 
 
 def traced(transform: Any) -> Traced | None:
-    """Return what `transform` calls; None for an object that does anything else, or depends on anything but its
-    attributes."""
+    """Return what `transform` calls; None if it does anything else, or depends on anything but its attributes."""
     kind = type(transform)
     is_module = isinstance(transform, torch.nn.Module)
     if is_module and any(hooks for name, hooks in vars(transform).items() if name.endswith("_hooks")):

@@ -50,8 +50,7 @@ def option(default: Any, help: str, detail: str = "", **settings: Any) -> Any:
 
 
 class StatedOption(NamedTuple):
-    """An option as a dataclass states it. `kind` is the type of the value, None apart, or of each of several in a
-    tuple; `choices` are those of a Literal."""
+    """An option as a dataclass states it. `kind` is the type of the value, or of each of several."""
 
     name: str
     kind: Any
@@ -93,8 +92,8 @@ def _kind(hint: Any) -> tuple[Any, bool, tuple[Any, ...]]:
 
 
 def check_options(options: object) -> None:
-    """Raise OptionError unless each option that a dataclass states has its type, choice or range. Texts and fractions
-    are left to the dataclass."""
+    """Raise OptionError unless each stated option has its type, choice or range; texts and fractions are not
+    checked."""
     for each in stated_options(type(options)):  # type: ignore[arg-type]  # mypy takes no class for hashable
         value, name = getattr(options, each.name), each.name_in_errors
         if value is None and each.default is None:
@@ -130,8 +129,7 @@ def check_choice(name: str, value: object, choices: Any) -> None:
 
 
 def check_range(name: str, value: Any, low: int, high: int) -> int:
-    """Return a whole number of any type, such as numpy.int64, as an int. Raise OptionError unless it is one from `low`
-    to `high`, both included."""
+    """Return a whole number of any type, such as numpy.int64, as an int; raise OptionError unless low <= it <= high."""
     with suppress(TypeError):
         if not isinstance(value, bool) and low <= (number := operator.index(value)) <= high:
             return number

@@ -1,8 +1,7 @@
 """A box of a stored value -> pixels in rows of a batch: cut_region or uncut_region, then read_region. Pure.
 
 Only what the box needs is decoded: its tiles (presize.codecs.jpeg.tiles), and at 1/2, 1/4 or 1/8 of the size where the
-caller says so. presize.codecs.jpeg.decoder takes the tiles from the whole value; for libjpeg-turbo they are cut out
-first.
+caller says so.
 """
 
 from __future__ import annotations
@@ -31,15 +30,8 @@ Box = tuple[int, int, int, int]
 
 
 class Region(NamedTuple):
-    """What has to be decoded for a box of an image.
-
-    Attributes:
-        format: of the stored value.
-        data: the JPEG that was cut out for the box, or the whole value.
-        top, left: where the box begins in `data`, in pixels.
-        whole: whether `data` is all of the image.
-        box: in the image.
-    """
+    """What has to be decoded for `box` of an image: the JPEG that was cut out for it, or the `whole` value, in which
+    the box begins at `top`, `left`."""
 
     format: Format
     data: bytes | memoryview
@@ -64,28 +56,15 @@ def cut_region(value: bytes | memoryview, box: Box) -> Region:
 
 
 class Sampling(NamedTuple):
-    """How a box becomes the pixels of a row.
-
-    Attributes:
-        filter: of resizing.
-        window: (height, width, top, left), in pixels: the size to which the whole image is resized, and where the row
-            begins in that; the box is what it takes. None resizes the box to the row.
-    """
+    """How a box becomes a row: resized to it, or what `window` (height, width, top, left) shows of the image when the
+    whole of it is resized to that height and width."""
 
     filter: Filter = "bilinear"
     window: tuple[int, int, int, int] | None = None
 
 
 class View(NamedTuple):
-    """A part of an image, and where it goes.
-
-    Attributes:
-        out: filled; uint8 or uint16 as the dataset has it, (height, width, 3) RGB, (height, width, 4) RGBA or (height,
-            width, 1) grey, C-contiguous. Stored grey becomes RGB where it has three channels.
-        box: in the image.
-        flip: mirror left to right.
-        sampling: how the box becomes `out`.
-    """
+    """`box` of an image, and where it goes: `out`, uint8 or uint16 (height, width, 1, 3 or 4), C-contiguous."""
 
     out: Pixels
     box: Box
@@ -94,13 +73,9 @@ class View(NamedTuple):
 
 
 def read_region(views: Sequence[View], region: Region, shape: tuple[int, int], scale: int = 1) -> None:
-    """Decode the box of `region` once, and bring each view to the size of its `out`. Thread-safe.
+    """Decode the box of `region` once, at 1/scale, and bring each view to the size of its `out`. Thread-safe.
 
-    Args:
-        views: their boxes lie in that of `region`, and are multiples of `scale`.
-        region: of an image.
-        shape: (height, width) of that image, in pixels.
-        scale: 2, 4 or 8 decodes a JPEG at 1/2, 1/4 or 1/8 of its size.
+    The views' boxes lie in that of `region`, and are multiples of `scale`; `shape` is the image's (height, width).
 
     Raises:
         ValueError, ImageError: the value is damaged (presize.codecs.stored_value.DAMAGE).
@@ -114,16 +89,7 @@ def read_region(views: Sequence[View], region: Region, shape: tuple[int, int], s
 
 
 def read_values(views: Sequence[View], region: Region, shape: tuple[int, int], scale: int = 1) -> None:  # noqa: ARG001
-    """As read_region, of a companion whose pixels are numbers: each of those in the result is one of the image.
-
-    Args:
-        views: one; its `out` is uint8 or uint16 (height, width), and its filter is always nearest.
-        region, shape: as in read_region.
-        scale: without meaning.
-
-    Raises:
-        ValueError, ImageError: the value is damaged, or has several channels.
-    """
+    """As read_region, of a companion whose pixels are numbers: each in `out`, (height, width), is one of the image."""
     (view,) = views
     values = decode_value(memoryview(region.data), region.format, "exact", shape, _limit(shape))
     if values.ndim > 2:
@@ -136,8 +102,7 @@ def read_values(views: Sequence[View], region: Region, shape: tuple[int, int], s
 
 
 def nearest(values: Pixels, view: View, shape: tuple[int, int], out: Pixels) -> None:
-    """Fill `out`, (height, width) or (height, width, channels), as `view` says, each number being one of `values`,
-    those of an image of `shape`."""
+    """Fill `out` as `view` says, each number being one of `values`, those of an image of `shape`."""
     height, width = out.shape[:2]
     window = view.sampling.window
     if window is None:
@@ -149,8 +114,7 @@ def nearest(values: Pixels, view: View, shape: tuple[int, int], out: Pixels) -> 
 
 
 def _decoded(region: Region, shape: tuple[int, int], out: Pixels, scale: int) -> Pixels:
-    """The box of `region` at 1/scale, with the type and the channels of `out`: (height, width, channels), for the
-    thread's next call to overwrite."""
+    """The box of `region` at 1/scale, as (height, width, channels) of `out`; the thread's next call overwrites it."""
     channels, depth = out.shape[2], 8 * out.itemsize
     if region.format == "jpeg":
         pixels = jpeg_box(region, shape, channels, scale)
@@ -173,17 +137,9 @@ _COLORS: dict[int, Color] = {1: "gray", 3: "rgb", 4: "rgba"}
 
 
 def jpeg_box(region: Region, shape: tuple[int, int], channels: int, scale: int = 1, *, lasting: bool = False) -> Pixels:
-    """Decode the box of `region`, a JPEG, at 1/scale: uint8 (height, width, channels). Thread-safe.
+    """Decode the box of `region`, a JPEG of an image of `shape`, at 1/scale: uint8 (height, width, channels).
 
-    Args:
-        region: of an image.
-        shape: (height, width) of that image, in pixels.
-        channels: 3 or 1.
-        scale: 1, 2, 4 or 8.
-        lasting: False for memory that the thread's next call reuses.
-
-    Raises:
-        ValueError, ImageError, MemoryError: the value is damaged (presize.codecs.stored_value.DAMAGE).
+    Thread-safe. Unless `lasting`, the thread's next call reuses the memory. Raises as read_region, and MemoryError.
     """
     memory = _new if lasting else _scratch
     box = region.box
@@ -212,8 +168,7 @@ def jpeg_box(region: Region, shape: tuple[int, int], channels: int, scale: int =
 
 
 def _limit(shape: tuple[int, int]) -> int:
-    """What decoders are held to: more than the default only where the dataset's own limit, which the caller has checked
-    `shape` against, is higher."""
+    """The pixels that decoders are held to; callers have checked `shape` against a dataset's own limit."""
     return max(MAX_PIXELS, shape[0] * shape[1])
 
 

@@ -24,14 +24,9 @@ _MODES = {1: "L", 3: "RGB", 4: "RGBX"}
 
 
 def resample(pixels: Pixels, out: Pixels, flip: bool, filter: Filter = "bilinear", whole: Whole | None = None) -> None:
-    """Bring `pixels` to the size of `out`.
+    """Bring `pixels`, uint8 or uint16 (height, width[, channels]), to the size of `out`, (height, width, channels).
 
-    Args:
-        pixels: uint8 or uint16, (height, width, channels), or (height, width) for one channel. May be a view.
-        out: filled; of the same type, (height, width, channels), C-contiguous, 1, 3 or 4 channels.
-        flip: mirror left to right.
-        filter: of resizing.
-        whole: the image of which `pixels` and `out` are parts; all of it, unless resizes_parts(the type of `pixels`).
+    If `pixels` and `out` are parts, `whole` says of what: only where resizes_parts(the type of `pixels`).
     """
     pixels = pixels.reshape(*pixels.shape[:2], out.shape[2])
     if whole is not None and whole.shape == whole.size:

@@ -28,20 +28,10 @@ class StoredJpeg:
     """A stored JPEG, shared by the images that are made from it. Thread-safe.
 
     The first box that is read is decoded alone. A second one means that several views are likely, so the whole image is
-    then decoded and kept.
-
-    Args:
-        value: a copy of the JPEG, so that the dataset may be closed.
-        color: that the dataset was built for.
-        shape: (height, width) in pixels, as the index says.
-        max_pixels: that height x width may not exceed.
-        damage: makes the error that is raised for pixels that cannot be decoded.
-
-    Attributes:
-        mode: "RGB" or "L".
+    then decoded and kept. `damage` makes the error that is raised for pixels that cannot be decoded.
 
     Raises:
-        ValueError, ImageError: the header is damaged, or not that of an image of `shape`.
+        ValueError, ImageError: the header is damaged, or not that of an image of `shape`, (height, width).
     """
 
     def __init__(
@@ -66,13 +56,7 @@ class StoredJpeg:
     def part(self, box: Box, *, lasting: bool) -> Pixels:
         """Return the pixels in `box`, (height, width, 3) or (height, width), which must not be written to.
 
-        Args:
-            box: inside the image.
-            lasting: False if the thread's next call may overwrite them.
-
-        Raises:
-            DatasetError: they are damaged.
-        """
+        Unless `lasting`, the thread's next call may overwrite them. Raise DatasetError if they are damaged."""
         whole = self._whole
         if whole is None and not self._is_used:
             self._is_used = True

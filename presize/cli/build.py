@@ -256,11 +256,7 @@ def _say_shapes(typed: tuple[str, ...], image: ImageOptions) -> None:
 
 
 def _compare(like: DatasetOptions | None, plan: Plan, samples: SourceOptions) -> None:
-    """Warn of what a build does not take over from the dataset that it is to be like.
-
-    Raises:
-        SourceError: it would have other classes, without being told to.
-    """
+    """Warn of what is not taken over from a dataset that a build is to be like; raise SourceError for other classes."""
     if like is None:
         return
     if samples.classes is None and like.classes is not None and plan.source.classes not in (None, like.classes):
@@ -281,8 +277,7 @@ def _compare(like: DatasetOptions | None, plan: Plan, samples: SourceOptions) ->
 
 
 def build_summary(result: BuildResult, update: bool, keep: bool, labels: object) -> str:
-    """What a build did, or with `update` an update, in a few lines. `keep`: images were to be stored as they are;
-    `labels`: what --labels was."""
+    """What a build did, or with `update` an update. `keep`: images keep their sizes; `labels`: what --labels was."""
     from presize.codecs.source_facts import loss_sentences  # brings NumPy
 
     now = result.files - result.resumed
@@ -345,8 +340,7 @@ def part_summary(result: PartResult) -> str:
 
 
 def print_plan(plan: Plan, to_build: Plan, changes: Changes | None, out: str, run: RunOptions, as_json: bool) -> None:
-    """Print what a build with this plan would do, or an update, which has to build `to_build` of it and makes
-    `changes`, and about how long it would take."""
+    """Print what a build would do, or an update that builds `to_build` and makes `changes`, and how long it takes."""
     from presize.builder.estimate import estimate
     from presize.store.info import split_counts
     from presize.system.child import ChildDiedError

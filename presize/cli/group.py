@@ -143,8 +143,7 @@ _AGAIN_S = 0.02
 
 
 def interrupt_again(ignored: sys.UnraisableHookArgs) -> None:
-    """A sys.unraisablehook. Python ignores what is raised in a finalizer, Ctrl-C and SIGTERM like all else: send them
-    once more, as soon as it has ended."""
+    """A sys.unraisablehook: Python ignores what is raised in a finalizer, so send Ctrl-C or SIGTERM once more."""
     stop = ignored.exc_value
     if not isinstance(stop, KeyboardInterrupt):
         sys.__unraisablehook__(ignored)

@@ -73,8 +73,7 @@ def counts_text(counts: Mapping[str, int]) -> str:
 
 
 def facts_text(facts: Iterable[tuple[str, str]], width: int = 0) -> str:
-    """A line for each fact that has a text, behind its name; wrapped to `width`, if there is one. They may come from
-    strangers."""
+    """A line for each fact that has a text, wrapped to `width`, if there is one. They may come from strangers."""
     lines = [f"{name:<9} {printable(text)}" for name, text in facts if text]
     if width:
         lines = [fill(line, width, subsequent_indent=" " * 10, break_on_hyphens=False).rstrip() for line in lines]
@@ -98,11 +97,7 @@ def making_room(stream: TextIO) -> AbstractContextManager[None]:
 
 
 class Progress:
-    """Counts images, or bytes, on `stream`, with their rate, the time left, and a note. Silent until begin(), and
-    throughout if `quiet`.
-
-    A context manager, for one thread at a time.
-    """
+    """Counts images, or bytes, on `stream`, from begin() on, unless `quiet`. For one thread at a time."""
 
     def __init__(self, stream: TextIO, what: str, in_bytes: bool = False, quiet: bool = False) -> None:
         self._stream = stream
