@@ -51,8 +51,12 @@ class _Seen(NamedTuple):
     def is_current(self) -> bool:
         if self.names is not None:
             return _values(self.part, self.names) == self.values
-        parts = _parts(self.part)
-        return len(parts) == len(self.values) and all(map(operator.is_, parts, self.values))
+        found = _called(self.part)
+        return (
+            found is not None
+            and len(found.parts) == len(self.values)
+            and all(map(operator.is_, found.parts, self.values))
+        )
 
 
 @dataclass(frozen=True, repr=False)
@@ -460,9 +464,8 @@ def _unknown(step: Any, attributes: set[str]) -> list[str]:
 
 
 def _taken(step: Any) -> _Seen:
-    _, own = _known(type(step)) or (None, set())  # none of a composition
-    known = own | {"_forward_hooks", "_forward_pre_hooks"}
-    names = tuple(name for name in vars(step) if name in known)
+    _, own = _known(type(step)) or (None, set())
+    names = tuple(name for name in vars(step) if name in own | {"_forward_hooks", "_forward_pre_hooks"})
     return _Seen(step, names, _values(step, names))
 
 
@@ -479,44 +482,39 @@ def _values(step: Any, names: Sequence[str]) -> tuple[Any, ...]:
     return tuple(values)
 
 
-def _is_composition(transform: Any) -> bool:
+def _called(transform: Any) -> Traced | None:
+    """What a transform calls with an image, if it does nothing else."""
     kind = type(transform)
-    if kind is torch.nn.Sequential or _is_compose(kind):
-        return not _unknown(transform, {"transforms"})
-    found = None if _library(kind) else traced(transform)
-    return found is not None and found.kind is None
+    if kind is not torch.nn.Sequential and not _is_compose(kind):
+        return None if _library(kind) else traced(transform)
+    if _unknown(transform, {"transforms"}):
+        return None
+    return Traced(tuple(transform if kind is torch.nn.Sequential else transform.transforms), None)
 
 
-def _parts(composition: Any) -> Sequence[Any]:
-    kind = type(composition)
-    if kind is torch.nn.Sequential:
-        return tuple(composition)
-    if not _is_compose(kind):
-        found = traced(composition)
-        return () if found is None else found.parts
-    parts: Sequence[Any] = composition.transforms
-    return parts
+def _parts(transform: Any) -> tuple[Any, ...] | None:
+    """The transforms that a composition calls one after the other; None for any other transform."""
+    found = _called(transform)
+    return None if found is None or found.kind is not None else found.parts
 
 
 def _compositions(transform: Any) -> list[_Seen]:
     """A composition, and those in it, as they are."""
-    if not _is_composition(transform):
+    parts = _parts(transform)
+    if parts is None:
         return []
-    parts = tuple(_parts(transform))
-    hooks = [_taken(transform)] if isinstance(transform, torch.nn.Module) else []
-    return [_Seen(transform, None, parts), *hooks, *(seen for part in parts for seen in _compositions(part))]
+    return [_Seen(transform, None, parts), *(seen for part in parts for seen in _compositions(part))]
 
 
 def _flat(transform: Any) -> list[Any]:
     """The transforms that are called one after the other."""
-    if not _is_composition(transform):
-        return [transform]
-    return [step for part in _parts(transform) for step in _flat(part)]
+    parts = _parts(transform)
+    return [transform] if parts is None else [step for part in parts for step in _flat(part)]
 
 
 def _composed(transform: Any, steps: Sequence[Any]) -> Transform:
     while not _is_compose(type(transform)) and type(transform) is not torch.nn.Sequential:
-        (transform,) = _parts(transform)
+        (transform,) = _parts(transform) or ()
     rest: Transform = type(transform)(*steps) if isinstance(transform, torch.nn.Sequential) else type(transform)(steps)
     return rest
 
