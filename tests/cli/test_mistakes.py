@@ -81,7 +81,6 @@ MISTAKES = [
     ("doctor nowhere", 1, "nowhere: No such file or directory; expected a dataset, a folder"),
     ("diagnose nowhere -q", 1, "nowhere"),
     ("diagnose RAW -q --seconds 0", 2, "--seconds"),
-    ("diagnose RAW -q --seconds 0", 2, "--seconds"),
     ("diagnose RAW -q --device cuda", 1, "--device cuda: no CUDA here"),
     ("diagnose RAW -o nowhere/page.html", 2, "-o: nowhere is not a folder"),
     ("sample RAW", 1, "is not empty"),

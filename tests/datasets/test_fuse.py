@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import DataLoader, Subset
+from torch.utils.data import DataLoader
 
 from builds import SERIAL
 from pictures import smooth_image
@@ -341,6 +341,7 @@ EVALUATIONS: list[tuple[str, Any]] = [
     ("not square", [v2.Resize(90), v2.CenterCrop((31, 90))]),
     ("bicubic", [v1.Resize(71, interpolation=v1.InterpolationMode.BICUBIC), v1.CenterCrop(64)]),
     ("lanczos", [v2.Resize([71], interpolation=v2.InterpolationMode.LANCZOS), v2.CenterCrop(64)]),
+    ("all at once", [v1.Resize((50, 80))]),
     ("all at bicubic", [v1.Resize((50, 80), interpolation=v1.InterpolationMode.BICUBIC)]),
 ]
 
@@ -365,14 +366,6 @@ def test_weights_bring_their_transform(stored: Path) -> None:
 def test_a_crop_that_is_larger_than_a_stored_image_stays(stored: Path) -> None:
     fused = fuse(v1.CenterCrop(100), data=Dataset(stored))
     assert fused.crop is None and "5 stored images of 8 are smaller than 100 x 100" in fused.reason
-
-
-def test_a_resize_to_height_and_width_gives_torchvisions_numbers(stored: Path) -> None:
-    transform = v1.Compose([v1.Resize((50, 80)), v1.ToTensor()])
-    fused, plain = LMDBDataset(stored, transform=transform, fuse=True), LMDBDataset(stored, transform=transform)
-    assert fused.fused.rest is None  # type: ignore[union-attr]
-    for index in range(len(plain)):
-        assert torch.equal(fused[index][0], plain[index][0])
 
 
 def test_grey_images_among_others_are_left_to_torchvision(tmp_path: Path) -> None:
@@ -541,27 +534,6 @@ def test_the_same_batches_come_from_a_plain_dataloader_and_from_loader(stored: P
     for images, labels in (plain, alone, theirs):
         assert type(images) is torch.Tensor and images.dtype == torch.float32
         assert torch.equal(images, plain[0]) and torch.equal(labels, plain[1])
-
-
-def test_crops_of_a_plain_sampler_follow_torchs_seed(stored: Path) -> None:
-    dataset = LMDBDataset(stored, transform=v1.Compose(training(v1)), fuse=True)
-    images = [(torch.manual_seed(seed), dataset[0][0])[1] for seed in (1, 1, 2)]
-    assert torch.equal(images[0], images[1]) and not torch.equal(images[0], images[2])
-
-
-def test_a_transform_is_taken_over_when_it_is_assigned(at_96: Path) -> None:
-    dataset = LMDBDataset(at_96, fuse=True)
-    assert dataset.fused is None and isinstance(dataset[0][0], Image.Image)
-    dataset.transform = v1.Compose([v1.CenterCrop(64), v1.ToTensor()])
-    assert dataset.crop == CenterCrop(Size(64, 64)) and dataset[0][0].shape == (3, 64, 64)
-
-
-def test_a_subset_and_a_pickle_of_a_fused_dataset_work_as_it_does(at_96: Path) -> None:
-    steps = [v1.Resize(96), v1.CenterCrop(64), v1.ToTensor(), v1.RandomErasing(p=0)]
-    dataset = LMDBDataset(at_96, transform=v1.Compose(steps), fuse=True)
-    images, _ = next(iter(DataLoader(Subset(dataset, [3, 1]), 2)))
-    again = pickle.loads(pickle.dumps(dataset))
-    assert torch.equal(images[0], dataset[3][0]) and torch.equal(images[1], again[1][0])
 
 
 BAD: list[tuple[str, dict[str, Any], str]] = [

@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageFilter
-from torch.utils.data import DataLoader
 
 from builds import SERIAL
 from pictures import smooth_image
@@ -100,11 +99,6 @@ def torchvision_transforms() -> dict[str, Any]:
     for mode in (modes.NEAREST, modes.BOX, modes.HAMMING, modes.BICUBIC, modes.LANCZOS):
         made[f"resized by {mode.value}"] = v1.Compose([v1.RandomResizedCrop((60, 90), interpolation=mode), *to_tensor])
     return made
-
-
-def test_torchvision(out: Path) -> None:
-    for transform in torchvision_transforms().values():
-        check(transform, out)
 
 
 def test_timm(out: Path) -> None:
@@ -243,10 +237,3 @@ def test_images_outlive_their_dataset_and_go_to_other_processes(out: Path, tmp_p
             if method == "fork":
                 assert pool.submit(bytes_of_kept).result(60) == expected
     assert list(map(to_bytes, images)) == expected
-
-
-def test_images_come_from_workers(out: Path) -> None:
-    data = LMDBDataset(out, transform=cropped, target=None)
-    loader: DataLoader[Any] = DataLoader(data, 2, num_workers=2, collate_fn=list)
-    found = [image.tobytes() for batch in loader for image in batch]
-    assert found == [cropped(image).tobytes() for image in files(out)]
