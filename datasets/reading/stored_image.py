@@ -239,13 +239,14 @@ class StoredImage(Image.Image):
     ) -> Image.Image:
         """Return a resized copy: the bytes of the installed Pillow, made by presize's C where that makes the same."""
         late = self._late
-        request = None if late is None else _request(self, size, resample, box, reducing_gap)
+        request = None if late is None else _resize_request(self, size, resample, box, reducing_gap)
         if late is None or request is None:
             return super().resize(size, resample, box, reducing_gap)
-        if request.size == self.size and request.box == (0, 0, *self.size):
+        sides, filter, part = request
+        if sides == self.size and part == (0, 0, *self.size):
             return self.copy()
         pixels = _pixels(late, lasting=False)
-        resized = request.resized(pixels)
+        resized = pillow_resize.resize_as_installed(pixels, sides[::-1], filter, part)
         if resized is None:
             self._load(pixels)
             return super().resize(size, resample, box, reducing_gap)
@@ -411,35 +412,15 @@ _TURNED: dict[Any, Callable[[Pixels], Pixels]] = {
 """Each makes a new array."""
 
 
-_FILTERS: dict[int, pillow_resize.Filter] = {
-    Image.Resampling.BOX: "box",
-    Image.Resampling.BILINEAR: "bilinear",
-    Image.Resampling.HAMMING: "hamming",
-    Image.Resampling.BICUBIC: "bicubic",
-    Image.Resampling.LANCZOS: "lanczos",
-}
+_RESIZED_BY: tuple[pillow_resize.Filter, ...] = ("box", "bilinear", "hamming", "bicubic", "lanczos")
+_FILTERS: dict[int, pillow_resize.Filter] = {Image.Resampling[name.upper()]: name for name in _RESIZED_BY}
 
 
-class _Request(NamedTuple):
-    """A valid resize that presize's C does.
-
-    Attributes:
-        size: (width, height) of the result.
-        filter: its name.
-        box: (left, top, right, bottom) of the part that is resized.
-    """
-
-    size: tuple[int, int]
-    filter: pillow_resize.Filter
-    box: tuple[float, float, float, float]
-
-    def resized(self, pixels: Pixels) -> Pixels | None:
-        """Resize `pixels` as the installed Pillow does; None where only Pillow can."""
-        return pillow_resize.resize_as_installed(pixels, self.size[::-1], self.filter, self.box)
-
-
-def _request(image: Image.Image, size: Any, resample: Any, box: Any, reducing_gap: Any) -> _Request | None:
-    """Read the arguments of resize(); None for those that Pillow refuses, and where it reduces first or is as fast."""
+def _resize_request(
+    image: Image.Image, size: Any, resample: Any, box: Any, reducing_gap: Any
+) -> tuple[tuple[int, int], pillow_resize.Filter, tuple[float, float, float, float]] | None:
+    """Read (width, height), filter and box from the arguments of resize(); None for those that Pillow refuses, and
+    where it reduces first or is as fast."""
     if image.mode not in ("RGB", "L") or not pillow_resize.is_available():
         return None
     try:
@@ -454,7 +435,7 @@ def _request(image: Image.Image, size: Any, resample: Any, box: Any, reducing_ga
         return None
     if int((right - left) / width / gap) > 1 or int((bottom - top) / height / gap) > 1:
         return None
-    return _Request((width, height), filter, (left, top, right, bottom))
+    return (width, height), filter, (left, top, right, bottom)
 
 
 def _real(number: Any) -> float:

@@ -536,23 +536,6 @@ def shell(args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(program, shell=True, capture_output=True, text=True, cwd="/", check=False)
 
 
-@pytest.mark.slow
-def test_diagnose_says_the_verdict_then_what_to_do_then_why(
-    presize: Callable[..., Ran], raw: Path, tmp_path: Path
-) -> None:
-    page = tmp_path / "page.html"
-    short = ("--crop", 32, "--size", 40, "--batch", 4, "--seconds", 0.05)
-    ran = presize("diagnose", raw, *short, "-o", page)
-    assert ran.code == 0, ran.err
-    result = r"[A-Z][^.]+, (training|it) would be \d+\.\d+ times as fast\.\n\n"
-    verdict = r"[A-Z][a-z ]+ (is the bottleneck|are balanced): the training step is busy \d+% of the time\."
-    assert re.match(result + verdict, ran.out)
-    assert re.search(r"^  decoding +\d+%", ran.out, re.MULTILINE)
-    assert "building a small dataset to try: Presize to 40 px" in ran.err
-    assert "reading batches and training on one: Presize to 40 px and read it with Loader" in ran.err
-    assert "<!doctype html>" in page.read_text()
-
-
 IGNORED = """
 import os, signal, sys, time
 from presize.builder.executors import executor
@@ -572,35 +555,6 @@ def write_shard(task, write=executor.write_shard):
 number, told, executor.write_shard = int(sys.argv.pop(1)), [], write_shard
 main(sys.argv[1:])
 """
-
-
-STOPPED = """
-import os, subprocess, sys, time
-import presize.datasets.timing.diagnose_path as module
-from presize.cli import main
-
-def wait(*_, **__):
-    kill = f"kill -{sys.argv[1]} {os.getpid()}"
-    times = 1 if sys.argv[1] == "2" else 2  # a terminal that is closed and its shell send one each
-    subprocess.run("; sleep 0.01; ".join([kill] * times), shell=True)
-    time.sleep(60)
-
-module.diagnose_path = wait
-main(["diagnose", sys.argv[2], "-q"])
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "number",
-    [signal.SIGHUP, *(pytest.param(number, marks=pytest.mark.slow) for number in (signal.SIGINT, signal.SIGTERM))],
-)
-def test_a_diagnosis_that_is_stopped_leaves_no_folder_and_says_by_which_signal(
-    number: signal.Signals, raw: Path, tmp_path: Path
-) -> None:
-    ran = run_command([sys.executable, "-c", STOPPED, int(number), raw], env={"TMPDIR": str(tmp_path)})
-    assert (ran.returncode, ran.stderr) == (128 + number, "presize: error: interrupted\n")
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, random_split
+from torch.utils.data import ConcatDataset, Dataset, Subset, random_split
 
 from builds import SERIAL, SMALL, build_images
 from pictures import smooth_image
@@ -318,10 +318,6 @@ def labelled(folder: Path, classes: int, kinds: str) -> Path:
     return build_images(folder, {row["path"]: smooth_image(45, 60, i) for i, row in enumerate(rows)}, rows=rows)
 
 
-def minus(label: int) -> int:
-    return -label
-
-
 @pytest.mark.parametrize(
     ("options", "name"),
     [
@@ -353,9 +349,9 @@ def test_make_loader_compares_folders_and_parts_of_which_the_first_has_labels_of
 ) -> None:
     folders = [FolderDataset(root.parent / "raw") for root in (kinds, fewer)]
     own = [
-        LMDBDataset(kinds, target_transform=minus),
+        LMDBDataset(kinds, target_transform=double),
         LMDBDataset(kinds, target=None),
-        FolderDataset(kinds.parent / "raw", target_transform=minus),
+        FolderDataset(kinds.parent / "raw", target_transform=double),
     ]
     for parts in (folders, *([first, LMDBDataset(kinds), LMDBDataset(fewer)] for first in own)):
         with pytest.raises(OptionError, match="must have the same classes"):
@@ -379,7 +375,7 @@ def test_make_loader_goes_on_reading_parts_whose_labels_are_right(kinds: Path, f
         [LMDBDataset(kinds, target="path", **cropped), LMDBDataset(fewer, target="path", **cropped)],
         [LMDBDataset(kinds, target=None, **cropped), LMDBDataset(fewer, target=None, **cropped)],
         [LMDBDataset(kinds, target={name: name for name in names}, **cropped) for names in (LABEL_FIRST, LABEL_LAST)],
-        [LMDBDataset(kinds, **cropped), LMDBDataset(fewer, target_transform=minus, **cropped)],
+        [LMDBDataset(kinds, **cropped), LMDBDataset(fewer, target_transform=double, **cropped)],
         [LMDBDataset(root, target="kind", vocabulary=vocabulary, **cropped) for root in (kinds, fewer)],
         [LMDBDataset(kinds, **cropped), Relabelled(fewer, **cropped)],
     ):
@@ -418,15 +414,6 @@ def test_any_column_makes_a_split(splits: Path) -> None:
     assert set(ds.split(2, column="label").targets.tolist()) == {2}
     path = ds.data.path(7)
     assert [found for found, _ in ds.split(path, column="path").samples] == [path]
-
-
-def test_splits_are_read_by_loaders_pickled_and_joined(splits: Path) -> None:
-    val, train = parts = [LMDBDataset(splits, crop=CROP, decode="tensor").split(name) for name in ("val", "train")]
-    expected = sorted(val.targets.tolist())
-    for loader in (Loader(val, 8, num_workers=0), DataLoader(pickle.loads(pickle.dumps(val)), 8, num_workers=1)):
-        assert sorted(t for _, targets in loader for t in targets.tolist()) == expected
-    joined = Loader(ConcatDataset(parts), 8, num_workers=0).dataset
-    assert joined.splits == ["train", "val"] and len(joined.split("train")) == len(train)
 
 
 @pytest.mark.parametrize(

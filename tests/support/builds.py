@@ -74,11 +74,7 @@ def stop_after(out: Path, shards: int) -> Callable[[ShardDone], None]:
 
 
 class Builder:
-    """Builds of `source` into folders beside it.
-
-    Args:
-        options, samples, run: those of every build that is called without others.
-    """
+    """Builds of `source` into folders beside it, with these options if a call has no others."""
 
     def __init__(
         self,
