@@ -49,20 +49,6 @@ if TYPE_CHECKING:
     from presize.builder.update import Changes
 
 
-def _take_over(context: click.Context, _option: click.Parameter, root: str | None) -> DatasetOptions | None:
-    """The options of the dataset in `root`, which become the defaults of all that is not given."""
-    if root is None or context.resilient_parsing:
-        return None
-    from presize.builder.like import options_of
-
-    like = options_of(root)
-    context.default_map = as_typed(like.options)
-    # Folders of masks count as class folders until pairs are known: build compares the classes then.
-    if like.classes is not None and not any(pair.pattern for pair in like.options.companions):
-        context.default_map["classes"] = root
-    return like
-
-
 COMPANIONS = [
     click.Option(
         [each.flag], multiple=True, metavar=each.statement.metavar,
@@ -75,10 +61,8 @@ STORED = sorted(
 )
 LIKE = click.Option(
     ["--like"],
-    is_eager=True,
     type=PATH,
     metavar="DATASET",
-    callback=_take_over,
     help="Build as DATASET was built, a training set for example: with its options, and its class list. Options given "
     "beside it win.",
 )
@@ -112,7 +96,7 @@ DRY_RUN = click.Option(["--dry-run"], is_flag=True, help="Print the plan and an 
 @quiet_option
 @click.pass_context
 def build(
-    context: click.Context, /, source: str, out: str, like: DatasetOptions | None, part: BuildPart | None,
+    context: click.Context, /, source: str, out: str, like: str | None, part: BuildPart | None,
     scratch: str | None, dry_run: bool, as_json: bool, quiet: bool, **typed: Any,
 ) -> None:  # fmt: skip
     """Resize the images of SRC and pack them into OUT.
@@ -121,6 +105,7 @@ def build(
     shards or Parquet files, with the images in them. SRC and OUT may be URLs, such as s3://BUCKET/PATH. Run it again to
     finish a build that was interrupted, and with --update when SRC has changed.
     """
+    from presize.builder.like import options_of, options_to_update
     from presize.builder.output_dir import OutputDir
     from presize.builder.parts import build_part
     from presize.builder.reuse import plan_update
@@ -137,13 +122,18 @@ def build(
         raise click.UsageError(f"--part: all parts write to one folder; build there, then presize upload it to {out}.")
     if scratch is not None and not to_url:
         raise click.UsageError(f"--scratch: is for an OUT that is a URL, and {out} is a folder; leave it out.")
-    if typed["update"]:
-        _take_recorded(context, typed, out)
+    other = None if like is None else options_of(like)
+    if other is not None:
+        # Folders of masks count as class folders until pairs are known: build compares the classes then.
+        has_list = other.classes is not None and not any(pair.pattern for pair in other.options.companions)
+        _take_recorded(context, typed, as_typed(other.options) | ({"classes": like} if has_list else {}))
+    if typed["update"] and (recorded := options_to_update(out)) is not None:
+        _take_recorded(context, typed, as_typed(recorded))
     options, samples, run = _options(context, typed)
     if dry_run:
         place = OutputDir.for_build(source, scratch_out(out, scratch) if to_url else out, options, update=run.update)
         plan = plan_build(source, options, samples)
-        _compare(like, plan, samples)
+        _compare(other, plan, samples)
         to_build, changes = plan_update(plan, place, run) if run.update else (plan, None)
         print_plan(plan, to_build, changes, out, run, as_json)
         return
@@ -154,7 +144,7 @@ def build(
     ):
 
         def on_plan(plan: Plan) -> None:
-            _compare(like, plan, samples)
+            _compare(other, plan, samples)
             progress.begin(len(plan.source.table))
 
         if part is not None:
@@ -191,14 +181,8 @@ def _pair_losses(result: BuildResult) -> dict[str, Any]:
     return {"pair_losses": counts} if counts else {}
 
 
-def _take_recorded(context: click.Context, typed: dict[str, Any], out: str) -> None:
-    """Give options of an update that were not typed the values that the dataset in OUT was built with."""
-    from presize.builder.like import options_to_update
-
-    recorded = options_to_update(out)
-    if recorded is None:
-        return
-    values = as_typed(recorded)
+def _take_recorded(context: click.Context, typed: dict[str, Any], values: dict[str, Any]) -> None:
+    """Give options that were not typed the `values` that a dataset was built with."""
     for option in context.command.params:
         name = option.name or ""
         if name in values and context.get_parameter_source(name) is ParameterSource.DEFAULT:

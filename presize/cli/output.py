@@ -57,9 +57,10 @@ def print_text(text: str) -> None:
         raise click.ClickException(f"cannot print: {error.strerror}") from None
 
 
-def problem_lines(problems: Iterable[Problem]) -> list[str]:
-    """What is wrong, a line for each file. Their names may come from strangers."""
-    return [printable(f"{problem.file}: {problem.what}") for problem in problems]
+def print_problems(problems: Iterable[Problem], more: Iterable[str]) -> None:
+    """Print what is wrong, a line for each file, whose name may come from a stranger, and `more` lines."""
+    if lines := [*(printable(f"{problem.file}: {problem.what}") for problem in problems), *more]:
+        print_text("\n".join(lines))
 
 
 def result_line(what: object, images: int, result: Any) -> str:
