@@ -217,12 +217,6 @@ def test_build_takes_every_option_of_the_samples(build: Build, raw: Path, tmp_pa
     assert set(index["split"].to_pylist()) == {"a", "b"}
 
 
-def test_classes_may_come_from_another_dataset(build: Build, dataset: Path, tmp_path: Path) -> None:
-    save_image(tmp_path / "part" / "1-jade-star" / "a.jpg")
-    build("--classes", dataset, source=tmp_path / "part")
-    assert Dataset(OUT).numbers("label").tolist() == [1]
-
-
 def test_dry_run_writes_nothing_and_tells_the_plan(build: Build) -> None:
     ran = build("--dry-run")
     assert ran.code == 0
@@ -343,15 +337,6 @@ def test_sample_makes_what_build_takes(build: Build, presize: Callable[..., Ran]
     assert build(source=tmp_path / "raw").code == 0
     few = presize("sample", tmp_path / "few", "--images", 2, "--long-side", 32)
     assert few.out == f"{tmp_path / 'few'}: 2 files in 2 classes\n", "the default is no more than there are"
-
-
-def test_doctor_says_first_whether_all_is_well(presize: Callable[..., Ran]) -> None:
-    ran = presize("doctor")
-    assert (ran.code, ran.err) == (0, "")
-    assert re.match(r"No problems found\.\n|Found .* (warnings?|bad)", ran.out)
-    for topic in ("CPU", "cores", "memory", "/dev/shm", "JPEG", "resize", "PIL", "OpenCV", "torch", "GPU", "storage"):
-        assert re.search(rf"^(ok|look|bad|unknown) +{topic}  ", ran.out, re.MULTILINE), topic
-    assert "reading" not in ran.out
 
 
 def test_doctor_reads_from_a_path(presize: Callable[..., Ran], raw: Path, dataset: Path) -> None:

@@ -265,20 +265,6 @@ def first_images(loader: Any) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_loader_follows_what_is_taken_over_from_epoch_to_epoch(workers: int, dataset: Path) -> None:
-    data = LMDBDataset(dataset, training(), fuse=True)
-    with Loader(data, 8, num_workers=workers) as loader:
-        assert torch.equal(first_images(loader), first_images(DataLoader(data, 8)))
-        for change in ("size", "transform"):
-            if change == "size":
-                data.transform.transforms[0].size = (18, 18)  # type: ignore[union-attr]
-            else:
-                data.transform = evaluation()
-            loader.set_epoch(0)
-            assert torch.equal(first_images(loader), first_images(DataLoader(data, 8)))
-
-
-@pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("load", [Loader, make_loader])
 def test_a_loader_of_a_part_follows_the_dataset_it_is_a_part_of(load: Any, workers: int, dataset: Path) -> None:
     data = LMDBDataset(dataset, training(), fuse=True)

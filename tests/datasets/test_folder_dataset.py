@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Subset
 
-from builds import SERIAL
+from builds import SERIAL, image_folder
 from pictures import smooth_image
 from presize.builder.run import build_dataset
 from presize.datasets import FolderDataset, LMDBDataset
@@ -42,17 +42,6 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "cow" / "a" / "list.csv").touch()
     (folder / "readme.md").touch()
     return folder
-
-
-def image_folder(root: Path) -> tuple[list[str], list[tuple[str, int]]]:
-    """The classes and samples of torchvision's ImageFolder(root), by its own algorithm."""
-    classes = sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
-    samples = []
-    for number, name in enumerate(classes):
-        for folder, _, files in sorted(os.walk(root / name, followlinks=True)):
-            named = [file for file in sorted(files) if claims_to_be_an_image(file)]
-            samples += [(os.path.join(folder, file), number) for file in named]
-    return classes, samples
 
 
 def test_classes_samples_and_targets_are_those_of_image_folder(photos: Path) -> None:

@@ -514,17 +514,6 @@ def test_options_that_contradict_fuse_are_refused(options: dict[str, Any], said:
         LMDBDataset(at_96, **{"fuse": True, **options})
 
 
-def test_a_loader_calls_what_is_left_and_refuses_to_normalize_twice(at_96: Path) -> None:
-    steps = [v1.Resize(96), v1.CenterCrop(64), v1.ToTensor(), v1.Normalize(MEAN, STD), v1.RandomErasing(p=0)]
-    rest = LMDBDataset(at_96, transform=v1.Compose(steps), fuse=True)
-    with Loader(rest, 4, num_workers=2) as loader:
-        for ours, theirs in zip(loader, DataLoader(rest, 4), strict=True):
-            assert torch.equal(ours[0], theirs[0])
-    whole = LMDBDataset(at_96, transform=v1.Compose(training(v1)), fuse=True)
-    with pytest.raises(OptionError, match="normalize: the dataset's transform normalizes"):
-        Loader(whole, 4, normalize=(MEAN, STD))
-
-
 def test_a_loader_normalizes_several_views_as_the_transform_does_one(at_96: Path) -> None:
     steps = [v1.CenterCrop(64), v1.ToTensor(), v1.Normalize(MEAN, STD)]
     dataset = LMDBDataset(at_96, transform=v1.Compose(steps), fuse=True)

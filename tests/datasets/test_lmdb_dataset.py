@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import operator
-import os
 import pickle
 import shutil
 import struct
@@ -22,7 +21,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from torch.utils.data import DataLoader
 
-from builds import SERIAL, build_images
+from builds import SERIAL, build_images, image_folder
 from pictures import smooth_image
 from presize.builder.run import build_dataset
 from presize.datasets import CenterCrop, LMDBDataset, RandomCrop, RandomResizedCrop, Resize
@@ -62,16 +61,6 @@ def expected(squares: Path) -> list[tuple[bytes, int]]:
     return [(data.value(i), label) for i, label in enumerate(data.numbers("label").tolist())]
 
 
-def image_folder(root: Path) -> tuple[list[str], list[tuple[str, int]]]:
-    """The classes and samples of torchvision's ImageFolder(root), by its own algorithm."""
-    classes = sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
-    samples = []
-    for number, name in enumerate(classes):
-        for folder, _, files in sorted(os.walk(root / name, followlinks=True)):
-            samples += [(os.path.join(folder, file), number) for file in sorted(files)]
-    return classes, samples
-
-
 # --- as ImageFolder ---
 
 
@@ -84,15 +73,6 @@ def test_classes_samples_and_targets_are_those_of_image_folder(photos: Path, squ
     assert ds.targets.tolist() == [label for _, label in samples]
     assert len(ds) == len(samples)
     assert repr(ds) == f"LMDBDataset('{squares}', 24 samples, target='label', decode='pil')"
-
-
-def test_targets_are_copied_once_into_an_array_that_torch_takes_without_a_warning(squares: Path) -> None:
-    ds = LMDBDataset(squares)
-    assert ds.targets is ds.targets
-    weights = 1.0 / torch.bincount(torch.from_numpy(ds.targets))
-    assert torch.equal(weights[torch.as_tensor(ds.targets)], weights[torch.tensor(ds.targets)])
-    ds.targets[0] += 1
-    assert pickle.loads(pickle.dumps(ds)).targets[0] == ds[0][1]
 
 
 def test_transforms_are_called_sample_by_sample_in_the_order_asked_for(

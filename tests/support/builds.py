@@ -20,6 +20,7 @@ from presize.builder.shard_table import ShardDone
 from presize.options import BuildOptions, ImageOptions, RunOptions, Size, SourceOptions
 from presize.store.dataset import Dataset
 from presize.store.manifest import Manifest, read_manifest
+from presize.store.rejects import claims_to_be_an_image
 
 SERIAL = RunOptions(engine="sequential", report=False)
 REPORTED = RunOptions(engine="sequential")
@@ -53,6 +54,16 @@ def write_photos(folder: Path, count: int = 12) -> Path:
     for i in range(count):
         put(folder / ("cats" if i % 2 else "dogs") / f"{i:02d}.png", seed=i)
     return folder
+
+
+def image_folder(root: Path) -> tuple[list[str], list[tuple[str, int]]]:
+    """The classes and samples of torchvision's ImageFolder(root), by its own algorithm."""
+    classes = sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
+    samples = []
+    for number, name in enumerate(classes):
+        for folder, _, files in sorted(os.walk(root / name, followlinks=True)):
+            samples += [(os.path.join(folder, file), number) for file in sorted(files) if claims_to_be_an_image(file)]
+    return classes, samples
 
 
 class Stopped(Exception):

@@ -89,9 +89,9 @@ class _Quiet(SimpleHTTPRequestHandler):
 
 
 @contextmanager
-def http(folder: Path) -> Iterator[int]:
+def http(folder: Path, handler: type[_Quiet] = _Quiet) -> Iterator[int]:
     """The port of a web server of `folder`, which knows no ranges."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=os.fspath(folder)))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(handler, directory=os.fspath(folder)))
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
@@ -116,16 +116,11 @@ def silent_http(folder: Path, silent: str) -> Iterator[tuple[int, threading.Even
             else:
                 super().do_GET()
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Silent, directory=os.fspath(folder)))
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield server.server_port, asked
-    finally:
-        closing.set()
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with http(folder, Silent) as port:
+        try:
+            yield port, asked
+        finally:
+            closing.set()
 
 
 class Proxy:
