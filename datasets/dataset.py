@@ -17,7 +17,6 @@ import torch.utils.data
 from presize.codecs.jpeg import decoder as jpeg_decoder
 from presize.datasets.applied import EachView, apply
 from presize.datasets.collate import AsList, SampleList, Views, collate_targets
-from presize.datasets.columns import FlipPairs, Records, Shown
 from presize.datasets.crops import Crop, CropGeometry, Crops
 from presize.datasets.fuse import Fused
 from presize.datasets.read_only import (
@@ -35,7 +34,17 @@ from presize.datasets.reading.outputs import Decode, check_decode, check_pil
 from presize.datasets.reading.transfer import Normalize
 from presize.datasets.sample_images import SampleImages, TransformedImages
 from presize.datasets.sampler import visits
-from presize.datasets.targets import Target, Targets, Vocabulary, chosen_target, find_split, find_splits
+from presize.datasets.targets import (
+    FlipPairs,
+    Records,
+    Shown,
+    Target,
+    Targets,
+    Vocabulary,
+    chosen_target,
+    find_split,
+    find_splits,
+)
 from presize.errors import DatasetError, OptionError, PresizeWarning
 from presize.options import MAX_PIXELS, check_choice, check_type
 from presize.remote.cache import open_dataset

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from presize.codecs.pillow_resize import Filter
-from presize.datasets.applied import EachView
+from presize.datasets.applied import EachView, Traced, traced
 from presize.datasets.crops import (
     RANDOM_FILTERS,
     CenterCrop,
@@ -28,7 +28,6 @@ from presize.datasets.crops import (
 )
 from presize.datasets.reading.outputs import Decode
 from presize.datasets.reading.transfer import Normalize
-from presize.datasets.traced import Traced, traced
 from presize.errors import OptionError
 from presize.formatting import plural
 from presize.options import Size

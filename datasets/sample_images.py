@@ -14,7 +14,6 @@ import torch
 
 from presize.codecs.stored_value import DAMAGE
 from presize.datasets.collate import Views
-from presize.datasets.columns import tv_tensors_module
 from presize.datasets.crops import Crops
 from presize.datasets.fuse import Fused, Transform, fuse
 from presize.datasets.joined import JoinedData
@@ -24,6 +23,7 @@ from presize.datasets.reading.batch_reader import BatchReader
 from presize.datasets.reading.outputs import Decode, images_of, to_output
 from presize.datasets.reading.stored_image import StoredImage, StoredJpeg
 from presize.datasets.reading.transfer import Normalization, Normalize
+from presize.datasets.targets import tv_tensors_module
 from presize.store.dataset import Dataset
 
 Draws = tuple[int, int, npt.NDArray[np.int64]]

@@ -13,12 +13,11 @@ import pyarrow.compute as pc
 import torch.utils.data
 from zlib_ng import zlib_ng
 
-from presize.datasets.columns import declared
 from presize.datasets.dataset import LMDBDataset
 from presize.datasets.folder import FolderDataset
 from presize.datasets.joined import JoinedData
 from presize.datasets.reading.order import sample_numbers
-from presize.datasets.targets import target_columns
+from presize.datasets.targets import declared, target_columns
 from presize.errors import OptionError
 
 _ALIKE = (

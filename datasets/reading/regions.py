@@ -10,17 +10,19 @@ import threading
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import cv2
 import numpy as np
 import numpy.typing as npt
+import torch
+from PIL import Image
 
 from presize.codecs.jpeg import decoder as jpeg_decoder
 from presize.codecs.jpeg.segments import coded_size
 from presize.codecs.jpeg.tiles import cut_jpeg
-from presize.codecs.pillow_resize import Filter, Whole
+from presize.codecs.pillow_resize import Filter, Whole, installed_order, is_available, resize_as_installed
 from presize.codecs.resize import Box as ResizeBox
 from presize.codecs.resize import Target, resize
 from presize.codecs.stored_value import check_shape, decode_value
-from presize.datasets.reading.resample import resample
 from presize.options import MAX_PIXELS, Color, Format, Size
 
 Pixels = npt.NDArray[Any]
@@ -192,3 +194,66 @@ def _part(pixels: Pixels, box: Box) -> Pixels:
     if pixels.shape[0] < top + height or pixels.shape[1] < left + width:
         raise ValueError(f"it is {pixels.shape[0]} pixels high and {pixels.shape[1]} wide, less than the index says")
     return pixels[top : top + height, left : left + width]
+
+
+# ---- pixels of a box, brought to the size of a row ----
+
+_MODES = {1: "L", 3: "RGB", 4: "RGBX"}
+"""By the number of channels. X, because Pillow would multiply colours by alpha."""
+
+
+def resample(pixels: Pixels, out: Pixels, flip: bool, filter: Filter = "bilinear", whole: Whole | None = None) -> None:
+    """Bring `pixels`, uint8 or uint16 (height, width[, channels]), to the size of `out`, (height, width, channels).
+
+    Of 8 bits, the result is that of the installed Pillow, of 16 torch's antialiased interpolation in float32, rounded.
+    If `pixels` and `out` are parts, `whole` says of what: only where resizes_parts(the type of `pixels`).
+    """
+    pixels = pixels.reshape(*pixels.shape[:2], out.shape[2])
+    if whole is not None and whole.shape == whole.size:
+        top, left = whole.corner[0] - whole.start[0], whole.corner[1] - whole.start[1]
+        pixels, whole = _part(pixels, (top, left, *out.shape[:2])), None
+    if whole is None and pixels.shape == out.shape:
+        np.copyto(out, pixels)
+    elif resize_as_installed(pixels, out.shape[:2], filter, flip=flip, out=out, whole=whole) is not None:
+        return
+    elif whole is None:
+        _by_library(pixels, out, filter)
+    else:
+        resized = np.empty((*whole.size, out.shape[2]), out.dtype)
+        _by_library(pixels, resized, filter)
+        np.copyto(out, _part(resized, (*whole.corner, *out.shape[:2])))
+    if flip:
+        cv2.flip(out, 1, dst=out)
+
+
+def resizes_parts(dtype: npt.DTypeLike) -> bool:
+    """Return whether a part of a resized image can be made from a part of the image: Pillow resizes whole ones."""
+    return dtype == np.uint8 and installed_order() != "another" and is_available()
+
+
+def _by_library(pixels: Pixels, out: Pixels, filter: Filter) -> None:
+    if pixels.dtype == np.uint8:
+        by_pillow(pixels, out, filter)
+    elif filter == "bilinear":
+        _by_torch(pixels, out)
+    else:  # Pillow has none of 16 bits, but floats
+        for channel in range(out.shape[2]):
+            image = Image.fromarray(pixels[:, :, channel].astype(np.float32))
+            resized = np.asarray(image.resize(out.shape[1::-1], Image.Resampling[filter.upper()]))
+            out[:, :, channel] = resized.round().clip(0, np.iinfo(out.dtype).max)
+
+
+def by_pillow(pixels: Pixels, out: Pixels, filter: Filter = "bilinear") -> None:
+    """Resize uint8 (height, width, channels) by the installed Pillow."""
+    height, width, channels = out.shape
+    source = (pixels.shape[1], pixels.shape[0])
+    image = Image.frombuffer(_MODES[channels], source, np.ascontiguousarray(pixels), "raw", _MODES[channels], 0, 1)
+    np.copyto(out, np.asarray(image.resize((width, height), Image.Resampling[filter.upper()])).reshape(out.shape))
+
+
+def _by_torch(pixels: Pixels, out: Pixels) -> None:
+    result = np.empty(out.shape, np.float32)
+    views = [torch.from_numpy(array).permute(2, 0, 1).unsqueeze(0) for array in (pixels.astype(np.float32), result)]
+    # torch.nn.functional.interpolate calls this, but takes no `out`.
+    torch.ops.aten._upsample_bilinear2d_aa.out(views[0], list(out.shape[:2]), False, None, None, out=views[1])
+    np.copyto(out, result.round(), casting="unsafe")  # means, so none is out of range
