@@ -20,18 +20,9 @@ Class = TypeVar("Class", bound=type)
 
 @dataclass(frozen=True)
 class Statement:
-    """Description of an option, besides the name, type and default of its field.
-
-    Attributes:
-        help: what `presize COMMAND --help` prints.
-        detail: what the reference of Python adds, such as where the default comes from.
-        flag: on the command line; "" for ``--`` and the field's name, None for no option of the command line.
-        metavar: of the value, in --help.
-        unset: what the default stands for, in --help, where that is None.
-        low, high: of a whole number, both included.
-        parse: reads a value, or each of several, from text.
-        is_path: whether shells complete names of files.
-    """
+    """What is said of an option: `help` by --help, with `unset` for a default of None, and `detail` by the reference of
+    Python. `flag` is "" for ``--`` and the name of the field, None for none; `low` and `high` are the ends of a whole
+    number; `parse` reads a value from text; shells complete the value if it `is_path`."""
 
     help: str
     detail: str = ""

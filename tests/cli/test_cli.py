@@ -105,11 +105,6 @@ def test_a_source_of_one_file_is_named_by_it(build: Build, tmp_path: Path) -> No
     assert f"of 1 file in {tmp_path}/some/two.tar none could be" in build(source=tmp_path / "some" / "two.tar").err
 
 
-def test_build_writes_no_report_when_told_so(build: Build) -> None:
-    assert "report:" not in build("--no-report").out
-    assert not (OUT / "report.html").exists()
-
-
 def test_several_sizes_make_several_datasets_with_a_report_each(build: Build, presize: Callable[..., Ran]) -> None:
     result = json.loads(build("--size", "48x32", "--fit", "crop", "--json").out)
     assert result["reports"] == ["out/64/report.html", "out/48x32/report.html"]

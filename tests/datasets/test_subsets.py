@@ -216,49 +216,33 @@ class OwnSubset(Subset[Any]):
         return [self[i] for i in indices]
 
 
-@pytest.mark.parametrize(
-    ("make", "said"),
-    [
-        (
-            lambda *_: [1, 2],
-            "dataset: expected an LMDBDataset, or a Subset or ConcatDataset of such, got list",
-        ),
-        (
-            lambda _, other: Subset(FolderDataset(other.parent / "raw"), [0]),
-            "got a Subset of FolderDataset; make_lo",
-        ),
-        (
-            lambda data, other: ConcatDataset([data, Subset(FolderDataset(other.parent / "raw"), [0])]),
-            "got a ConcatDataset of LMDBDataset and a Subset of FolderDataset",
-        ),
-        (lambda _, other: Own(other), "dataset: a Loader does not call the __getitem__ of Own; use make_loader"),
-        (lambda _, other: Subset(Own(other), [0]), "does not call the __getitem__ of Own"),
-        (lambda data, _: OwnSubset(data, [0]), "does not call the __getitem__ of OwnSubset"),
-        (lambda _, other: Subset(LMDBDataset(other, str, decode="bytes"), [0]), "decode: bytes are not decoded"),
-        (
-            lambda data, other: ConcatDataset([data, LMDBDataset(other, decode="tensor", crop=CenterCrop(24))]),
-            r"must have the same crop, and those of .* differ: RandomResizedCrop\(.*\) and CenterCrop",
-        ),
-        (
-            lambda data, other: ConcatDataset([LMDBDataset(data.root, target="path"), LMDBDataset(other)]),
-            "must have the same target, and those of .* and .* differ: 'path' and 'label'",
-        ),
-        (
-            lambda data, other: ConcatDataset([LMDBDataset(other, max_pixels=9999), LMDBDataset(data.root)]),
-            "must have the same max_pixels, got 9999 in",
-        ),
-        (
-            lambda data, fewer: ConcatDataset([data, LMDBDataset(fewer, crop=CROP, flip=0.5, decode="tensor")]),
-            "must have the same classes, and those of .* and .* differ$",
-        ),
-    ],
-)
-def test_what_a_loader_does_not_read_is_refused_in_a_line(
-    make: Any, said: str, data: LMDBDataset, other: Path, fewer: Path
-) -> None:
-    with pytest.raises(OptionError, match=said) as raised:
-        Loader(make(data, fewer if said.endswith("differ$") else other), 4, crop=CROP, num_workers=0)
-    assert "\n" not in str(raised.value)
+def test_what_a_loader_does_not_read_is_refused_in_a_line(data: LMDBDataset, other: Path, fewer: Path) -> None:
+    folder = Subset(FolderDataset(other.parent / "raw"), [0])
+    how: dict[str, Any] = {"decode": "tensor", "crop": CROP, "flip": 0.5}
+    sums: dict[str, list[Any]] = {
+        r"crop, and those of .* differ: RandomResizedCrop\(.*\) and CenterCrop": [
+            data, LMDBDataset(other, **how | {"crop": CenterCrop(24)}),
+        ],
+        "target, and those of .* and .* differ: 'path' and 'label'": [
+            LMDBDataset(data.root, target="path"), LMDBDataset(other),
+        ],
+        "max_pixels, got 9999 in": [LMDBDataset(other, max_pixels=9999), LMDBDataset(data.root)],
+        "classes, and those of .* and .* differ$": [data, LMDBDataset(fewer, **how)],
+    }  # fmt: skip
+    rows: list[tuple[Any, str]] = [
+        ([1, 2], "dataset: expected an LMDBDataset, or a Subset or ConcatDataset of such, got list"),
+        (folder, "got a Subset of FolderDataset; make_lo"),
+        (ConcatDataset([data, folder]), "got a ConcatDataset of LMDBDataset and a Subset of FolderDataset"),
+        (Own(other), "dataset: a Loader does not call the __getitem__ of Own; use make_loader"),
+        (Subset(Own(other), [0]), "does not call the __getitem__ of Own"),
+        (OwnSubset(data, [0]), "does not call the __getitem__ of OwnSubset"),
+        (Subset(LMDBDataset(other, str, decode="bytes"), [0]), "decode: bytes are not decoded"),
+        *((ConcatDataset(parts), f"must have the same {said}") for said, parts in sums.items()),
+    ]
+    for given, said in rows:
+        with pytest.raises(OptionError, match=said) as raised:
+            Loader(given, 4, crop=CROP, num_workers=0)
+        assert "\n" not in str(raised.value)
 
 
 def test_a_column_of_another_type_in_another_part_is_named(tmp_path: Path) -> None:
