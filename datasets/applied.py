@@ -62,7 +62,6 @@ def _kind(transform: Any) -> tuple[str, str]:
 
 
 def _like(transform: Any, **changed: Any) -> Any:
-    """A copy of an object with other values of some attributes."""
     return _of_class(type(transform), {**vars(transform), **changed})
 
 
@@ -73,7 +72,6 @@ def _of_class(kind: type, attributes: dict[str, Any]) -> Any:
 
 
 def _apply_all(steps: Sequence[Transform], image: Any) -> Any:
-    """Call transforms one after the other."""
     steps, at = list(steps), 0
     while at < len(steps):
         pair = steps[at : at + 2]
@@ -114,7 +112,6 @@ def _has_hooks(module: Any) -> bool:
 
 
 def _numbers(values: Any) -> tuple[float, ...]:
-    """Of a list, tuple, array or tensor; empty for others."""
     values = values.tolist() if hasattr(values, "tolist") else values
     return tuple(map(float, values)) if isinstance(values, (list, tuple)) else ()
 
@@ -330,7 +327,6 @@ def traced(transform: Any) -> Traced | None:
 
 
 def _stood_in(value: Any, image: object) -> Any:
-    """A stand-in for a transform, or those of a list of them."""
     if isinstance(value, (list, tuple)):
         return [_stood_in(each, image) for each in value]
     return _StandIn(value, image) if callable(value) else value

@@ -352,7 +352,6 @@ class LMDBDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
         return Views(apply(rest, view) for view in image)
 
     def _as_list(self) -> AsList:
-        """For collate_targets."""
         return False if self.target_transform is not None else self._targets.as_list
 
     def batch_targets(self, records: Records, shown: Shown | None = None) -> Any:

@@ -204,7 +204,6 @@ class _Taking:
         self._seen: set[str] = set()
 
     def take(self, step: Any) -> str:
-        """Take over one more transform, or say why not."""
         name = type(step).__name__
         known = _known(type(step))
         if known is None:
@@ -299,7 +298,6 @@ class _Taking:
         return _one_side(step) or self._after_resize() or self._too_small(size) or self._cut(RandomCrop(size))
 
     def classification(self, step: Any) -> str:
-        """torchvision's preset for evaluation."""
         if self.crop is not None or self._seen:
             return "ImageClassification comes after other transforms"
         reason = self._resize(step, step.resize_size) or self._center_crop(_size(SimpleNamespace(size=step.crop_size)))
@@ -360,7 +358,6 @@ class _Taking:
         return ""
 
     def to_numpy(self, step: Any) -> str:
-        """timm's."""
         if reason := self.pil_to_tensor(step):
             return reason
         self.form, self.before_rest = "numpy", [AS_NUMPY]
@@ -506,7 +503,6 @@ def _compositions(transform: Any) -> list[_Seen]:
 
 
 def _flat(transform: Any) -> list[Any]:
-    """The transforms that are called one after the other."""
     parts = _parts(transform)
     return [transform] if parts is None else [step for part in parts for step in _flat(part)]
 

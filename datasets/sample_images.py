@@ -128,7 +128,6 @@ class SampleImages:
         return list((batch.permute(0, 2, 3, 1) if format.has_channels else batch).numpy())
 
     def _images(self, batch: torch.Tensor, whole: bool) -> Sequence[Any]:
-        """The images of a batch in the form of this dataset."""
         return rows_of(batch) if whole and self.decode == "tensor" else images_of(batch, self.decode)
 
 
@@ -142,7 +141,6 @@ class TransformedImages(NamedTuple):
 
     @property
     def normalize(self) -> Normalize | None:
-        """(mean, std) that was taken over."""
         return None if self.fused is None else self.fused.normalize
 
     @property

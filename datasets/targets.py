@@ -91,7 +91,6 @@ class Targets:
         return self._columns[0].array(records)
 
     def check_reader(self, reader: BatchReader) -> None:
-        """Raise OptionError for several views of images whose targets move with a crop."""
         if self.moves and reader.has_views:
             raise OptionError("crop: boxes and keypoints move with one crop, got several; choose one, or other targets")
 
@@ -101,7 +100,6 @@ class Targets:
 
 
 def target_columns(target: Target) -> list[str]:
-    """The columns of a target, in its order."""
     if target is None:
         return []
     if isinstance(target, str):
@@ -223,7 +221,6 @@ class MultiHotColumn(TargetColumn):
         return torch.from_numpy(self.array(records))
 
     def array(self, records: Records) -> npt.NDArray[Any]:
-        """float32 (n, width)."""
         rows = np.zeros((len(records), self.type.list_size), np.float32)
         for row, i in zip(rows, records.tolist(), strict=True):
             row[self._places[self._ends[i] : self._ends[i + 1]]] = 1
@@ -255,7 +252,6 @@ class ListColumn(TargetColumn):
         return self._moved(i, shown)
 
     def _moved(self, i: int, shown: CropGeometry) -> Any:
-        """The value of sample `i`, of whose image `shown` is to be seen."""
         raise NotImplementedError
 
     def _numbers(self, what: str) -> npt.NDArray[np.float32]:
@@ -466,7 +462,6 @@ def numbered(data: Data, name: str, values: Sequence[Any] | None) -> tuple[pa.Ar
 
 
 def _known(name: str, values: Sequence[Any] | None, inner: pa.Array) -> pa.Array:
-    """The values of a vocabulary in the type of the column."""
     if values is None:
         return inner.unique().drop_null().sort()
     check_type("vocabulary", values, Sequence)

@@ -19,7 +19,6 @@ def digits(number: float) -> str:
 
 
 def _rounded(number: float) -> float:
-    """To three digits."""
     return float(f"{number:.3g}")
 
 

@@ -62,7 +62,6 @@ class StatedOption(NamedTuple):
 
 @cache
 def stated_options(options: type) -> tuple[StatedOption, ...]:
-    """Return the options that a dataclass states, in the order of its fields."""
     hints = get_type_hints(options)
     return tuple(
         StatedOption(field.name, *_kind(hints[field.name]), field.default, field.metadata["option"])
@@ -147,7 +146,6 @@ def check_text(name: str, value: str) -> None:
 
 
 def check_type(name: str, value: object, kind: type) -> None:
-    """Raise OptionError unless `value` is a `kind`."""
     if not isinstance(value, kind):
         raise OptionError(f"{name}: expected {kind.__name__}, got {value!r}")
 

@@ -678,7 +678,6 @@ class BuildPart:
         return cls(int(match[1]), int(match[2]))
 
     def __str__(self) -> str:
-        """What parse() reads."""
         return f"{self.number}/{self.of}"
 
 

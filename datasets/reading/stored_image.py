@@ -151,7 +151,6 @@ class StoredImage(Image.Image):
 
     @property
     def info(self) -> dict[str | tuple[int, int], Any]:
-        """The metadata of the stored file, read at first use."""
         info = self._info
         if info is None:
             read = {} if self._record is None else self._record.file.info
@@ -180,7 +179,6 @@ class StoredImage(Image.Image):
         return None if "_im" in vars(self) else self._source
 
     def load(self) -> Any:
-        """Make the pixels of Pillow's, unless there are some."""
         late = self._late
         if late is not None:
             self._load(_pixels(late, lasting=False))
@@ -198,14 +196,12 @@ class StoredImage(Image.Image):
         return self
 
     def close(self) -> None:
-        """Forget the pixels."""
         super().close()
         self._source = None
 
     # ---- methods that need no pixels of Pillow's ----
 
     def copy(self) -> Image.Image:
-        """Return a copy. Decodes nothing."""
         late = self._late
         return super().copy() if late is None else self._derived(late)
 
@@ -253,7 +249,6 @@ class StoredImage(Image.Image):
         return self._derived(resized)
 
     def transpose(self, method: Image.Transpose) -> Image.Image:
-        """Return a mirrored or turned copy."""
         late = self._late
         if late is None or not isinstance(method, int) or method not in _TURNED:
             return super().transpose(method)
@@ -285,14 +280,12 @@ class StoredImage(Image.Image):
         return None if late is None or self.mode == "RGBA" else self._kept(late)
 
     def point(self, lut: Any, mode: str | None = None) -> Image.Image:
-        """Return a copy with each value looked up in a table, or changed by a function."""
         pixels = None if mode is not None or isinstance(lut, Image.ImagePointHandler) else self.pixels()
         if pixels is None:
             return super().point(lut, mode)
         return self._derived(_array(cv2.LUT(pixels, _table(lut, self.mode))))
 
     def filter(self, filter: Any) -> Image.Image:
-        """Return a filtered copy."""
         made = None
         if type(filter) is ImageFilter.GaussianBlur:
             radius: Any = filter.radius
@@ -304,7 +297,6 @@ class StoredImage(Image.Image):
     def transform(
         self, size: Any, method: Any, data: Any = None, resample: Any = 0, fill: int = 1, fillcolor: Any = None
     ) -> Image.Image:
-        """Return a transformed copy."""
         made = None
         if isinstance(method, int) and method == Image.Transform.AFFINE and resample == Image.Resampling.NEAREST:
             matrix = tuple(data[:6]) if isinstance(data, (list, tuple)) else ()
@@ -315,7 +307,6 @@ class StoredImage(Image.Image):
         return made or super().transform(size, method, data, resample, fill, fillcolor)
 
     def histogram(self, mask: Image.Image | None = None, extrema: tuple[float, float] | None = None) -> list[int]:
-        """Return the number of pixels of each value, 256 for each channel."""
         pixels = self.pixels() if mask is None and self.width * self.height < 1 << 24 else None  # exact in float32
         if pixels is None:
             return super().histogram(mask, extrema)

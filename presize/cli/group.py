@@ -173,7 +173,6 @@ GOES_ON = "the same command goes on from here"
 
 @contextmanager
 def interruptible(what_then: str) -> Iterator[None]:
-    """Raise Interrupted for Ctrl-C, SIGTERM and SIGHUP."""
     try:
         yield
     except KeyboardInterrupt as stop:

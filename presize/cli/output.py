@@ -110,7 +110,6 @@ class Progress:
         self._start = self._last_line = 0.0
 
     def begin(self, total: int) -> None:
-        """Start counting towards `total`."""
         self._total = total
         self._start = self._last_line = time.monotonic()
         if self._stream.isatty() and not self._quiet:
@@ -125,7 +124,6 @@ class Progress:
             )
 
     def add(self, more: int, note: str = "") -> None:
-        """Count `more`, and show `note`."""
         self._done += more
         if self._bar is not None:
             self._bar.set_postfix_str(note, refresh=False)

@@ -6,7 +6,6 @@ import os
 import pickle
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -169,19 +168,6 @@ def test_a_presized_folder_has_the_samples_of_its_source(photos: Path, tmp_path:
     assert files.classes == packed.classes
     assert files.targets.tolist() == packed.targets.tolist()
     assert all(np.array_equal(a, b) for (a, _), (b, _) in zip(files, packed, strict=True))
-
-
-def test_a_folder_of_files_from_the_far_future_is_built_brought_up_to_date_and_read(tmp_path: Path) -> None:
-    raw = tmp_path / "raw"
-    raw.mkdir()
-    for name in ("a.png", "b.png"):
-        Image.fromarray(smooth_image(20, 30)).save(raw / name)
-        os.utime(raw / name, (15_000_000_000, 15_000_000_000))
-    options = BuildOptions(ImageOptions(sizes=(Size(16, 16),)))
-    build_dataset(raw, tmp_path / "out", options, SERIAL)
-    (raw / "a.png").unlink()
-    updated = build_dataset(raw, tmp_path / "out", options, replace(SERIAL, update=True))
-    assert (updated.changes.built, updated.stored, len(FolderDataset(raw))) == (0, 1, 1)
 
 
 def test_a_relative_path_means_the_same_from_anywhere(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
