@@ -104,14 +104,11 @@ def test_all_companions_come_in_the_order_of_their_names_beside_the_target(pairs
     (image, again, far, mask), label = data[11]
     assert (image.mode, again.mode, far.mode, mask.mode, label) == ("RGB", "RGB", "I;16", "L", 1)
     assert image.size == again.size == far.size == mask.size
-    numbers = [np.asarray(part) for part in LMDBDataset(pairs, decode="numpy", target=None)[11]]
-    assert [(part.dtype, part.ndim) for part in numbers] == [
-        (np.uint8, 3), (np.uint8, 3), (np.uint16, 2), (np.uint8, 2),
-    ]  # fmt: skip
-    tensors = LMDBDataset(pairs, decode="tensor", target=None)[11]
-    assert [(part.dtype, part.ndim) for part in tensors] == [
-        (torch.uint8, 3), (torch.uint8, 3), (torch.uint16, 2), (torch.uint8, 2),
-    ]  # fmt: skip
+    forms: tuple[tuple[Any, Any], ...] = ("numpy", np), ("tensor", torch)
+    for decode, of in forms:
+        parts = LMDBDataset(pairs, decode=decode, target=None)[11]
+        assert [part.dtype for part in parts] == [of.uint8, of.uint8, of.uint16, of.uint8]
+        assert [part.ndim for part in parts] == [3, 3, 2, 2]
     values = LMDBDataset(pairs, decode="bytes", target=None)[11]
     assert values[3] == data.data.companion("mask").value(11)
     image, label = LMDBDataset(pairs, decode="numpy", companions=())[3]

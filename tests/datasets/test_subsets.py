@@ -86,23 +86,21 @@ def test_a_subset_is_pickled_as_a_path_and_its_numbers(data: LMDBDataset) -> Non
 @pytest.mark.parametrize(
     ("indices", "said"),
     [
-        ([0, 56], "indices: expected numbers from -56 to 55, got 56 at position 1"),
-        ([-57], "indices: expected numbers from -56 to 55, got -57 at position 0"),
-        ([2**70], "indices: expected a list or an array of whole numbers, got an array of shape .* and type object"),
-        (
-            [0.5],
-            r"indices: expected a list or an array of whole numbers, got an array of shape \(1,\) and type float64",
-        ),
-        (["0"], "indices: expected a list or an array of whole numbers, got an array of shape"),
-        ([[1, 2]], r"got an array of shape \(1, 2\)"),
-        ([[1], [2, 3]], "indices: expected a list or an array of whole numbers, got list"),
-        ({1, 2}, "indices: expected a list or an array of whole numbers, got set"),
-        (3, "indices: expected a list or an array of whole numbers, got int"),
-        (None, "indices: expected a list or an array of whole numbers, got NoneType"),
-        ([True] * 56, r"type bool; for a mask use numpy.flatnonzero\(mask\)"),
+        ([0, 56], "numbers from -56 to 55, got 56 at position 1"),
+        ([-57], "numbers from -56 to 55, got -57 at position 0"),
+        ([2**70], "a list or an array of whole numbers, got an array of shape .* and type object"),
+        ([0.5], r"a list or an array of whole numbers, got an array of shape \(1,\) and type float64"),
+        (["0"], "a list or an array of whole numbers, got an array of shape"),
+        ([[1, 2]], r".* got an array of shape \(1, 2\)"),
+        ([[1], [2, 3]], "a list or an array of whole numbers, got list"),
+        ({1, 2}, "a list or an array of whole numbers, got set"),
+        (3, "a list or an array of whole numbers, got int"),
+        (None, "a list or an array of whole numbers, got NoneType"),
+        ([True] * 56, r".* type bool; for a mask use numpy.flatnonzero\(mask\)"),
     ],
 )
 def test_indices_that_cannot_be_are_refused(indices: Any, said: str, data: LMDBDataset) -> None:
+    said = f"indices: expected {said}"
     with pytest.raises(OptionError, match=said):
         data.subset(indices)
     with pytest.raises(OptionError, match=said):
