@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 import os
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, SupportsIndex, Unpack
@@ -45,7 +44,7 @@ from presize.datasets.targets import (
     find_split,
     find_splits,
 )
-from presize.errors import DatasetError, OptionError, PresizeWarning
+from presize.errors import DatasetError, OptionError, warn
 from presize.options import MAX_PIXELS, check_choice, check_type
 from presize.remote.cache import open_dataset
 from presize.system.files import expanded
@@ -177,7 +176,7 @@ class LMDBDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
         reading = self._given.read_with(transform, takes_over=self.fuse and transform is not None)
         check_pil(reading.images.decode, self.data.manifest)
         if reading.fused is not None and reading.fused.crop is None:
-            warnings.warn(f"fuse: nothing was taken over: {reading.fused.reason}", PresizeWarning, stacklevel=3)
+            warn(f"fuse: nothing was taken over: {reading.fused.reason}")
         return reading
 
     @property

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-import warnings
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +24,7 @@ from presize.cli.output import (
     reject_lines,
     result_line,
 )
-from presize.errors import BuildError, PresizeWarning, SourceError
+from presize.errors import BuildError, SourceError, warn
 from presize.formatting import duration, plural, rate_text, size_text
 from presize.option_fields import stated_options
 from presize.options import (
@@ -232,11 +231,10 @@ def _say_shapes(typed: tuple[str, ...], image: ImageOptions) -> None:
         if "x" in text.lower():
             what = "cover" if image.fit == "shorter" else "lie inside"
             same = f", as with --size {size.height}" if size.height == size.width else ""
-            warnings.warn(
+            warn(
                 f"--size {text}: with --fit {image.fit} images keep their shapes and {what} {text}{same}; "
-                "--fit crop, stretch or pad makes them of that size",
-                PresizeWarning, stacklevel=2,
-            )  # fmt: skip
+                "--fit crop, stretch or pad makes them of that size"
+            )
 
 
 def _compare(like: DatasetOptions | None, plan: Plan, samples: SourceOptions) -> None:
@@ -246,18 +244,16 @@ def _compare(like: DatasetOptions | None, plan: Plan, samples: SourceOptions) ->
     if samples.classes is None and like.classes is not None and plan.source.classes not in (None, like.classes):
         raise SourceError("--like: SRC has other classes than that dataset; --classes names the list to use")
     if like.derived:
-        warnings.warn(
+        warn(
             f"--like: that dataset was derived from others with {', '.join(like.derived)}, which is not repeated: "
-            "this build makes its images from SRC",
-            PresizeWarning, stacklevel=2,
-        )  # fmt: skip
+            "this build makes its images from SRC"
+        )
     missing = [name for name in like.columns if name not in plan.source.table.column_names]
     if missing:
-        warnings.warn(
+        warn(
             f"--like: that dataset has the columns {', '.join(missing)} and this build has not; they are not taken "
-            "over, but come from --labels, --split or SRC",
-            PresizeWarning, stacklevel=2,
-        )  # fmt: skip
+            "over, but come from --labels, --split or SRC"
+        )
 
 
 def build_summary(result: BuildResult, update: bool, keep: bool, labels: object) -> str:
