@@ -142,12 +142,15 @@ def _with_timms_colors(op: Any) -> Any:
 
 @functools.lru_cache(maxsize=256)
 def _with_ours(function: FunctionType) -> FunctionType:
-    """The same function with _Functional for torchvision.transforms.functional, and _Enhance for PIL.ImageEnhance."""
+    """The same function with functions of ours, for stored images, in torchvision.transforms.functional and
+    PIL.ImageEnhance."""
     names = dict(function.__globals__)
     if names.get("ImageEnhance") is ImageEnhance:
-        names["ImageEnhance"] = _Enhance()
+        names["ImageEnhance"] = SimpleNamespace(**{name: functools.partial(_Enhancer, name) for name in _ENHANCERS})
     if "F" in names:
-        names["F"] = _Functional(names["F"])
+        theirs = vars(names["F"])
+        ours = {name: functools.partial(_ours_or_theirs, _OURS[name], theirs[name]) for name in _OURS if name in theirs}
+        names["F"] = SimpleNamespace(**{**theirs, **ours})
     if isinstance(used := names.get("_apply_op"), FunctionType) and used is not function:
         names["_apply_op"] = _with_ours(used)
     other = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
@@ -155,32 +158,11 @@ def _with_ours(function: FunctionType) -> FunctionType:
     return other
 
 
-class _Functional:
-    """torchvision.transforms.functional, with functions of ours for stored images in the place of some."""
-
-    def __init__(self, theirs: Any) -> None:
-        self._theirs = theirs
-
-    def __getattr__(self, name: str) -> Any:
-        function = getattr(self._theirs, name)
-        if name in _OURS:
-            function = functools.partial(_ours_or_theirs, _OURS[name], function)
-        setattr(self, name, function)
-        return function
-
-
-class _Enhance:
-    """PIL.ImageEnhance, with ours for stored images."""
-
-    def __getattr__(self, name: str) -> Any:
-        return functools.partial(_Enhancer, getattr(ImageEnhance, name), _ENHANCERS[name])
-
-
 class _Enhancer:
     """An enhancer of PIL.ImageEnhance, which makes its result by one of ours."""
 
-    def __init__(self, theirs: Callable[[Any], Any], ours: Callable[..., Any], image: Any) -> None:
-        self._theirs, self._ours, self._image = theirs, ours, image
+    def __init__(self, name: str, image: Any) -> None:
+        self._theirs, self._ours, self._image = getattr(ImageEnhance, name), _ENHANCERS[name], image
 
     def enhance(self, factor: float) -> Any:
         return _ours_or_theirs(self._ours, lambda image, value: self._theirs(image).enhance(value), self._image, factor)

@@ -125,10 +125,6 @@ def test_a_library_is_known_to_one_room_alone() -> None:
         assert all(name in homes or room_of(name) in homes for name in users), (library, users)
 
 
-def test_a_shard_is_bytes_in_and_bytes_out() -> None:
-    assert not rooms_imported("store/shard") & {"codecs", "options"}
-
-
 PURE = [
     "builder/plan", "builder/update", "measure/diagnosis", "measure/diagnosis_report",
     "measure/profile", "measure/results", "measure/simulation", "measure/simulation_report", "measure/stages",
@@ -209,12 +205,6 @@ def test_no_test_uses_a_private_name_of_ours() -> None:
     """What a test needs of a module is public there, or is given to it."""
     users = {path.relative_to(ROOT).as_posix(): private_names(path) for path in (ROOT / "tests").rglob("*.py")}
     assert {name: names for name, names in users.items() if names} == {}
-
-
-def test_a_module_begins_with_a_sentence() -> None:
-    for name in MODULES:
-        first = (ast.get_docstring(tree_of(name)) or "").split("\n\n")[0]
-        assert first.endswith((".", ":")) or name == "__main__", name
 
 
 @pytest.mark.parametrize(
