@@ -25,9 +25,9 @@ from presize.datasets.reading.regions import (
     cut_region,
     read_region,
     read_values,
-    resizes_parts,
     uncut_region,
 )
+from presize.datasets.reading.resample import resizes_parts
 from presize.errors import DatasetError, OptionError
 from presize.store.dataset import Dataset
 

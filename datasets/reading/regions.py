@@ -1,7 +1,8 @@
 """A box of a stored value -> pixels in rows of a batch: cut_region or uncut_region, then read_region. Pure.
 
 Only what the box needs is decoded: its tiles (presize.codecs.jpeg.tiles), and at 1/2, 1/4 or 1/8 of the size where the
-caller says so.
+caller says so. presize.codecs.jpeg.decoder takes the tiles from the whole value; for libjpeg-turbo they are cut out
+first.
 """
 
 from __future__ import annotations
@@ -10,19 +11,17 @@ import threading
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import cv2
 import numpy as np
 import numpy.typing as npt
-import torch
-from PIL import Image
 
 from presize.codecs.jpeg import decoder as jpeg_decoder
 from presize.codecs.jpeg.segments import coded_size
 from presize.codecs.jpeg.tiles import cut_jpeg
-from presize.codecs.pillow_resize import Filter, Whole, installed_order, is_available, resize_as_installed
+from presize.codecs.pillow_resize import Filter, Whole
 from presize.codecs.resize import Box as ResizeBox
 from presize.codecs.resize import Target, resize
 from presize.codecs.stored_value import check_shape, decode_value
+from presize.datasets.reading.resample import resample
 from presize.options import MAX_PIXELS, Color, Format, Size
 
 Pixels = npt.NDArray[Any]
@@ -32,8 +31,15 @@ Box = tuple[int, int, int, int]
 
 
 class Region(NamedTuple):
-    """What has to be decoded for `box` of an image: the JPEG that was cut out for it, or the `whole` value, in which
-    the box begins at `top`, `left`."""
+    """What has to be decoded for a box of an image.
+
+    Attributes:
+        format: of the stored value.
+        data: the JPEG that was cut out for the box, or the whole value.
+        top, left: where the box begins in `data`, in pixels.
+        whole: whether `data` is all of the image.
+        box: in the image.
+    """
 
     format: Format
     data: bytes | memoryview
@@ -58,15 +64,28 @@ def cut_region(value: bytes | memoryview, box: Box) -> Region:
 
 
 class Sampling(NamedTuple):
-    """How a box becomes a row: resized to it, or what `window` (height, width, top, left) shows of the image when the
-    whole of it is resized to that height and width."""
+    """How a box becomes the pixels of a row.
+
+    Attributes:
+        filter: of resizing.
+        window: (height, width, top, left), in pixels: the size to which the whole image is resized, and where the row
+            begins in that; the box is what it takes. None resizes the box to the row.
+    """
 
     filter: Filter = "bilinear"
     window: tuple[int, int, int, int] | None = None
 
 
 class View(NamedTuple):
-    """`box` of an image, and where it goes: `out`, uint8 or uint16 (height, width, 1, 3 or 4), C-contiguous."""
+    """A part of an image, and where it goes.
+
+    Attributes:
+        out: filled; uint8 or uint16 as the dataset has it, (height, width, 3) RGB, (height, width, 4) RGBA or (height,
+            width, 1) grey, C-contiguous. Stored grey becomes RGB where it has three channels.
+        box: in the image.
+        flip: mirror left to right.
+        sampling: how the box becomes `out`.
+    """
 
     out: Pixels
     box: Box
@@ -75,9 +94,13 @@ class View(NamedTuple):
 
 
 def read_region(views: Sequence[View], region: Region, shape: tuple[int, int], scale: int = 1) -> None:
-    """Decode the box of `region` once, at 1/scale, and bring each view to the size of its `out`. Thread-safe.
+    """Decode the box of `region` once, and bring each view to the size of its `out`. Thread-safe.
 
-    The views' boxes lie in that of `region`, and are multiples of `scale`; `shape` is the image's (height, width).
+    Args:
+        views: their boxes lie in that of `region`, and are multiples of `scale`.
+        region: of an image.
+        shape: (height, width) of that image, in pixels.
+        scale: 2, 4 or 8 decodes a JPEG at 1/2, 1/4 or 1/8 of its size.
 
     Raises:
         ValueError, ImageError: the value is damaged (presize.codecs.stored_value.DAMAGE).
@@ -91,7 +114,16 @@ def read_region(views: Sequence[View], region: Region, shape: tuple[int, int], s
 
 
 def read_values(views: Sequence[View], region: Region, shape: tuple[int, int], scale: int = 1) -> None:  # noqa: ARG001
-    """As read_region, of a companion whose pixels are numbers: each in `out`, (height, width), is one of the image."""
+    """As read_region, of a companion whose pixels are numbers: each of those in the result is one of the image.
+
+    Args:
+        views: one; its `out` is uint8 or uint16 (height, width), and its filter is always nearest.
+        region, shape: as in read_region.
+        scale: without meaning.
+
+    Raises:
+        ValueError, ImageError: the value is damaged, or has several channels.
+    """
     (view,) = views
     values = decode_value(memoryview(region.data), region.format, "exact", shape, _limit(shape))
     if values.ndim > 2:
@@ -104,7 +136,8 @@ def read_values(views: Sequence[View], region: Region, shape: tuple[int, int], s
 
 
 def nearest(values: Pixels, view: View, shape: tuple[int, int], out: Pixels) -> None:
-    """Fill `out` as `view` says, each number being one of `values`, those of an image of `shape`."""
+    """Fill `out`, (height, width) or (height, width, channels), as `view` says, each number being one of `values`,
+    those of an image of `shape`."""
     height, width = out.shape[:2]
     window = view.sampling.window
     if window is None:
@@ -116,7 +149,8 @@ def nearest(values: Pixels, view: View, shape: tuple[int, int], out: Pixels) -> 
 
 
 def _decoded(region: Region, shape: tuple[int, int], out: Pixels, scale: int) -> Pixels:
-    """The box of `region` at 1/scale, as (height, width, channels) of `out`; the thread's next call overwrites it."""
+    """The box of `region` at 1/scale, with the type and the channels of `out`: (height, width, channels), for the
+    thread's next call to overwrite."""
     channels, depth = out.shape[2], 8 * out.itemsize
     if region.format == "jpeg":
         pixels = jpeg_box(region, shape, channels, scale)
@@ -139,9 +173,17 @@ _COLORS: dict[int, Color] = {1: "gray", 3: "rgb", 4: "rgba"}
 
 
 def jpeg_box(region: Region, shape: tuple[int, int], channels: int, scale: int = 1, *, lasting: bool = False) -> Pixels:
-    """Decode the box of `region`, a JPEG of an image of `shape`, at 1/scale: uint8 (height, width, channels).
+    """Decode the box of `region`, a JPEG, at 1/scale: uint8 (height, width, channels). Thread-safe.
 
-    Thread-safe. Unless `lasting`, the thread's next call reuses the memory. Raises as read_region, and MemoryError.
+    Args:
+        region: of an image.
+        shape: (height, width) of that image, in pixels.
+        channels: 3 or 1.
+        scale: 1, 2, 4 or 8.
+        lasting: False for memory that the thread's next call reuses.
+
+    Raises:
+        ValueError, ImageError, MemoryError: the value is damaged (presize.codecs.stored_value.DAMAGE).
     """
     memory = _new if lasting else _scratch
     box = region.box
@@ -170,7 +212,8 @@ def jpeg_box(region: Region, shape: tuple[int, int], channels: int, scale: int =
 
 
 def _limit(shape: tuple[int, int]) -> int:
-    """The pixels that decoders are held to; callers have checked `shape` against a dataset's own limit."""
+    """What decoders are held to: more than the default only where the dataset's own limit, which the caller has checked
+    `shape` against, is higher."""
     return max(MAX_PIXELS, shape[0] * shape[1])
 
 
@@ -194,66 +237,3 @@ def _part(pixels: Pixels, box: Box) -> Pixels:
     if pixels.shape[0] < top + height or pixels.shape[1] < left + width:
         raise ValueError(f"it is {pixels.shape[0]} pixels high and {pixels.shape[1]} wide, less than the index says")
     return pixels[top : top + height, left : left + width]
-
-
-# ---- pixels of a box, brought to the size of a row ----
-
-_MODES = {1: "L", 3: "RGB", 4: "RGBX"}
-"""By the number of channels. X, because Pillow would multiply colours by alpha."""
-
-
-def resample(pixels: Pixels, out: Pixels, flip: bool, filter: Filter = "bilinear", whole: Whole | None = None) -> None:
-    """Bring `pixels`, uint8 or uint16 (height, width[, channels]), to the size of `out`, (height, width, channels).
-
-    Of 8 bits, the result is that of the installed Pillow, of 16 torch's antialiased interpolation in float32, rounded.
-    If `pixels` and `out` are parts, `whole` says of what: only where resizes_parts(the type of `pixels`).
-    """
-    pixels = pixels.reshape(*pixels.shape[:2], out.shape[2])
-    if whole is not None and whole.shape == whole.size:
-        top, left = whole.corner[0] - whole.start[0], whole.corner[1] - whole.start[1]
-        pixels, whole = _part(pixels, (top, left, *out.shape[:2])), None
-    if whole is None and pixels.shape == out.shape:
-        np.copyto(out, pixels)
-    elif resize_as_installed(pixels, out.shape[:2], filter, flip=flip, out=out, whole=whole) is not None:
-        return
-    elif whole is None:
-        _by_library(pixels, out, filter)
-    else:
-        resized = np.empty((*whole.size, out.shape[2]), out.dtype)
-        _by_library(pixels, resized, filter)
-        np.copyto(out, _part(resized, (*whole.corner, *out.shape[:2])))
-    if flip:
-        cv2.flip(out, 1, dst=out)
-
-
-def resizes_parts(dtype: npt.DTypeLike) -> bool:
-    """Return whether a part of a resized image can be made from a part of the image: Pillow resizes whole ones."""
-    return dtype == np.uint8 and installed_order() != "another" and is_available()
-
-
-def _by_library(pixels: Pixels, out: Pixels, filter: Filter) -> None:
-    if pixels.dtype == np.uint8:
-        by_pillow(pixels, out, filter)
-    elif filter == "bilinear":
-        _by_torch(pixels, out)
-    else:  # Pillow has none of 16 bits, but floats
-        for channel in range(out.shape[2]):
-            image = Image.fromarray(pixels[:, :, channel].astype(np.float32))
-            resized = np.asarray(image.resize(out.shape[1::-1], Image.Resampling[filter.upper()]))
-            out[:, :, channel] = resized.round().clip(0, np.iinfo(out.dtype).max)
-
-
-def by_pillow(pixels: Pixels, out: Pixels, filter: Filter = "bilinear") -> None:
-    """Resize uint8 (height, width, channels) by the installed Pillow."""
-    height, width, channels = out.shape
-    source = (pixels.shape[1], pixels.shape[0])
-    image = Image.frombuffer(_MODES[channels], source, np.ascontiguousarray(pixels), "raw", _MODES[channels], 0, 1)
-    np.copyto(out, np.asarray(image.resize((width, height), Image.Resampling[filter.upper()])).reshape(out.shape))
-
-
-def _by_torch(pixels: Pixels, out: Pixels) -> None:
-    result = np.empty(out.shape, np.float32)
-    views = [torch.from_numpy(array).permute(2, 0, 1).unsqueeze(0) for array in (pixels.astype(np.float32), result)]
-    # torch.nn.functional.interpolate calls this, but takes no `out`.
-    torch.ops.aten._upsample_bilinear2d_aa.out(views[0], list(out.shape[:2]), False, None, None, out=views[1])
-    np.copyto(out, result.round(), casting="unsafe")  # means, so none is out of range

@@ -28,10 +28,20 @@ class StoredJpeg:
     """A stored JPEG, shared by the images that are made from it. Thread-safe.
 
     The first box that is read is decoded alone. A second one means that several views are likely, so the whole image is
-    then decoded and kept. `damage` makes the error that is raised for pixels that cannot be decoded.
+    then decoded and kept.
+
+    Args:
+        value: a copy of the JPEG, so that the dataset may be closed.
+        color: that the dataset was built for.
+        shape: (height, width) in pixels, as the index says.
+        max_pixels: that height x width may not exceed.
+        damage: makes the error that is raised for pixels that cannot be decoded.
+
+    Attributes:
+        mode: "RGB" or "L".
 
     Raises:
-        ValueError, ImageError: the header is damaged, or not that of an image of `shape`, (height, width).
+        ValueError, ImageError: the header is damaged, or not that of an image of `shape`.
     """
 
     def __init__(
@@ -56,7 +66,13 @@ class StoredJpeg:
     def part(self, box: Box, *, lasting: bool) -> Pixels:
         """Return the pixels in `box`, (height, width, 3) or (height, width), which must not be written to.
 
-        Unless `lasting`, the thread's next call may overwrite them. Raise DatasetError if they are damaged."""
+        Args:
+            box: inside the image.
+            lasting: False if the thread's next call may overwrite them.
+
+        Raises:
+            DatasetError: they are damaged.
+        """
         whole = self._whole
         if whole is None and not self._is_used:
             self._is_used = True
@@ -151,6 +167,7 @@ class StoredImage(Image.Image):
 
     @property
     def info(self) -> dict[str | tuple[int, int], Any]:
+        """The metadata of the stored file, read at first use."""
         info = self._info
         if info is None:
             read = {} if self._record is None else self._record.file.info
@@ -179,6 +196,7 @@ class StoredImage(Image.Image):
         return None if "_im" in vars(self) else self._source
 
     def load(self) -> Any:
+        """Make the pixels of Pillow's, unless there are some."""
         late = self._late
         if late is not None:
             self._load(_pixels(late, lasting=False))
@@ -196,12 +214,14 @@ class StoredImage(Image.Image):
         return self
 
     def close(self) -> None:
+        """Forget the pixels."""
         super().close()
         self._source = None
 
     # ---- methods that need no pixels of Pillow's ----
 
     def copy(self) -> Image.Image:
+        """Return a copy. Decodes nothing."""
         late = self._late
         return super().copy() if late is None else self._derived(late)
 
@@ -235,20 +255,20 @@ class StoredImage(Image.Image):
     ) -> Image.Image:
         """Return a resized copy: the bytes of the installed Pillow, made by presize's C where that makes the same."""
         late = self._late
-        request = None if late is None else _resize_request(self, size, resample, box, reducing_gap)
+        request = None if late is None else _request(self, size, resample, box, reducing_gap)
         if late is None or request is None:
             return super().resize(size, resample, box, reducing_gap)
-        sides, filter, part = request
-        if sides == self.size and part == (0, 0, *self.size):
+        if request.size == self.size and request.box == (0, 0, *self.size):
             return self.copy()
         pixels = _pixels(late, lasting=False)
-        resized = pillow_resize.resize_as_installed(pixels, sides[::-1], filter, part)
+        resized = request.resized(pixels)
         if resized is None:
             self._load(pixels)
             return super().resize(size, resample, box, reducing_gap)
         return self._derived(resized)
 
     def transpose(self, method: Image.Transpose) -> Image.Image:
+        """Return a mirrored or turned copy."""
         late = self._late
         if late is None or not isinstance(method, int) or method not in _TURNED:
             return super().transpose(method)
@@ -280,12 +300,14 @@ class StoredImage(Image.Image):
         return None if late is None or self.mode == "RGBA" else self._kept(late)
 
     def point(self, lut: Any, mode: str | None = None) -> Image.Image:
+        """Return a copy with each value looked up in a table, or changed by a function."""
         pixels = None if mode is not None or isinstance(lut, Image.ImagePointHandler) else self.pixels()
         if pixels is None:
             return super().point(lut, mode)
         return self._derived(_array(cv2.LUT(pixels, _table(lut, self.mode))))
 
     def filter(self, filter: Any) -> Image.Image:
+        """Return a filtered copy."""
         made = None
         if type(filter) is ImageFilter.GaussianBlur:
             radius: Any = filter.radius
@@ -297,6 +319,7 @@ class StoredImage(Image.Image):
     def transform(
         self, size: Any, method: Any, data: Any = None, resample: Any = 0, fill: int = 1, fillcolor: Any = None
     ) -> Image.Image:
+        """Return a transformed copy."""
         made = None
         if isinstance(method, int) and method == Image.Transform.AFFINE and resample == Image.Resampling.NEAREST:
             matrix = tuple(data[:6]) if isinstance(data, (list, tuple)) else ()
@@ -307,6 +330,7 @@ class StoredImage(Image.Image):
         return made or super().transform(size, method, data, resample, fill, fillcolor)
 
     def histogram(self, mask: Image.Image | None = None, extrema: tuple[float, float] | None = None) -> list[int]:
+        """Return the number of pixels of each value, 256 for each channel."""
         pixels = self.pixels() if mask is None and self.width * self.height < 1 << 24 else None  # exact in float32
         if pixels is None:
             return super().histogram(mask, extrema)
@@ -403,15 +427,35 @@ _TURNED: dict[Any, Callable[[Pixels], Pixels]] = {
 """Each makes a new array."""
 
 
-_RESIZED_BY: tuple[pillow_resize.Filter, ...] = ("box", "bilinear", "hamming", "bicubic", "lanczos")
-_FILTERS: dict[int, pillow_resize.Filter] = {Image.Resampling[name.upper()]: name for name in _RESIZED_BY}
+_FILTERS: dict[int, pillow_resize.Filter] = {
+    Image.Resampling.BOX: "box",
+    Image.Resampling.BILINEAR: "bilinear",
+    Image.Resampling.HAMMING: "hamming",
+    Image.Resampling.BICUBIC: "bicubic",
+    Image.Resampling.LANCZOS: "lanczos",
+}
 
 
-def _resize_request(
-    image: Image.Image, size: Any, resample: Any, box: Any, reducing_gap: Any
-) -> tuple[tuple[int, int], pillow_resize.Filter, tuple[float, float, float, float]] | None:
-    """Read (width, height), filter and box from the arguments of resize(); None for those that Pillow refuses, and
-    where it reduces first or is as fast."""
+class _Request(NamedTuple):
+    """A valid resize that presize's C does.
+
+    Attributes:
+        size: (width, height) of the result.
+        filter: its name.
+        box: (left, top, right, bottom) of the part that is resized.
+    """
+
+    size: tuple[int, int]
+    filter: pillow_resize.Filter
+    box: tuple[float, float, float, float]
+
+    def resized(self, pixels: Pixels) -> Pixels | None:
+        """Resize `pixels` as the installed Pillow does; None where only Pillow can."""
+        return pillow_resize.resize_as_installed(pixels, self.size[::-1], self.filter, self.box)
+
+
+def _request(image: Image.Image, size: Any, resample: Any, box: Any, reducing_gap: Any) -> _Request | None:
+    """Read the arguments of resize(); None for those that Pillow refuses, and where it reduces first or is as fast."""
     if image.mode not in ("RGB", "L") or not pillow_resize.is_available():
         return None
     try:
@@ -426,7 +470,7 @@ def _resize_request(
         return None
     if int((right - left) / width / gap) > 1 or int((bottom - top) / height / gap) > 1:
         return None
-    return (width, height), filter, (left, top, right, bottom)
+    return _Request((width, height), filter, (left, top, right, bottom))
 
 
 def _real(number: Any) -> float:

@@ -97,6 +97,16 @@ def test_a_resized_box_is_what_torchvision_makes_of_a_pil_image(box: Box, height
     np.testing.assert_array_equal(got[:, ::-1] if flip else got, expected)
 
 
+@pytest.mark.parametrize("scale", [2, 4, 8])
+@pytest.mark.parametrize("subsampling", ["420", "444"])
+def test_a_large_box_may_be_decoded_at_reduced_size_and_looks_the_same(scale: int, subsampling: Subsampling) -> None:
+    value = memoryview(encode(smooth_image(512, 640, seed=1), ImageOptions(subsampling=subsampling)))
+    box = (8, 16, 48 * scale, 56 * scale)
+    out, exact = (region(value, box, (48, 56), shape=(512, 640), scale=at).astype(int) for at in (scale, 1))
+    assert not np.array_equal(out, exact), "it was decoded in full"
+    assert np.abs(out - exact).mean() < 1.5 and abs((out - exact).mean()) < 0.5
+
+
 def test_grey_is_read_as_one_channel_or_as_three() -> None:
     gray = smooth_image(HEIGHT, WIDTH)[:, :, 0].copy()
     for format in ("jpeg", "raw", "png"):

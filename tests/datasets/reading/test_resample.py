@@ -8,13 +8,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
 
+from effort import examples
 from presize.codecs import pillow_resize
 from presize.codecs.compiled import Compiled
-from presize.datasets.reading import regions
-from presize.datasets.reading.regions import by_pillow, resample
+from presize.datasets.reading import resample as resampling
+from presize.datasets.reading.resample import by_pillow, resample
 
 Pixels = npt.NDArray[Any]
+sides = st.integers(1, 300)
 
 
 @pytest.fixture(params=["compiled", "by Pillow", "another Pillow"], autouse=True, scope="module")
@@ -24,7 +29,7 @@ def way(request: pytest.FixtureRequest) -> Iterator[None]:
         if request.param == "by Pillow":
             patch.setattr(pillow_resize, "compiled", Compiled(None, pillow_resize.check))
         elif request.param == "another Pillow":
-            for module in (pillow_resize, regions):
+            for module in (pillow_resize, resampling):
                 patch.setattr(module, "installed_order", lambda: "another")
         elif not pillow_resize.is_available():
             pytest.skip("_pillow_resize.c is not compiled here, or off")
@@ -34,6 +39,19 @@ def way(request: pytest.FixtureRequest) -> Iterator[None]:
 def noise(shape: tuple[int, ...], seed: int = 0, dtype: type = np.uint8) -> Pixels:
     most = np.iinfo(dtype).max
     return np.random.default_rng(seed).integers(-most // 4, most * 5 // 4, shape).clip(0, most).astype(dtype)
+
+
+@settings(max_examples=examples(300))
+@given(sides, sides, sides, sides, st.booleans(), st.integers(0, 9))
+def test_rgb_has_the_bytes_that_pillow_makes_of_the_box(
+    height: int, width: int, to_height: int, to_width: int, flip: bool, beside: int
+) -> None:
+    pixels = noise((height, width + 2 * beside, 3), width)
+    box = (beside, 0, beside + width, height)
+    out = np.empty((to_height, to_width, 3), np.uint8)
+    resample(pixels[:, beside : beside + width], out, flip)
+    expected = Image.fromarray(pixels).crop(box).resize((to_width, to_height), Image.Resampling.BILINEAR)
+    np.testing.assert_array_equal(out[:, ::-1] if flip else out, np.asarray(expected))
 
 
 @pytest.mark.parametrize("size", [(50, 60), (12, 13), (20, 40)])
