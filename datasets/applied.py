@@ -1,17 +1,17 @@
 """apply: calls a transform with a stored image, and makes torchvision's operations on colours faster.
 
-ToTensor and Normalize become one pass, and the colour operations of ColorJitter, RandAugment and the like are made by
-presize.codecs.pillow_color. Results are theirs to the bit, from the same random numbers. Transforms are recognised by
-class; torchvision is not imported or required. What is not recognised is called as it is.
+Results are theirs to the bit, from the same random numbers. Transforms are recognised by class; torchvision is not
+imported or required. What is not recognised is called as it is.
 """
 
 from __future__ import annotations
 
+import dis
 import functools
 import math
-from collections.abc import Callable, Sequence
-from types import FunctionType
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from types import CodeType, FunctionType, SimpleNamespace
+from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
@@ -20,7 +20,6 @@ from PIL import Image, ImageEnhance
 
 from presize.codecs import pillow_color
 from presize.datasets.reading.stored_image import StoredImage
-from presize.datasets.traced import traced
 
 Transform = Callable[[Any], Any]
 
@@ -63,7 +62,6 @@ def _kind(transform: Any) -> tuple[str, str]:
 
 
 def _like(transform: Any, **changed: Any) -> Any:
-    """A copy of an object with other values of some attributes."""
     return _of_class(type(transform), {**vars(transform), **changed})
 
 
@@ -74,7 +72,6 @@ def _of_class(kind: type, attributes: dict[str, Any]) -> Any:
 
 
 def _apply_all(steps: Sequence[Transform], image: Any) -> Any:
-    """Call transforms one after the other."""
     steps, at = list(steps), 0
     while at < len(steps):
         pair = steps[at : at + 2]
@@ -90,7 +87,7 @@ def _apply_all(steps: Sequence[Transform], image: Any) -> Any:
 
 
 def _tensor(image: StoredImage, to_tensor: Any, then: Any = None) -> tuple[torch.Tensor, int] | None:
-    """Return what ToTensor makes of an image, or it and a Normalize after it, and which of these; None if only they
+    """Return what ToTensor, and a Normalize after it, make of an image, and how many these are; None if only they
     can."""
     pixels = image.pixels()
     if pixels is None or torch.get_default_dtype() != torch.float32:
@@ -115,7 +112,6 @@ def _has_hooks(module: Any) -> bool:
 
 
 def _numbers(values: Any) -> tuple[float, ...]:
-    """Of a list, tuple, array or tensor; empty for others."""
     values = values.tolist() if hasattr(values, "tolist") else values
     return tuple(map(float, values)) if isinstance(values, (list, tuple)) else ()
 
@@ -146,12 +142,15 @@ def _with_timms_colors(op: Any) -> Any:
 
 @functools.lru_cache(maxsize=256)
 def _with_ours(function: FunctionType) -> FunctionType:
-    """The same function with _Functional for torchvision.transforms.functional, and _Enhance for PIL.ImageEnhance."""
+    """The same function with functions of ours, for stored images, in torchvision.transforms.functional and
+    PIL.ImageEnhance."""
     names = dict(function.__globals__)
     if names.get("ImageEnhance") is ImageEnhance:
-        names["ImageEnhance"] = _Enhance()
+        names["ImageEnhance"] = SimpleNamespace(**{name: functools.partial(_Enhancer, name) for name in _ENHANCERS})
     if "F" in names:
-        names["F"] = _Functional(names["F"])
+        theirs = vars(names["F"])
+        ours = {name: functools.partial(_ours_or_theirs, _OURS[name], theirs[name]) for name in _OURS if name in theirs}
+        names["F"] = SimpleNamespace(**{**theirs, **ours})
     if isinstance(used := names.get("_apply_op"), FunctionType) and used is not function:
         names["_apply_op"] = _with_ours(used)
     other = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
@@ -159,32 +158,11 @@ def _with_ours(function: FunctionType) -> FunctionType:
     return other
 
 
-class _Functional:
-    """torchvision.transforms.functional, with functions of ours for stored images in the place of some."""
-
-    def __init__(self, theirs: Any) -> None:
-        self._theirs = theirs
-
-    def __getattr__(self, name: str) -> Any:
-        function = getattr(self._theirs, name)
-        if name in _OURS:
-            function = functools.partial(_ours_or_theirs, _OURS[name], function)
-        setattr(self, name, function)
-        return function
-
-
-class _Enhance:
-    """PIL.ImageEnhance, with ours for stored images."""
-
-    def __getattr__(self, name: str) -> Any:
-        return functools.partial(_Enhancer, getattr(ImageEnhance, name), _ENHANCERS[name])
-
-
 class _Enhancer:
     """An enhancer of PIL.ImageEnhance, which makes its result by one of ours."""
 
-    def __init__(self, theirs: Callable[[Any], Any], ours: Callable[..., Any], image: Any) -> None:
-        self._theirs, self._ours, self._image = theirs, ours, image
+    def __init__(self, name: str, image: Any) -> None:
+        self._theirs, self._ours, self._image = getattr(ImageEnhance, name), _ENHANCERS[name], image
 
     def enhance(self, factor: float) -> Any:
         return _ours_or_theirs(self._ours, lambda image, value: self._theirs(image).enhance(value), self._image, factor)
@@ -266,12 +244,7 @@ _ENHANCERS = {"Brightness": _brightness, "Color": _saturation, "Contrast": _cont
 
 
 class EachView:
-    """Calls a transform with each view of an image.
-
-    Args:
-        transforms: one for each view; None leaves it as it is.
-        kind: type of the result, list or tuple.
-    """
+    """Calls one of `transforms` with each view of an image, None leaves it as it is; makes a list or tuple of them."""
 
     def __init__(self, transforms: tuple[Transform | None, ...], kind: type) -> None:
         self.transforms = transforms
@@ -280,3 +253,89 @@ class EachView:
     def __call__(self, views: Any) -> Any:
         each = zip(self.transforms, views, strict=True)
         return self.kind(view if transform is None else apply(transform, view) for transform, view in each)
+
+
+# ---- what an object of a script calls ----
+
+_BUILTINS = frozenset(("append", "extend", "enumerate", "len", "list", "range", "tuple"))
+"""The names that a method may use beside attributes of its object."""
+
+
+class Traced(NamedTuple):
+    """The `parts` that an object calls with an image; `kind`: list or tuple of their results, None for one alone."""
+
+    parts: tuple[Any, ...]
+    kind: type | None
+
+
+class _StandIn:
+    """A transform. Returns itself when called with the image."""
+
+    def __init__(self, part: Any, image: object) -> None:
+        self.part, self.image = part, image
+
+    def __call__(self, image: object) -> _StandIn:
+        if image is not self.image:
+            raise TypeError("it is called with something else than the image")
+        return self
+
+
+def traced(transform: Any) -> Traced | None:
+    """Return what `transform` calls; None if it does anything else, or depends on anything but its attributes."""
+    kind = type(transform)
+    is_module = isinstance(transform, torch.nn.Module)
+    if is_module and any(hooks for name, hooks in vars(transform).items() if name.endswith("_hooks")):
+        return None
+    if is_module and kind.__call__ is not torch.nn.Module.__call__:
+        return None
+    method = getattr(kind, "forward" if is_module else "__call__", None)
+    if not isinstance(method, FunctionType):
+        return None
+    attributes = getattr(transform, "__dict__", {})  # none with __slots__
+    own = {**attributes, **attributes.get("_modules", {})}
+    names = _names(method.__code__)
+    if names is None or not names <= own.keys() | _BUILTINS or names & own.keys() & _BUILTINS:
+        return None
+    image = object()
+    stand_ins = {name: _stood_in(own[name], image) for name in names & own.keys()}
+    try:
+        result = method(SimpleNamespace(**stand_ins), image)
+    except Exception:  # whatever the method does to stand-ins, it is not what is looked for
+        return None
+    if type(result) in (list, tuple):
+        parts = tuple(each.part for each in result if isinstance(each, _StandIn))
+        return Traced(parts, type(result)) if parts and len(parts) == len(result) else None
+    return Traced((result.part,), None) if isinstance(result, _StandIn) else None
+
+
+def _stood_in(value: Any, image: object) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_stood_in(each, image) for each in value]
+    return _StandIn(value, image) if callable(value) else value
+
+
+@functools.lru_cache(maxsize=256)
+def _names(code: CodeType) -> frozenset[str] | None:
+    """The names of attributes and globals that a method of (self, image) uses; None if it decides or keeps anything."""
+    if code.co_argcount != 2 or code.co_kwonlyargcount or code.co_flags & _MORE_ARGUMENTS or code.co_freevars:
+        return None
+    names = set()
+    for step in _steps(code):
+        if step.opname.startswith(_DECIDES_OR_KEEPS):
+            return None
+        if step.opcode in dis.hasname:
+            names.add(str(step.argval))
+    return frozenset(names)
+
+
+_MORE_ARGUMENTS = 0x04 | 0x08 | 0x20
+"""*args, **kwargs, or a generator."""
+
+_DECIDES_OR_KEEPS = "POP_JUMP", "JUMP_IF", "COMPARE", "STORE_ATTR", "STORE_GLOBAL", "STORE_SUBSCR", "DELETE", "IMPORT"
+
+
+def _steps(code: CodeType) -> Iterator[dis.Instruction]:
+    yield from dis.get_instructions(code)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):  # a comprehension
+            yield from _steps(constant)

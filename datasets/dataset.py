@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 import os
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, SupportsIndex, Unpack
@@ -17,7 +16,6 @@ import torch.utils.data
 from presize.codecs.jpeg import decoder as jpeg_decoder
 from presize.datasets.applied import EachView, apply
 from presize.datasets.collate import AsList, SampleList, Views, collate_targets
-from presize.datasets.columns import FlipPairs, Records, Shown
 from presize.datasets.crops import Crop, CropGeometry, Crops
 from presize.datasets.fuse import Fused
 from presize.datasets.read_only import (
@@ -35,8 +33,18 @@ from presize.datasets.reading.outputs import Decode, check_decode, check_pil
 from presize.datasets.reading.transfer import Normalize
 from presize.datasets.sample_images import SampleImages, TransformedImages
 from presize.datasets.sampler import visits
-from presize.datasets.targets import Target, Targets, Vocabulary, chosen_target, find_split, find_splits
-from presize.errors import DatasetError, OptionError, PresizeWarning
+from presize.datasets.targets import (
+    FlipPairs,
+    Records,
+    Shown,
+    Target,
+    Targets,
+    Vocabulary,
+    chosen_target,
+    find_split,
+    find_splits,
+)
+from presize.errors import DatasetError, OptionError, warn
 from presize.options import MAX_PIXELS, check_choice, check_type
 from presize.remote.cache import open_dataset
 from presize.system.files import expanded
@@ -168,7 +176,7 @@ class LMDBDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
         reading = self._given.read_with(transform, takes_over=self.fuse and transform is not None)
         check_pil(reading.images.decode, self.data.manifest)
         if reading.fused is not None and reading.fused.crop is None:
-            warnings.warn(f"fuse: nothing was taken over: {reading.fused.reason}", PresizeWarning, stacklevel=3)
+            warn(f"fuse: nothing was taken over: {reading.fused.reason}")
         return reading
 
     @property
@@ -343,7 +351,6 @@ class LMDBDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
         return Views(apply(rest, view) for view in image)
 
     def _as_list(self) -> AsList:
-        """For collate_targets."""
         return False if self.target_transform is not None else self._targets.as_list
 
     def batch_targets(self, records: Records, shown: Shown | None = None) -> Any:

@@ -1,7 +1,6 @@
 """fuse: takes over the crop, flip and normalization that a transform of torchvision or timm begins with.
 
-Transforms are recognised by class and attributes; neither library is imported or required. A transform stays as it is
-where presize's result would differ.
+Transforms are recognised by class and attributes; neither library is imported or required.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import numpy as np
 import torch
 
 from presize.codecs.pillow_resize import Filter
-from presize.datasets.applied import EachView
+from presize.datasets.applied import EachView, Traced, traced
 from presize.datasets.crops import (
     RANDOM_FILTERS,
     CenterCrop,
@@ -29,7 +28,6 @@ from presize.datasets.crops import (
 )
 from presize.datasets.reading.outputs import Decode
 from presize.datasets.reading.transfer import Normalize
-from presize.datasets.traced import Traced, traced
 from presize.errors import OptionError
 from presize.formatting import plural
 from presize.options import Size
@@ -42,13 +40,8 @@ AS_NUMPY: Transform = torch.Tensor.numpy
 
 
 class _Seen(NamedTuple):
-    """A composition, or a transform that was taken over, as it was then.
-
-    Attributes:
-        part: the transform.
-        names: attributes that decide what was taken over; None for a composition.
-        values: these attributes; of a composition its transforms.
-    """
+    """A transform that was taken over, with the values of the attributes `names`, or a composition with its
+    transforms."""
 
     part: Any
     names: tuple[str, ...] | None
@@ -57,8 +50,12 @@ class _Seen(NamedTuple):
     def is_current(self) -> bool:
         if self.names is not None:
             return _values(self.part, self.names) == self.values
-        parts = _parts(self.part)
-        return len(parts) == len(self.values) and all(map(operator.is_, parts, self.values))
+        found = _called(self.part)
+        return (
+            found is not None
+            and len(found.parts) == len(self.values)
+            and all(map(operator.is_, found.parts, self.values))
+        )
 
 
 @dataclass(frozen=True, repr=False)
@@ -89,8 +86,7 @@ class Fused:
     _dtype: torch.dtype = field(default_factory=torch.get_default_dtype, compare=False)
 
     def is_current(self) -> bool:
-        """Return False if the transform was changed in place since: a parameter that was taken over, or a list of
-        transforms. Takes a few microseconds."""
+        """Return False if the transform was changed in place since. Takes a few microseconds."""
         if self.crop is None:  # the transform itself is called
             return True
         return torch.get_default_dtype() is self._dtype and all(seen.is_current() for seen in self._seen)
@@ -137,8 +133,7 @@ def fuse(transform: Transform | None, *, decode: Decode = "pil", data: Dataset |
 def _fused(
     transform: Transform, decode: Decode, data: Dataset | None, after_crop: Sequence[str] | None = None
 ) -> Fused:
-    """Split the transform of one view. `after_crop` names the classes that may be taken over behind the crop; None
-    allows all."""
+    """Split the transform of one view; `after_crop` are the classes taken over behind the crop, None for all."""
     steps = _flat(transform)
     taking = _Taking(decode, data)
     count, reason = 0, ""
@@ -194,13 +189,8 @@ def _fused_views(transform: Transform, found: Traced, decode: Decode, data: Data
 
 
 class _Taking:
-    """What has been taken over so far.
-
-    Attributes:
-        form: what an image is by then: "pil", a tensor of "uint8" or "float", or a "numpy" array.
-        resized: N and the filter of a Resize(N) before the crop.
-        before_rest: called first if steps are left, for what they get: the last ToImage, or AS_NUMPY; or empty.
-    """
+    """What has been taken over so far. `form`: of an image by then; `resized`: N and filter of a Resize(N) before the
+    crop; `before_rest`: called first if steps are left, for what they get."""
 
     def __init__(self, decode: Decode, data: Dataset | None) -> None:
         self.data = data
@@ -214,7 +204,6 @@ class _Taking:
         self._seen: set[str] = set()
 
     def take(self, step: Any) -> str:
-        """Take over one more transform, or say why not."""
         name = type(step).__name__
         known = _known(type(step))
         if known is None:
@@ -309,7 +298,6 @@ class _Taking:
         return _one_side(step) or self._after_resize() or self._too_small(size) or self._cut(RandomCrop(size))
 
     def classification(self, step: Any) -> str:
-        """torchvision's preset for evaluation."""
         if self.crop is not None or self._seen:
             return "ImageClassification comes after other transforms"
         reason = self._resize(step, step.resize_size) or self._center_crop(_size(SimpleNamespace(size=step.crop_size)))
@@ -370,7 +358,6 @@ class _Taking:
         return ""
 
     def to_numpy(self, step: Any) -> str:
-        """timm's."""
         if reason := self.pil_to_tensor(step):
             return reason
         self.form, self.before_rest = "numpy", [AS_NUMPY]
@@ -473,9 +460,8 @@ def _unknown(step: Any, attributes: set[str]) -> list[str]:
 
 
 def _taken(step: Any) -> _Seen:
-    _, own = _known(type(step)) or (None, set())  # none of a composition
-    known = own | {"_forward_hooks", "_forward_pre_hooks"}
-    names = tuple(name for name in vars(step) if name in known)
+    _, own = _known(type(step)) or (None, set())
+    names = tuple(name for name in vars(step) if name in own | {"_forward_hooks", "_forward_pre_hooks"})
     return _Seen(step, names, _values(step, names))
 
 
@@ -492,44 +478,38 @@ def _values(step: Any, names: Sequence[str]) -> tuple[Any, ...]:
     return tuple(values)
 
 
-def _is_composition(transform: Any) -> bool:
+def _called(transform: Any) -> Traced | None:
+    """What a transform calls with an image, if it does nothing else."""
     kind = type(transform)
-    if kind is torch.nn.Sequential or _is_compose(kind):
-        return not _unknown(transform, {"transforms"})
-    found = None if _library(kind) else traced(transform)
-    return found is not None and found.kind is None
+    if kind is not torch.nn.Sequential and not _is_compose(kind):
+        return None if _library(kind) else traced(transform)
+    if _unknown(transform, {"transforms"}):
+        return None
+    return Traced(tuple(transform if kind is torch.nn.Sequential else transform.transforms), None)
 
 
-def _parts(composition: Any) -> Sequence[Any]:
-    kind = type(composition)
-    if kind is torch.nn.Sequential:
-        return tuple(composition)
-    if not _is_compose(kind):
-        found = traced(composition)
-        return () if found is None else found.parts
-    parts: Sequence[Any] = composition.transforms
-    return parts
+def _parts(transform: Any) -> tuple[Any, ...] | None:
+    """The transforms that a composition calls one after the other; None for any other transform."""
+    found = _called(transform)
+    return None if found is None or found.kind is not None else found.parts
 
 
 def _compositions(transform: Any) -> list[_Seen]:
     """A composition, and those in it, as they are."""
-    if not _is_composition(transform):
+    parts = _parts(transform)
+    if parts is None:
         return []
-    parts = tuple(_parts(transform))
-    hooks = [_taken(transform)] if isinstance(transform, torch.nn.Module) else []
-    return [_Seen(transform, None, parts), *hooks, *(seen for part in parts for seen in _compositions(part))]
+    return [_Seen(transform, None, parts), *(seen for part in parts for seen in _compositions(part))]
 
 
 def _flat(transform: Any) -> list[Any]:
-    """The transforms that are called one after the other."""
-    if not _is_composition(transform):
-        return [transform]
-    return [step for part in _parts(transform) for step in _flat(part)]
+    parts = _parts(transform)
+    return [transform] if parts is None else [step for part in parts for step in _flat(part)]
 
 
 def _composed(transform: Any, steps: Sequence[Any]) -> Transform:
     while not _is_compose(type(transform)) and type(transform) is not torch.nn.Sequential:
-        (transform,) = _parts(transform)
+        (transform,) = _parts(transform) or ()
     rest: Transform = type(transform)(*steps) if isinstance(transform, torch.nn.Sequential) else type(transform)(steps)
     return rest
 

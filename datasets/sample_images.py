@@ -14,7 +14,6 @@ import torch
 
 from presize.codecs.stored_value import DAMAGE
 from presize.datasets.collate import Views
-from presize.datasets.columns import tv_tensors_module
 from presize.datasets.crops import Crops
 from presize.datasets.fuse import Fused, Transform, fuse
 from presize.datasets.joined import JoinedData
@@ -24,6 +23,7 @@ from presize.datasets.reading.batch_reader import BatchReader
 from presize.datasets.reading.outputs import Decode, images_of, to_output
 from presize.datasets.reading.stored_image import StoredImage, StoredJpeg
 from presize.datasets.reading.transfer import Normalization, Normalize
+from presize.datasets.targets import tv_tensors_module
 from presize.store.dataset import Dataset
 
 Draws = tuple[int, int, npt.NDArray[np.int64]]
@@ -31,18 +31,8 @@ Draws = tuple[int, int, npt.NDArray[np.int64]]
 
 
 class SampleImages:
-    """Reads the images of samples, and their companions. Picklable by the dataset's path, safe across threads.
-
-    Args:
-        data: the dataset.
-        decode: the form of the images, as in LMDBDataset. Several of a sample are Views.
-        companions: names of further images that come with each.
-        tv_tensors: whether tensors of companions whose pixels are numbers are torchvision's Masks. So are arrays with
-            the height and width of their image.
-
-    Attributes:
-        reader: of crops; None for whole images.
-    """
+    """Reads the images of samples, and their companions; several of a sample are Views. Picklable by the path of the
+    dataset, safe across threads. `reader`: of crops, None for whole images."""
 
     def __init__(
         self, data: Dataset | JoinedData, decode: Decode, companions: Sequence[str] = (), tv_tensors: bool = False
@@ -82,15 +72,8 @@ class SampleImages:
         return TransformedImages(images, transform, fused.rest, fused)
 
     def stored(self, samples: Sequence[int], *, lazily: bool) -> list[Any]:
-        """The stored images of `samples`, in their order.
-
-        Args:
-            samples: their numbers in the dataset.
-            lazily: whether PIL images of JPEGs may be decoded when their pixels are needed.
-
-        Raises:
-            DatasetError: an image is damaged.
-        """
+        """The stored images of `samples`, in their order; `lazily`: PIL images of JPEGs may be decoded when they are
+        used."""
         images = _stored(self.data, samples, self.decode, lazily)
         if not self.companions:
             return images
@@ -98,18 +81,8 @@ class SampleImages:
         return [Views(parts) for parts in zip(images, *others, strict=True)]
 
     def crops(self, reader: BatchReader, samples: Sequence[int], draws: Draws, *, whole: bool) -> list[Any]:
-        """The crops of `samples`, in their order.
-
-        Args:
-            reader: that of this object.
-            samples: their numbers in the dataset.
-            draws: from which the crops are drawn.
-            whole: whether a collate function may pass the batch on as it is. In a DataLoader's worker, its memory is
-                then shared with the consumer.
-
-        Raises:
-            DatasetError: an image is damaged, or too small for a crop.
-        """
+        """The crops of `samples`, in their order. `whole`: a collate function may pass the batch on as it is; in a
+        DataLoader's worker, its memory is then shared with the consumer."""
         whole = whole and len(samples) > 1
         batch = new_batch(reader.formats, len(samples), travels=whole)
         reader.read(batch.rows, np.array(samples, np.int64), *draws)
@@ -155,19 +128,11 @@ class SampleImages:
         return list((batch.permute(0, 2, 3, 1) if format.has_channels else batch).numpy())
 
     def _images(self, batch: torch.Tensor, whole: bool) -> Sequence[Any]:
-        """The images of a batch in the form of this dataset."""
         return rows_of(batch) if whole and self.decode == "tensor" else images_of(batch, self.decode)
 
 
 class TransformedImages(NamedTuple):
-    """How the images of a dataset are read and transformed.
-
-    Attributes:
-        images: reads them.
-        transform: what the user gave.
-        rest: what is called with each image: `transform`, or what is left of it.
-        fused: what was taken over of `transform`, with ``fuse=True``.
-    """
+    """How images are read, and transformed: `rest` is what is left of `transform`, `fused` what was taken over."""
 
     images: SampleImages
     transform: Transform | None
@@ -176,7 +141,6 @@ class TransformedImages(NamedTuple):
 
     @property
     def normalize(self) -> Normalize | None:
-        """(mean, std) that was taken over."""
         return None if self.fused is None else self.fused.normalize
 
     @property

@@ -13,12 +13,11 @@ import pyarrow.compute as pc
 import torch.utils.data
 from zlib_ng import zlib_ng
 
-from presize.datasets.columns import declared
 from presize.datasets.dataset import LMDBDataset
 from presize.datasets.folder import FolderDataset
 from presize.datasets.joined import JoinedData
 from presize.datasets.reading.order import sample_numbers
-from presize.datasets.targets import target_columns
+from presize.datasets.targets import declared, target_columns
 from presize.errors import OptionError
 
 _ALIKE = (
@@ -50,8 +49,7 @@ _MOST_BYTES = 1 << 26
 
 
 def state_of(dataset: object) -> list[Any]:
-    """What the workers of a loader would go on with, for differ(): the attributes of a dataset, and of all that it
-    holds, such as datasets, transforms and what they are set by."""
+    """What workers of a loader would go on with, for differ(): attributes of a dataset, and of all that it holds."""
     found: list[Any] = []
     seen: set[int] = set()
     ahead = [dataset]
@@ -110,20 +108,13 @@ def check_length(dataset: LMDBDataset, expected: int) -> None:
 
 
 def as_lmdb_dataset(dataset: object) -> LMDBDataset:
-    """`dataset` itself; or what has the samples of a Subset or a ConcatDataset of LMDBDatasets, however nested.
-
-    Raises:
-        OptionError: it holds something else, a class with a ``__getitem__`` of its own, indices that are out of range,
-            or parts that differ in classes, crop or another option.
-    """
+    """`dataset` itself; or what has the samples of a Subset or a ConcatDataset of LMDBDatasets, however nested."""
     return _converted(dataset, dataset)
 
 
 def check_labels(dataset: object) -> None:
-    """Raise OptionError for a ConcatDataset, however nested, in which one number stands for several classes or values,
-    or for several brightnesses of a pixel. Other differences are allowed, and so are parts with target_transforms of
-    their own, or in classes with a ``__getitem__`` of their own.
-    """
+    """Raise OptionError for a ConcatDataset, however nested, in which one number stands for several classes, values or
+    brightnesses. Parts may have target_transforms or a ``__getitem__`` of their own."""
     firsts: dict[tuple[int, Any], tuple[Any, tuple[str, Any]]] = {}  # by target_transform and place in the target
     transforms: list[Any] = []
     deep: Any = None
@@ -200,8 +191,8 @@ def _unequal(name: str, first: Any, part: Any, both: str = "") -> OptionError:
 
 
 def samples_crc32(dataset: object) -> int | None:
-    """The CRC-32 of the paths of all samples, in their order; None for a dataset that holds anything but LMDBDatasets
-    and FolderDatasets. It reads all paths, about 0.1 s for ten million."""
+    """The CRC-32 of the paths of all samples, in their order, in about 0.1 s for ten million; None for other
+    datasets."""
     paths = _paths(dataset)
     if paths is None:
         return None

@@ -1,8 +1,10 @@
-"""Targets: what comes beside the images of a dataset, one column of its index or several."""
+"""Targets: columns of the index beside the images: values, vectors, and boxes and keypoints, which move with a crop."""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping, Sequence
+from itertools import compress, repeat
 from operator import itemgetter
 from typing import Any
 
@@ -10,22 +12,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+import torch
 
-from presize.datasets.collate import AsList
-from presize.datasets.columns import (
-    FlipPairs,
-    MultiHotColumn,
-    Records,
-    Shown,
-    TargetColumn,
-    ValueColumn,
-    numbered,
-    with_objects,
-)
+from presize.datasets.collate import AsList, collate_targets
 from presize.datasets.crops import CropGeometry
 from presize.datasets.joined import Data
 from presize.datasets.reading.batch_reader import BatchReader
 from presize.errors import DatasetError, OptionError
+from presize.options import Coordinates, check_type
 from presize.store.dataset import Dataset
 
 Target = str | Sequence[str] | Mapping[str, str] | None
@@ -34,26 +28,17 @@ Target = str | Sequence[str] | Mapping[str, str] | None
 Vocabulary = Mapping[str, Sequence[Any] | None]
 """For some columns the values that their numbers stand for; None for the sorted values of the column."""
 
+Records = npt.NDArray[np.int64]
+FlipPairs = Sequence[tuple[int, int]]
+"""Keypoints that change places when an image is mirrored, such as the left eye and the right one, by number."""
+
+Shown = Sequence[CropGeometry | None]
+"""Crop geometry of each sample; None for the whole image."""
+
 
 class Targets:
-    """Reads targets.
-
-    Args:
-        data: the dataset.
-        target: the columns.
-        vocabulary: columns whose values become numbers.
-        multi_hot: columns of lists that become vectors of 0 and 1.
-        flip_pairs, tv_tensors: as in LMDBDataset.
-
-    Attributes:
-        moves: whether a target depends on what is shown of its image.
-        vocabulary: for each column of numbers that stand for values, these values.
-        as_list: for collate_targets.
-
-    Raises:
-        DatasetError: there is no such column, or it is damaged.
-        OptionError: an option does not fit the columns.
-    """
+    """Reads targets; arguments as in LMDBDataset. `moves`: whether a target depends on what is shown of its image;
+    `vocabulary`: the values that numbers of a column stand for; `as_list`: for collate_targets."""
 
     def __init__(
         self,
@@ -106,7 +91,6 @@ class Targets:
         return self._columns[0].array(records)
 
     def check_reader(self, reader: BatchReader) -> None:
-        """Raise OptionError for several views of images whose targets move with a crop."""
         if self.moves and reader.has_views:
             raise OptionError("crop: boxes and keypoints move with one crop, got several; choose one, or other targets")
 
@@ -116,7 +100,6 @@ class Targets:
 
 
 def target_columns(target: Target) -> list[str]:
-    """The columns of a target, in its order."""
     if target is None:
         return []
     if isinstance(target, str):
@@ -132,12 +115,7 @@ def chosen_target(data: Dataset, target: Target) -> Target:
 
 
 def find_split(data: Data, rows: Records | None, name: Any, column: str) -> Records:
-    """Which of the samples, `rows` of `data` or all of it, have the value `name` in a column: ascending positions.
-
-    Raises:
-        DatasetError: there is no such column.
-        OptionError: there are no such samples.
-    """
+    """Which of the samples, `rows` of `data` or all of it, have the value `name` in a column: ascending positions."""
     values = data.column(column)
     data.check_column(column)
     try:
@@ -164,3 +142,354 @@ def find_splits(data: Data, rows: Records | None, column: str = "split") -> list
     data.check_column(column)
     values = (values if rows is None else values.take(pa.array(rows))).unique().drop_null()
     return sorted(values.to_pylist())
+
+
+class TargetColumn:
+    """A column of a target. `as_list`: whether the values of its batches stay a list of Python objects, for all batches
+    alike; `moves`: whether a value depends on what is shown of its image."""
+
+    moves = False
+
+    def __init__(self, name: str, type: pa.DataType, as_list: bool) -> None:
+        self.name, self.type, self.as_list = name, type, as_list
+
+    def at(self, i: int, shown: CropGeometry | None = None) -> Any:
+        """The value of record `i`, of whose image `shown` is to be seen; None for all of it."""
+        raise NotImplementedError
+
+    def batch(self, records: Records, texts: type, shown: Shown | None = None) -> Any:
+        """The values of many records as collate_targets combines them: numbers become int64 or float64 (n,), strings
+        `texts`."""
+        visits = zip(records.tolist(), repeat(None) if shown is None else shown, strict=False)
+        return collate_targets(texts(self.at(*visit) for visit in visits), self.as_list)
+
+    def array(self, records: Records) -> npt.NDArray[Any]:
+        """The values in a new array: numbers, with int64 for whole ones as in a batch, or read-only Python objects."""
+        array = np.empty(len(records), object)  # np.array() would make a matrix of lists of one length
+        array[:] = [self.at(i) for i in records.tolist()]
+        array.flags.writeable = False  # made anew at each use, so that changes would be lost
+        return array
+
+
+class ValueColumn(TargetColumn):
+    """A column whose values, or the `numbers` in their place, come as plain Python objects."""
+
+    def __init__(self, data: Data, name: str, numbers: pa.Array | None = None) -> None:
+        column = data.column(name) if numbers is None else numbers
+        self._values: Any = column
+        self._numbers: npt.NDArray[Any] | None = None
+        if column.null_count == 0 and (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
+            self._numbers = data.numbers(name) if numbers is None else numbers.to_numpy()
+        elif numbers is None:
+            data.check_column(name)
+        is_huge = pa.types.is_uint64(column.type) and (pc.max(column).as_py() or 0) >= 2**63
+        as_list = column.null_count > 0 or is_huge or not (_is_plain(column.type) or _is_even(column))
+        super().__init__(name, column.type, as_list)
+
+    def at(self, i: int, _: CropGeometry | None = None) -> Any:
+        return self._values[i].as_py() if self._numbers is None else self._numbers.item(i)
+
+    def batch(self, records: Records, texts: type, shown: Shown | None = None) -> Any:
+        kind = "" if self._numbers is None else self._numbers.dtype.kind
+        if self._numbers is None or kind not in "if":
+            return super().batch(records, texts, shown)
+        return torch.from_numpy(self._numbers[records].astype(np.int64 if kind == "i" else np.float64))
+
+    def array(self, records: Records) -> npt.NDArray[Any]:
+        if self._numbers is None:
+            return super().array(records)
+        values = np.asarray(self._numbers[records])
+        is_whole = values.dtype.kind in "iu" and np.can_cast(values.dtype, np.int64)
+        return values.astype(np.int64) if is_whole else values
+
+
+class MultiHotColumn(TargetColumn):
+    """A column of lists of `numbers` below `width` as vectors: float32 (width,), 1 at these and 0 elsewhere; a null is
+    an empty list."""
+
+    def __init__(self, name: str, numbers: Any, width: int) -> None:
+        if not is_list(numbers.type):
+            raise OptionError(f"multi_hot: column {name!r} holds no lists; leave it out, it needs a vocabulary alone")
+        super().__init__(name, pa.list_(pa.float32(), width), as_list=False)
+        self._ends = numbers.offsets.to_numpy()
+        self._places = numbers.values.to_numpy()
+
+    def at(self, i: int, _: CropGeometry | None = None) -> torch.Tensor:
+        return torch.from_numpy(self.array(np.array([i]))[0])
+
+    def batch(self, records: Records, texts: type, shown: Shown | None = None) -> torch.Tensor:  # noqa: ARG002
+        return torch.from_numpy(self.array(records))
+
+    def array(self, records: Records) -> npt.NDArray[Any]:
+        rows = np.zeros((len(records), self.type.list_size), np.float32)
+        for row, i in zip(rows, records.tolist(), strict=True):
+            row[self._places[self._ends[i] : self._ends[i + 1]]] = 1
+        return rows
+
+
+class ListColumn(TargetColumn):
+    """A column of lists with one value per object. Objects whose box in `box_column` has no area left are left out."""
+
+    moves = True
+
+    def __init__(self, data: Data, name: str) -> None:
+        column: Any = data.column(name)
+        data.check_column(name)
+        column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+        if not pa.types.is_large_list(column.type):
+            raise OptionError(f"target: column {name!r} of {data.root} holds {column.type}, expected lists")
+        super().__init__(name, column.type, as_list=True)
+        self.box_column: BoxColumn | None = None
+        self._values = column
+        self._data = data
+        self._offsets = np.asarray(column.offsets)
+        self.lengths = np.asarray(pc.fill_null(pc.list_value_length(column), 0))
+
+    def at(self, i: int, shown: CropGeometry | None = None) -> Any:
+        if shown is None:
+            size = self._data.shape(i)
+            shown = CropGeometry((0, 0, *size), size)
+        return self._moved(i, shown)
+
+    def _moved(self, i: int, shown: CropGeometry) -> Any:
+        raise NotImplementedError
+
+    def _numbers(self, what: str) -> npt.NDArray[np.float32]:
+        """The numbers of all samples, float32 (lists, length of each)."""
+        lists: Any = self._values.values
+        is_plain = pa.types.is_fixed_size_list(lists.type) and lists.type.value_type == pa.float32()
+        if not is_plain or lists.null_count or lists.flatten().null_count or lists.type.list_size < 1:
+            raise DatasetError(
+                f"the index of {self._data.root} is damaged: column {self.name!r} holds {self.type}, not {what}"
+            )
+        numbers = lists.flatten().to_numpy(zero_copy_only=True)
+        return np.asarray(numbers).reshape(-1, lists.type.list_size)
+
+
+class BoxColumn(ListColumn):
+    """A column of boxes: float32 (n, 4), x1, y1, x2, y2 in pixels. Drops empty boxes."""
+
+    def __init__(self, data: Data, name: str, tv: Any = None) -> None:
+        super().__init__(data, name)
+        self._boxes = self._numbers("boxes")
+        if self._boxes.shape[1] != 4:
+            raise DatasetError(f"the index of {data.root} is damaged: boxes of {self._boxes.shape[1]} numbers")
+        self._tv = tv
+
+    def _moved(self, i: int, shown: CropGeometry) -> Any:
+        moved = self._boxes_of(i, shown)
+        kept = _have_area(moved) if self.box_column is None else self.box_column.kept(i, shown)
+        boxes = torch.from_numpy(moved[kept])
+        return (
+            boxes
+            if self._tv is None
+            else self._tv.BoundingBoxes(boxes, format="XYXY", canvas_size=shown.size, device="cpu")
+        )
+
+    def kept(self, i: int, shown: CropGeometry) -> npt.NDArray[np.bool_]:
+        """Which of the boxes of a sample have an area."""
+        return _have_area(self._boxes_of(i, shown))
+
+    def _boxes_of(self, i: int, shown: CropGeometry) -> npt.NDArray[np.float32]:
+        boxes = self._boxes[self._offsets[i] : self._offsets[i + 1]].astype(np.float64)
+        height, width = shown.size
+        _move(boxes[:, 0::2], boxes[:, 1::2], shown)
+        np.clip(boxes, 0, (width, height, width, height), out=boxes)
+        if shown.flip:
+            boxes[:, 0::2] = boxes[:, 2::-2]
+        return boxes.astype(np.float32)
+
+
+class KeypointColumn(ListColumn):
+    """A column of keypoints: float32 (objects, points, 2 or 3), x and y in pixels, and the visibility of each.
+
+    With a visibility, points outside of the crop, and those that were not visible before, are 0, 0, 0.
+    """
+
+    def __init__(self, data: Data, name: str, format: str, pairs: FlipPairs = (), tv: Any = None) -> None:
+        super().__init__(data, name)
+        numbers = self._numbers("keypoints")
+        if numbers.shape[1] % len(format):
+            raise DatasetError(f"the index of {data.root} is damaged: keypoints {format} of {numbers.shape[1]} numbers")
+        self._points = numbers.reshape(len(numbers), -1, len(format))
+        points = self._points.shape[1]
+        self._mirrored = np.arange(points)
+        for first, second in pairs if len(numbers) else ():
+            if not (0 <= first < points and 0 <= second < points):
+                raise OptionError(
+                    f"flip_pairs: ({first}, {second}) are not two of the {points} points of each object in {name!r}, "
+                    "numbered from 0"
+                )
+            self._mirrored[[first, second]] = second, first
+        self._tv = tv if format == "xy" and hasattr(tv, "KeyPoints") else None
+
+    def _moved(self, i: int, shown: CropGeometry) -> Any:
+        points = self._points[self._offsets[i] : self._offsets[i + 1]].astype(np.float64)
+        x, y = points[:, :, 0], points[:, :, 1]
+        _move(x, y, shown)
+        if shown.flip:
+            points = points[:, self._mirrored]
+        if points.shape[2] == 3:
+            height, width = shown.size
+            x, y = points[:, :, 0], points[:, :, 1]
+            points[~((x >= 0) & (x <= width) & (y >= 0) & (y <= height) & (points[:, :, 2] != 0))] = 0
+        if self.box_column is not None:
+            points = points[self.box_column.kept(i, shown)]
+        found = torch.from_numpy(points.astype(np.float32))
+        return found if self._tv is None else self._tv.KeyPoints(found, canvas_size=shown.size, device="cpu")
+
+
+class ObjectColumn(ListColumn):
+    """A column with a value for each box, such as its class: of the boxes that are left. Numbers come as a tensor."""
+
+    def __init__(self, data: Data, column: TargetColumn) -> None:
+        super().__init__(data, column.name)
+        self._column = column
+        kind = column.type.value_type
+        self._dtype: torch.dtype | None = None
+        if pa.types.is_integer(kind):
+            self._dtype = torch.int64
+        elif pa.types.is_floating(kind):
+            self._dtype = torch.float32
+
+    def _moved(self, i: int, shown: CropGeometry) -> Any:
+        values = self._column.at(i) or ()
+        left = list(values if self.box_column is None else compress(values, self.box_column.kept(i, shown).tolist()))
+        return left if self._dtype is None or None in left else torch.tensor(left, dtype=self._dtype, device="cpu")
+
+
+def _have_area(boxes: npt.NDArray[np.float32]) -> npt.NDArray[np.bool_]:
+    return np.asarray((boxes[:, 2:] > boxes[:, :2]).all(axis=1))
+
+
+def _move(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64], shown: CropGeometry) -> None:
+    """Convert coordinates in the stored image to coordinates in the crop, in place."""
+    (top, left, box_height, box_width), (height, width), flip = shown
+    x -= left
+    x *= width / box_width
+    y -= top
+    y *= height / box_height
+    if flip:
+        np.subtract(width, x, out=x)
+
+
+def with_objects(
+    data: Data, columns: Sequence[TargetColumn], flip_pairs: FlipPairs, tv_tensors: bool
+) -> list[TargetColumn]:
+    """`columns`, with those in their places that know boxes, keypoints, and lists that have a value for each box."""
+    boxes, points = declared(data, "boxes"), declared(data, "keypoints")
+    tv = tv_tensors_module() if tv_tensors else None
+    has_boxes = any(column.name in boxes for column in columns)
+    found: list[TargetColumn] = []
+    for column in columns:
+        if column.name in boxes:
+            column = BoxColumn(data, column.name, tv)
+        elif column.name in points:
+            column = KeypointColumn(data, column.name, points[column.name], flip_pairs, tv)
+        elif has_boxes and pa.types.is_large_list(column.type):
+            column = ObjectColumn(data, column)
+        found.append(column)
+    if flip_pairs and not any(isinstance(column, KeypointColumn) for column in found):
+        raise OptionError("flip_pairs: there is no column of keypoints in target")
+    box_columns = [column for column in found if isinstance(column, BoxColumn)]
+    for column in found if box_columns else ():
+        if isinstance(column, ListColumn):
+            box_column = _box_column(data, column, box_columns)
+            column.box_column = None if box_column is column else box_column
+    return found
+
+
+def _box_column(data: Data, column: ListColumn, box_columns: Sequence[BoxColumn]) -> BoxColumn:
+    """Return the first column of boxes that has as many boxes per sample as `column` has values."""
+    for box_column in box_columns:
+        if np.array_equal(box_column.lengths, column.lengths):
+            return box_column
+    lengths, boxes = column.lengths, box_columns[0].lengths
+    first = int((lengths != boxes).argmax())
+    raise OptionError(
+        f"target: lists beside boxes have one value a box, and of {data.path(first)} {column.name!r} has "
+        f"{lengths[first]} where {box_columns[0].name!r} has {boxes[first]}; leave one of them out"
+    )
+
+
+def declared(data: Data, option: str) -> dict[str, str]:
+    """The columns that the build declared as boxes or keypoints, and what their numbers are."""
+    found = data.manifest.identity["options"].get(option, [])
+    if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
+        raise DatasetError(f"the manifest of {data.root} is damaged: expected a list of {option}, got {found!r}")
+    places = map(Coordinates.parse_keypoints if option == "keypoints" else Coordinates.parse_boxes, found)
+    return {place.column: place.numbers for place in places}
+
+
+def tv_tensors_module() -> Any:
+    """torchvision.tv_tensors. Raises OptionError where torchvision is not installed."""
+    try:
+        return importlib.import_module("torchvision.tv_tensors")
+    except ImportError:
+        raise OptionError(
+            "tv_tensors: they are torchvision's, which is not installed: pip install torchvision"
+        ) from None
+
+
+def numbered(data: Data, name: str, values: Sequence[Any] | None) -> tuple[pa.Array | pa.ChunkedArray, list[Any]]:
+    """A column, or the lists in it, with the position of each value in `values`, and these. A null stays one."""
+    column = data.column(name)
+    data.check_column(name)
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    inner = column.flatten() if is_list(column.type) else column
+    if pa.types.is_null(inner.type):
+        inner = inner.cast(pa.large_string())
+    if not (pa.types.is_integer(inner.type) or pa.types.is_large_string(inner.type)):
+        raise OptionError(
+            f"vocabulary: column {name!r} holds {column.type}, expected text, whole numbers, or lists of them"
+        )
+    known = _known(name, values, inner)
+    numbers = pc.index_in(inner, known)
+    unknown = inner.filter(pc.is_null(numbers))
+    if not is_list(column.type):
+        unknown = unknown.drop_null()
+    if len(unknown):
+        raise OptionError(
+            f"vocabulary: {len(unknown):,} of the values of column {name!r} in {data.root} are not in it, such as "
+            f"{unknown[0].as_py()!r}"
+        )
+    if is_list(column.type):
+        lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy()
+        ends = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+        numbers = pa.LargeListArray.from_arrays(ends, numbers, mask=column.is_null())
+    return numbers, known.to_pylist()
+
+
+def _known(name: str, values: Sequence[Any] | None, inner: pa.Array) -> pa.Array:
+    if values is None:
+        return inner.unique().drop_null().sort()
+    check_type("vocabulary", values, Sequence)
+    try:
+        known = pa.array([] if isinstance(values, str) else list(values), inner.type)
+    except (pa.ArrowException, OverflowError):
+        raise OptionError(f"vocabulary: column {name!r} holds {inner.type}, and the values given are not") from None
+    if not len(known) or known.null_count or len(known.unique()) < len(known):
+        raise OptionError(f"vocabulary: for column {name!r} expected a list of different values, got {values!r:.100}")
+    return known
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    """Whether torch's default collate takes values of this type."""
+    types = pa.types
+    tests = (types.is_integer, types.is_floating, types.is_boolean, types.is_string, types.is_large_string)
+    return any(test(kind) for test in tests)
+
+
+def is_list(kind: pa.DataType) -> bool:
+    return any(is_one(kind) for is_one in (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list))
+
+
+def _is_even(column: Any) -> bool:
+    """Whether a column has lists of one length, of values that torch's default collate takes."""
+    if not is_list(column.type) or not _is_plain(column.type.value_type):
+        return False
+    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+    if any(chunk.flatten().null_count for chunk in chunks):
+        return False
+    return len({int(length) for chunk in chunks for length in np.unique(np.asarray(chunk.value_lengths()))}) < 2

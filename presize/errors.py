@@ -1,23 +1,4 @@
-"""The errors that presize raises for what a user or the outside world did.
-
-PresizeError                 one clear line; the command line prints it and exits with 1
-├── OptionError              an option has an invalid value (the command line exits with 2)
-├── SourceError              the source folder or the label table cannot be used as it is
-├── ImageError               one image cannot be stored; a build records it and goes on
-│   ├── NotAnImageError      the bytes are not those of an image format that presize reads
-│   ├── UnreadableError      its file cannot be read now: the disk failed, or it has gone or changed; tried again
-│   └── CrashError           decoding it crashed, took too long or ran out of memory, which depends on the machine
-├── DatasetError             a dataset is missing, unfinished, damaged, newer than this presize, or foreign
-├── BuildError               a build cannot start or go on; what is finished is kept and can be resumed
-├── RemoteError              a store cannot be reached, refuses, or has something else; what has been fetched is kept
-├── LoaderError              a loader cannot go on: a worker process died, for example
-├── BenchError               a benchmark cannot start or go on; what it has measured is kept
-└── DiagnosisError           there is nothing to diagnose: the loader or the training step failed
-
-PresizeWarning               something is allowed but probably not what was meant
-
-Any other exception that presize raises is a bug in presize.
-"""
+"""The errors that presize raises for what a user or the outside world did. Any other exception is a bug in presize."""
 
 from __future__ import annotations
 

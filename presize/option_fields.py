@@ -20,18 +20,9 @@ Class = TypeVar("Class", bound=type)
 
 @dataclass(frozen=True)
 class Statement:
-    """Description of an option, besides the name, type and default of its field.
-
-    Attributes:
-        help: what `presize COMMAND --help` prints.
-        detail: what the reference of Python adds, such as where the default comes from.
-        flag: on the command line; "" for ``--`` and the field's name, None for no option of the command line.
-        metavar: of the value, in --help.
-        unset: what the default stands for, in --help, where that is None.
-        low, high: of a whole number, both included.
-        parse: reads a value, or each of several, from text.
-        is_path: whether shells complete names of files.
-    """
+    """What is said of an option: `help` by --help, with `unset` for a default of None, and `detail` by the reference of
+    Python. `flag` is "" for ``--`` and the name of the field, None for none; `low` and `high` are the ends of a whole
+    number; `parse` reads a value from text; shells complete the value if it `is_path`."""
 
     help: str
     detail: str = ""
@@ -50,8 +41,7 @@ def option(default: Any, help: str, detail: str = "", **settings: Any) -> Any:
 
 
 class StatedOption(NamedTuple):
-    """An option as a dataclass states it. `kind` is the type of the value, None apart, or of each of several in a
-    tuple; `choices` are those of a Literal."""
+    """An option as a dataclass states it. `kind` is the type of the value, or of each of several."""
 
     name: str
     kind: Any
@@ -72,7 +62,6 @@ class StatedOption(NamedTuple):
 
 @cache
 def stated_options(options: type) -> tuple[StatedOption, ...]:
-    """Return the options that a dataclass states, in the order of its fields."""
     hints = get_type_hints(options)
     return tuple(
         StatedOption(field.name, *_kind(hints[field.name]), field.default, field.metadata["option"])
@@ -93,8 +82,8 @@ def _kind(hint: Any) -> tuple[Any, bool, tuple[Any, ...]]:
 
 
 def check_options(options: object) -> None:
-    """Raise OptionError unless each option that a dataclass states has its type, choice or range. Texts and fractions
-    are left to the dataclass."""
+    """Raise OptionError unless each stated option has its type, choice or range; texts and fractions are not
+    checked."""
     for each in stated_options(type(options)):  # type: ignore[arg-type]  # mypy takes no class for hashable
         value, name = getattr(options, each.name), each.name_in_errors
         if value is None and each.default is None:
@@ -130,8 +119,7 @@ def check_choice(name: str, value: object, choices: Any) -> None:
 
 
 def check_range(name: str, value: Any, low: int, high: int) -> int:
-    """Return a whole number of any type, such as numpy.int64, as an int. Raise OptionError unless it is one from `low`
-    to `high`, both included."""
+    """Return a whole number of any type, such as numpy.int64, as an int; raise OptionError unless low <= it <= high."""
     with suppress(TypeError):
         if not isinstance(value, bool) and low <= (number := operator.index(value)) <= high:
             return number
@@ -158,7 +146,6 @@ def check_text(name: str, value: str) -> None:
 
 
 def check_type(name: str, value: object, kind: type) -> None:
-    """Raise OptionError unless `value` is a `kind`."""
     if not isinstance(value, kind):
         raise OptionError(f"{name}: expected {kind.__name__}, got {value!r}")
 

@@ -64,13 +64,7 @@ class Size(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """``"256"`` is a square, ``"320x240"`` is width x height, as people write it, ``"keep"`` is KEEP.
-
-        >>> Size.parse("256")
-        Size(height=256, width=256)
-        >>> Size.parse("320x240")
-        Size(height=240, width=320)
-        """
+        """``"256"`` is a square, ``"320x240"`` is width x height, as people write it, ``"keep"`` is KEEP."""
         if text.strip() == "keep":
             return cls(-1, -1)
         match = re.fullmatch(r"(\d{1,9})(?:[xX](\d{1,9}))?", text.strip(), re.ASCII)
@@ -185,17 +179,14 @@ class ImageOptions:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Self:
-        """The image options that BuildOptions.to_json records. Raises OptionError for those of a later presize.
-
-        A dataset that cykooz.resizer resized, as presize once had it do, goes on by presize's own resize.
-        """
+        """The image options that BuildOptions.to_json records. Raises OptionError for those of a later presize."""
         unknown = sorted(values.keys() - {field.name for field in fields(cls)})
         if unknown:
             raise OptionError(f"{unknown[0]}: this presize has no such option; upgrade it")
         backend = values.get("resize_backend", "presize")
         changed = {
             "sizes": tuple(map(Size.parse, values["sizes"])),
-            "resize_backend": "presize" if backend == "cykooz" else backend,
+            "resize_backend": "presize" if backend == "cykooz" else backend,  # as cykooz.resizer's go on
         }
         return cls(**values | changed)
 
@@ -280,11 +271,7 @@ class Companion:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """``NAME=PATTERN``, or ``NAME=column:COLUMN``.
-
-        >>> Companion.parse("mask=masks/{stem}.png").pattern
-        'masks/{stem}.png'
-        """
+        """``mask=masks/{stem}.png``: NAME=PATTERN; or NAME=column:COLUMN."""
         name, equals, place = text.partition("=")
         if not equals:
             raise OptionError(f"pair: expected NAME=PATTERN, such as mask=masks/{{stem}}.png, got {text!r}")
@@ -302,11 +289,8 @@ class Companion:
         return self.format == "npy"
 
     def pieces(self) -> list[tuple[str, str, str]]:
-        """The pattern as literal texts, each with the field that follows it, "" for none, and what that ends with.
-
-        >>> Companion("mask", "masks/{stem%_img}.png").pieces()
-        [('masks/', 'stem', '_img'), ('.png', '', '')]
-        """
+        """The pattern as literal texts, each with the field that follows it, "" for none, and what that ends with:
+        of ``masks/{stem%_img}.png`` ``[("masks/", "stem", "_img"), (".png", "", "")]``."""
         pattern, pieces, literal, end = self.pattern or "", [], "", 0
         for match in _FIELD.finditer(pattern):
             literal += pattern[end : match.start()]
@@ -324,8 +308,7 @@ class Companion:
         return [*pieces, (literal + pattern[end:], "", "")]
 
     def image_options(self, image: ImageOptions) -> ImageOptions:
-        """How it is stored beside images of these options. The values of an exact one are kept whatever its color;
-        arrays are "raw" here."""
+        """How it is stored beside images of these options; arrays are "raw" here."""
         format = "raw" if self.format == "npy" else self.format
         color = companion_color(format)
         return replace(image, format=format, filter=self.filter, color=color, depth=8, keep_metadata=False)
@@ -349,11 +332,7 @@ class Coordinates(NamedTuple):
 
     @classmethod
     def parse_boxes(cls, text: str) -> Self:
-        """``"bbox:xywh"``: the format has to be named.
-
-        >>> Coordinates.parse_boxes("bbox:xywh")
-        Coordinates(column='bbox', format='xywh')
-        """
+        """``bbox:xywh``: the format has to be named."""
         column, colon, format = text.rpartition(":")
         if not colon:
             raise OptionError(f"boxes: expected COLUMN:FORMAT, such as bbox:xyxy, got {text!r}")
@@ -361,11 +340,7 @@ class Coordinates(NamedTuple):
 
     @classmethod
     def parse_keypoints(cls, text: str) -> Self:
-        """``"points:xyv"``, or ``"points"`` for ``points:xy``.
-
-        >>> Coordinates.parse_keypoints("points")
-        Coordinates(column='points', format='xy')
-        """
+        """``points:xyv``, or ``points`` for ``points:xy``."""
         column, _, format = text.rpartition(":")
         return cls(column, format) if format in get_args(KeypointFormat) and column else cls(text, "xy")
 
@@ -396,10 +371,7 @@ class ColumnType(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """
-        >>> ColumnType.parse("label:class")
-        ColumnType(column='label', type='class')
-        """
+        """``label:class``"""
         column, _, type = text.rpartition(":")
         if not column:
             raise OptionError(f"column_type: expected COLUMN:TYPE, such as label:text, got {text!r}")
@@ -410,22 +382,13 @@ class ColumnType(NamedTuple):
 
 
 class Stream(NamedTuple):
-    """A thing that every sample of a build stores: its image, or a companion, in one of the sizes.
-
-    Attributes:
-        name: of the companion; empty for the image.
-        size: the target size.
-    """
+    """A thing that every sample stores in a size: its image, with the name "", or the companion of this name."""
 
     name: str
     size: Size
 
     def column(self, name: str) -> str:
-        """Return the name that a column about its records has in the index.
-
-        >>> Stream("mask", Size(256, 256)).column("nbytes")
-        'mask_nbytes'
-        """
+        """Return the name that a column about its records has in the index, such as ``mask_nbytes``."""
         return f"{self.name}_{name}" if self.name else name
 
 
@@ -634,11 +597,7 @@ class SourceOptions:
 
 
 def parse_shares(text: str) -> dict[str, Fraction]:
-    """The share of each split: names and decimals that add up to 1.
-
-    >>> parse_shares("train=0.9,val=0.1")
-    {'train': Fraction(9, 10), 'val': Fraction(1, 10)}
-    """
+    """The share of each split: of ``train=0.9,val=0.1`` 9/10 and 1/10. They add up to 1."""
     check_type("split", text, str)
     check_text("split", text)
     found = [re.fullmatch(r"\s*([^=\s][^=]*?)\s*=\s*(\d*\.?\d+)\s*", part, re.ASCII) for part in text.split(",")]
@@ -672,11 +631,7 @@ class ErrorBudget:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """``"100"`` is a count from 0 up, ``"0.5%"`` a share from 0 to 100 percent.
-
-        >>> ErrorBudget.parse("0.5%").allows(1, of=200)
-        True
-        """
+        """``100`` is a count from 0 up, ``0.5%`` a share from 0 to 100 percent."""
         match = re.fullmatch(r"(\d{1,18})|(\d{1,3}(?:\.\d{1,9})?)%", text.strip(), re.ASCII)
         if not match or (match[2] and Fraction(match[2]) > 100):
             raise OptionError(f"max_errors: expected a count or a percentage, such as 100 or 0.5%, got {text!r}")
@@ -716,18 +671,13 @@ class BuildPart:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """``"3/8"`` is the third of eight.
-
-        >>> BuildPart.parse("3/8")
-        BuildPart(number=3, of=8)
-        """
+        """``3/8`` is the third of eight."""
         match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text.strip(), re.ASCII)
         if not match or not 1 <= int(match[1]) <= int(match[2]) <= _MAX_PARTS:
             raise OptionError(f"part: expected I/N, part I of N, from 1/N to N/N, got {text!r}")
         return cls(int(match[1]), int(match[2]))
 
     def __str__(self) -> str:
-        """What parse() reads."""
         return f"{self.number}/{self.of}"
 
 

@@ -258,12 +258,6 @@ def test_every_page_is_linked_from_the_first() -> None:
     assert linked == {path.name for path in (ROOT / "docs").glob("*.md")} - {"index.md"}
 
 
-def test_the_readme_is_short_and_holds_no_placeholder() -> None:
-    lines = (ROOT / "README.md").read_text("utf-8").splitlines()
-    assert len(lines) <= 120
-    assert not [line for line in lines if re.fullmatch(r"[A-Z_]+", line)]
-
-
 def test_the_page_of_choices_has_the_figures_of_its_pictures() -> None:
     page = (ROOT / "docs" / "choosing.md").read_text("utf-8")
     with (ROOT / "docs" / "pictures" / "losses.csv").open(encoding="utf-8") as table:

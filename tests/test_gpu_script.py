@@ -59,12 +59,6 @@ def test_wrong_use_is_one_line(arguments: tuple[str, ...], words: str) -> None:
     assert ran.stderr == f"gpu.sh: error: {words}\n"
 
 
-def test_an_interpreter_that_does_not_run_is_named(tmp_path: Path) -> None:
-    ran = run(python=str(tmp_path / "python"))
-    assert ran.returncode == 2
-    assert f"PYTHON: {tmp_path / 'python'} does not run" in ran.stderr
-
-
 def test_a_folder_without_a_wheel_of_presize_is_refused(tmp_path: Path) -> None:
     ran = run("--device", "cpu", "--wheels", tmp_path, "--work", tmp_path / "work")
     assert ran.returncode == 2
@@ -85,16 +79,3 @@ def test_it_installs_the_wheel_and_starts_in_its_environment(wheels: Path, tmp_p
     )
     assert all(Path(line).is_relative_to(environment) for line in found.stdout.splitlines())
     assert (environment / "bin" / "presize").exists()
-
-
-@pytest.mark.slow
-def test_a_package_that_is_missing_is_named(wheels: Path, tmp_path: Path) -> None:
-    bare = tmp_path / "bare"
-    subprocess.run([sys.executable, "-m", "venv", bare], check=True, capture_output=True)
-    (site,) = bare.glob("lib/python*/site-packages")
-    (site / "torch.py").write_text("__version__ = '2.7'\nclass version: cuda = None\nclass cuda: is_available = bool\n")
-    arguments = ("--device", "cpu", "--wheels", wheels, "--work", tmp_path / "work")
-    ran = run(*arguments, python=str(bare / "bin" / "python"))
-    assert ran.returncode == 1
-    assert "No matching distribution found for " in ran.stderr
-    assert "gpu.sh: error: --wheels: pip could not install from " in ran.stderr

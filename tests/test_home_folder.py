@@ -65,12 +65,7 @@ def test_a_function_takes_a_path_from_the_home_folder(call: Callable[[], Any]) -
 COMMANDS = [
     "build ~/RAW ~/built2 --labels ~/table.csv --classes ~/classes.txt -q",
     "build ~/RAW ~/built3 --like ~/OUT -q",
-    "build ~/RAW ~/OUT --dry-run",
     "derive ~/OUT ~/derived2 --only ~/paths.txt --classes ~/OUT -q",
-    "repair ~/RAW ~/OUT",
-    "verify ~/OUT",
-    "export ~/OUT ~/exported2",
-    "info ~/OUT",
     "view ~/OUT --raw ~/RAW -o ~/view.html",
     "sample ~/made2 --images 1",
     "doctor ~/OUT",

@@ -6,16 +6,14 @@ import dataclasses
 import functools
 import json
 import math
-import pickle
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from presize.cli.option_groups import stated
 from presize.errors import OptionError
 from presize.measure.bench_options import BenchOptions
 from presize.option_fields import stated_options
@@ -30,9 +28,6 @@ from presize.options import (
     SampleOptions,
     Size,
     SourceOptions,
-    check_choice,
-    check_range,
-    check_type,
 )
 
 
@@ -44,6 +39,7 @@ from presize.options import (
         ("320X240", Size(height=240, width=320), "either case"),
         (" 256\n", Size(256, 256), "space around it says nothing"),
         ("0256", Size(256, 256), "zeros in front say nothing"),
+        ("keep", KEEP, "images keep their own"),
     ],
 )
 def test_a_size_is_parsed(text: str, size: Size, reason: str) -> None:
@@ -80,14 +76,10 @@ def test_any_text_is_a_value_or_an_option_error_of_one_line(text: str) -> None:
             assert_one_line(error)
 
 
-def test_the_size_keep_reads_back_as_it_is_written() -> None:
-    assert Size.parse("keep") == KEEP
-    assert str(KEEP) == "keep"
-
-
 @given(height=st.integers(1, MAX_SIDE), width=st.integers(1, MAX_SIDE))
 def test_a_size_reads_back_as_it_is_written(height: int, width: int) -> None:
-    assert Size.parse(str(Size(height, width))) == Size(height, width)
+    for size in (Size(height, width), KEEP):
+        assert Size.parse(str(size)) == size
 
 
 def refused(kind: Any) -> Callable[..., Callable[[], object]]:
@@ -100,59 +92,39 @@ WRONG = [
     (image(fit="longest"), "fit", "'longest'", "no such choice"),
     (image(fit=None), "fit", "None", "a choice has to be made"),
     (image(fit=["crop"]), "fit", "['crop']", "one choice, not a list of them"),
-    (image(filter="area"), "filter", "'area'", "OpenCV's name for box"),
-    (image(resize_backend="opencv"), "resize_backend", "'opencv'", "no such back-end"),
-    (image(color="RGB"), "color", "'RGB'", "choices are lower case"),
     (image(format="jpg"), "format", "'jpg'", "the format's name, not a suffix"),
-    (image(subsampling=420), "subsampling", "420", "a name, not a number"),
     (image(quality=0), "quality", "0", "from 1 up"),
     (image(quality=101), "quality", "101", "up to 100"),
-    (image(quality=90.0), "quality", "90.0", "a whole number"),
     (image(quality=True), "quality", "True", "a truth value is no number"),
     (image(quality="90"), "quality", "'90'", "a number, not its text"),
-    (image(max_pixels=0), "max_pixels", "0", "nothing would be allowed"),
     (image(max_pixels=math.inf), "max_pixels", "inf", "a whole number"),
     (image(tiles="no"), "tiles", "'no'", "the text would count as true"),
     (image(upscale="no"), "upscale", "'no'", "the text would count as true"),
-    (image(keep_metadata=1), "keep_metadata", "1", "True or False"),
     (image(keep_metadata=True, format="raw"), "keep_metadata", "raw", "raw pixels have no room for it"),
     (image(color="keep", format="webp"), "color", "keep", "WebP would make grey images RGB"),
     (image(color="rgba"), "color", "jpeg", "JPEG has no transparency"),
-    (image(depth=12, format="png"), "depth", "12", "no such choice"),
-    (image(depth=16.0, format="png"), "depth", "16.0", "a whole number"),
     (image(depth=16), "depth", "jpeg", "JPEG has 8 bits"),
     (image(depth=16, format="webp"), "depth", "webp", "WebP has 8 bits"),
-    (image(icc="drop"), "icc", "'drop'", "no such choice"),
     (image(sizes=()), "size", "none", "there would be nothing to store"),
     (image(sizes=(256,)), "size", "256", "a number is no size"),
     (image(sizes=("256",)), "size", "'256'", "text is for Size.parse"),
-    (image(sizes="256"), "size", "'256'", "text is for Size.parse"),
     (image(sizes=Size(256, 256)), "size", "256", "one size has to lie in a tuple"),
     (image(sizes=((256, 256),)), "size", "(256, 256)", "height and width have to be told apart"),
     (image(sizes=[Size(256, 256)]), "size", "[Size(height=256, width=256)]", "a list could change later"),
     (image(sizes=(Size(0, 9),)), "size", "0", "no pixels"),
-    (image(sizes=(Size(9, -1),)), "size", "-1", "fewer than none"),
     (image(sizes=(Size(9, 16384),)), "size", "16384", "WebP ends at 16383"),
     (image(sizes=(Size(9, 9.5),)), "size", "9.5", "half a pixel"),
     (image(sizes=(Size(9, 9), Size(8, 8), Size(9, 9))), "size", "9, 8, 9", "two would share a folder"),
     (build(image={}), "image", "{}", "not a dict"),
     (build(layout="tar"), "to", "'tar'", "no such layout"),
     (build(layout="folder", image=ImageOptions(format="raw")), "to", "raw", "raw pixels are no image file"),
-    (build(shard_samples=0), "shard_samples", "0", "an empty shard"),
     (build(shard_samples=2**31), "shard_samples", str(2**31), "rows are 32-bit numbers"),
-    (build(follow_links="no"), "follow_links", "'no'", "the text would count as true"),
-    (run(jobs=0), "jobs", "0", "nobody would work"),
     (run(jobs=5000), "jobs", "5000", "more than any machine takes"),
-    (run(jobs="4"), "jobs", "'4'", "a number, not its text"),
-    (run(engine="slurm"), "backend", "'slurm'", "no such engine"),
     (run(engine="dask"), "scheduler", "tcp://HOST:8786", "where is it?"),
     (run(engine="ray", scheduler=""), "scheduler", "HOST:6379", "where is it?"),
     (run(scheduler="tcp://host:1"), "scheduler", "'tcp://host:1'", "processes have none"),
     (run(engine="spark", scheduler="yarn", jobs=3), "jobs", "3", "the cluster decides"),
-    (run(on_error="raise"), "on_error", "'raise'", "no such choice"),
     (run(max_errors=5), "max_errors", "5", "a count or a share? ErrorBudget says"),
-    (run(overwrite="no"), "overwrite", "'no'", "the text would count as true"),
-    (source(repeated="first"), "repeated", "'first'", "no such choice"),
     (source(repeated="list"), "repeated", "list", "class folders have no rows"),
     (source(repeated="list", labels="none"), "repeated", "list", "nor has a source without labels"),
     (source(labels="none", classes=["a"]), "classes", "none", "nothing would be numbered"),
@@ -160,9 +132,7 @@ WRONG = [
     (source(split=0.9), "split", "0.9", "whose share?"),
     (source(split_seed=-1), "split_seed", "-1", "from 0 up"),
     (budget(count=-1), "max_errors", "-1", "fewer than none"),
-    (budget(count=1.5), "max_errors", "1.5", "a whole number"),
     (budget(share=1.01), "max_errors", "1.01", "more than all"),
-    (budget(share=-0.1), "max_errors", "-0.1", "fewer than none"),
     (budget(share=math.nan), "max_errors", "nan", "it compares with nothing"),
     (budget(share="1%"), "max_errors", "'1%'", "text is for ErrorBudget.parse"),
     (budget(count=1, share=0.5), "max_errors", "1 and 0.5", "which of the two?"),
@@ -178,21 +148,6 @@ def test_a_wrong_option_is_refused_by_name_and_value(
     assert str(caught.value).startswith(f"{option}: "), reason
     assert value in str(caught.value), reason
     assert_one_line(caught.value)
-
-
-@pytest.mark.parametrize("options", [ImageOptions(), BuildOptions(), RunOptions(max_errors=ErrorBudget.parse("1%"))])
-def test_options_cannot_be_changed_once_made_and_travel_to_other_processes(options: Any) -> None:
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        setattr(options, dataclasses.fields(options)[0].name, None)
-    assert pickle.loads(pickle.dumps(options)) == options
-
-
-def test_build_options_are_plain_json() -> None:
-    options = BuildOptions(ImageOptions(sizes=(Size(256, 256), Size(240, 320))), shard_samples=7)
-    values = options.to_json()
-    assert json.loads(json.dumps(values)) == values
-    assert values["image"]["sizes"] == ["256", "320x240"]
-    assert values["shard_samples"] == 7
 
 
 FORMAT_1 = {
@@ -236,26 +191,6 @@ def test_later_options_are_recorded_where_they_are_not_at_their_default(
     assert later.to_json() == FORMAT_1 | recorded | {"image": image}, reason
 
 
-@pytest.mark.parametrize(
-    ("text", "rejected", "of", "allowed", "reason"),
-    [
-        ("0", 0, 10, True, "none were"),
-        ("0", 1, 10, False, "one too many"),
-        ("3", 3, 3, True, "a count does not look at the whole"),
-        ("3", 4, 1000, False, "a count does not look at the whole"),
-        ("0%", 0, 10, True, "none were"),
-        ("0%", 1, 10**9, False, "one too many"),
-        ("100%", 10, 10, True, "all of them"),
-        ("50%", 1, 1, False, "more than half"),
-        ("0.7%", 7, 1000, True, "exactly: in floating point 0.7 / 100 * 1000 is less than 7"),
-        ("0.57%", 57, 10_000, True, "exactly: in floating point 0.57 * 10000 is less than 5700"),
-        ("0.7%", 8, 1000, False, "one too many"),
-    ],
-)
-def test_a_budget_allows_up_to_its_limit(text: str, rejected: int, of: int, allowed: bool, reason: str) -> None:
-    assert ErrorBudget.parse(text).allows(rejected, of) == allowed, reason
-
-
 @given(percent=st.integers(0, 10_000), of=st.integers(1, 10_000), rejected=st.integers(0, 10_000))
 def test_a_percentage_is_taken_exactly(percent: int, of: int, rejected: int) -> None:
     text = f"{percent // 100}.{percent % 100:02}%"
@@ -269,14 +204,7 @@ def test_a_budget_reads_back_as_it_is_written() -> None:
     assert ErrorBudget(share=0.5).allows(1, of=2)
     assert str(ErrorBudget()) == "unlimited"
     assert ErrorBudget().allows(10**9, of=10**9)
-
-
-def test_checks_say_what_was_expected_in_one_line() -> None:
-    hostile = (check_choice, "blue\n", Literal["red"]), (check_range, 11, 1, 10), (check_type, "\x1b[31m", bool)
-    for check, *args in hostile:
-        with pytest.raises(OptionError, match="expected") as caught:
-            check("option", *args)
-        assert_one_line(caught.value)
+    assert ErrorBudget(count=3).allows(3, of=3) and not ErrorBudget(count=3).allows(4, of=1000)
 
 
 def assert_one_line(error: Exception) -> None:
@@ -294,13 +222,3 @@ def test_every_field_states_its_option_and_its_docstring_says_so(options: type) 
     for each in stated:
         assert each.statement.help.endswith((".", "]", "...")), each.name
         assert f"\n        {each.name}: {each.statement.help}\n" in (options.__doc__ or "")
-
-
-@pytest.mark.parametrize("options", STATED, ids=lambda options: options.__name__)
-def test_the_command_line_has_the_options_as_they_are_stated(options: type) -> None:
-    typed = [each for each in stated_options(options) if each.statement.flag is not None]
-    for each, option in zip(typed, stated(options), strict=True):
-        assert (option.name, option.multiple, option.is_flag) == (each.name, each.is_several, each.kind is bool)
-        assert list(getattr(option.type, "choices", ())) == list(map(str, each.choices))
-        shown = (option.help or "").removeprefix(each.statement.help)
-        assert shown == (f"  [default: {each.statement.unset}]" if each.statement.unset else "")

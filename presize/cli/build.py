@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-import warnings
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +24,7 @@ from presize.cli.output import (
     reject_lines,
     result_line,
 )
-from presize.errors import BuildError, PresizeWarning, SourceError
+from presize.errors import BuildError, SourceError, warn
 from presize.formatting import duration, plural, rate_text, size_text
 from presize.option_fields import stated_options
 from presize.options import (
@@ -48,20 +47,6 @@ if TYPE_CHECKING:
     from presize.builder.run import BuildResult, PartResult
 
 
-def _take_over(context: click.Context, _option: click.Parameter, root: str | None) -> DatasetOptions | None:
-    """The options of the dataset in `root`, which become the defaults of all that is not given."""
-    if root is None or context.resilient_parsing:
-        return None
-    from presize.builder.like import options_of
-
-    like = options_of(root)
-    context.default_map = as_typed(like.options)
-    # Folders of masks count as class folders until pairs are known: build compares the classes then.
-    if like.classes is not None and not any(pair.pattern for pair in like.options.companions):
-        context.default_map["classes"] = root
-    return like
-
-
 COMPANIONS = [
     click.Option(
         [each.flag], multiple=True, metavar=each.statement.metavar,
@@ -74,10 +59,8 @@ STORED = sorted(
 )
 LIKE = click.Option(
     ["--like"],
-    is_eager=True,
     type=PATH,
     metavar="DATASET",
-    callback=_take_over,
     help="Build as DATASET was built, a training set for example: with its options, and its class list. Options given "
     "beside it win.",
 )
@@ -111,7 +94,7 @@ DRY_RUN = click.Option(["--dry-run"], is_flag=True, help="Print the plan and an 
 @quiet_option
 @click.pass_context
 def build(
-    context: click.Context, /, source: str, out: str, like: DatasetOptions | None, part: BuildPart | None,
+    context: click.Context, /, source: str, out: str, like: str | None, part: BuildPart | None,
     scratch: str | None, dry_run: bool, as_json: bool, quiet: bool, **typed: Any,
 ) -> None:  # fmt: skip
     """Resize the images of SRC and pack them into OUT.
@@ -120,6 +103,7 @@ def build(
     shards or Parquet files, with the images in them. SRC and OUT may be URLs, such as s3://BUCKET/PATH. Run it again to
     finish a build that was interrupted, and with --update when SRC has changed.
     """
+    from presize.builder.like import options_of, options_to_update
     from presize.builder.output_dir import OutputDir
     from presize.builder.reuse import plan_update
     from presize.builder.run import build_dataset, build_part, plan_build
@@ -135,13 +119,18 @@ def build(
         raise click.UsageError(f"--part: all parts write to one folder; build there, then presize upload it to {out}.")
     if scratch is not None and not to_url:
         raise click.UsageError(f"--scratch: is for an OUT that is a URL, and {out} is a folder; leave it out.")
-    if typed["update"]:
-        _take_recorded(context, typed, out)
+    other = None if like is None else options_of(like)
+    if other is not None:
+        # Folders of masks count as class folders until pairs are known: build compares the classes then.
+        has_list = other.classes is not None and not any(pair.pattern for pair in other.options.companions)
+        _take_recorded(context, typed, as_typed(other.options) | ({"classes": like} if has_list else {}))
+    if typed["update"] and (recorded := options_to_update(out)) is not None:
+        _take_recorded(context, typed, as_typed(recorded))
     options, samples, run = _options(context, typed)
     if dry_run:
         place = OutputDir.for_build(source, scratch_out(out, scratch) if to_url else out, options, update=run.update)
         plan = plan_build(source, options, samples)
-        _compare(like, plan, samples)
+        _compare(other, plan, samples)
         to_build, changes = plan_update(plan, place, run) if run.update else (plan, None)
         print_plan(plan, to_build, changes, out, run, as_json)
         return
@@ -152,7 +141,7 @@ def build(
     ):
 
         def on_plan(plan: Plan) -> None:
-            _compare(like, plan, samples)
+            _compare(other, plan, samples)
             progress.begin(len(plan.source.table))
 
         if part is not None:
@@ -189,14 +178,8 @@ def _pair_losses(result: BuildResult) -> dict[str, Any]:
     return {"pair_losses": counts} if counts else {}
 
 
-def _take_recorded(context: click.Context, typed: dict[str, Any], out: str) -> None:
-    """Give options of an update that were not typed the values that the dataset in OUT was built with."""
-    from presize.builder.like import options_to_update
-
-    recorded = options_to_update(out)
-    if recorded is None:
-        return
-    values = as_typed(recorded)
+def _take_recorded(context: click.Context, typed: dict[str, Any], values: dict[str, Any]) -> None:
+    """Give options that were not typed the `values` that a dataset was built with."""
     for option in context.command.params:
         name = option.name or ""
         if name in values and context.get_parameter_source(name) is ParameterSource.DEFAULT:
@@ -246,41 +229,33 @@ def _say_shapes(typed: tuple[str, ...], image: ImageOptions) -> None:
         if "x" in text.lower():
             what = "cover" if image.fit == "shorter" else "lie inside"
             same = f", as with --size {size.height}" if size.height == size.width else ""
-            warnings.warn(
+            warn(
                 f"--size {text}: with --fit {image.fit} images keep their shapes and {what} {text}{same}; "
-                "--fit crop, stretch or pad makes them of that size",
-                PresizeWarning, stacklevel=2,
-            )  # fmt: skip
+                "--fit crop, stretch or pad makes them of that size"
+            )
 
 
 def _compare(like: DatasetOptions | None, plan: Plan, samples: SourceOptions) -> None:
-    """Warn of what a build does not take over from the dataset that it is to be like.
-
-    Raises:
-        SourceError: it would have other classes, without being told to.
-    """
+    """Warn of what is not taken over from a dataset that a build is to be like; raise SourceError for other classes."""
     if like is None:
         return
     if samples.classes is None and like.classes is not None and plan.source.classes not in (None, like.classes):
         raise SourceError("--like: SRC has other classes than that dataset; --classes names the list to use")
     if like.derived:
-        warnings.warn(
+        warn(
             f"--like: that dataset was derived from others with {', '.join(like.derived)}, which is not repeated: "
-            "this build makes its images from SRC",
-            PresizeWarning, stacklevel=2,
-        )  # fmt: skip
+            "this build makes its images from SRC"
+        )
     missing = [name for name in like.columns if name not in plan.source.table.column_names]
     if missing:
-        warnings.warn(
+        warn(
             f"--like: that dataset has the columns {', '.join(missing)} and this build has not; they are not taken "
-            "over, but come from --labels, --split or SRC",
-            PresizeWarning, stacklevel=2,
-        )  # fmt: skip
+            "over, but come from --labels, --split or SRC"
+        )
 
 
 def build_summary(result: BuildResult, update: bool, keep: bool, labels: object) -> str:
-    """What a build did, or with `update` an update, in a few lines. `keep`: images were to be stored as they are;
-    `labels`: what --labels was."""
+    """What a build did, or with `update` an update. `keep`: images keep their sizes; `labels`: what --labels was."""
     from presize.codecs.source_facts import loss_sentences  # brings NumPy
 
     now = result.files - result.resumed
@@ -343,8 +318,7 @@ def part_summary(result: PartResult) -> str:
 
 
 def print_plan(plan: Plan, to_build: Plan, changes: Changes | None, out: str, run: RunOptions, as_json: bool) -> None:
-    """Print what a build with this plan would do, or an update, which has to build `to_build` of it and makes
-    `changes`, and about how long it would take."""
+    """Print what a build would do, or an update that builds `to_build` and makes `changes`, and how long it takes."""
     from presize.builder.estimate import estimate
     from presize.store.info import split_counts
     from presize.system.child import ChildDiedError

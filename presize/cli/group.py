@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 import threading
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,7 +16,7 @@ import click
 
 from presize import __version__
 from presize.cli.option_groups import PATH
-from presize.errors import PresizeWarning
+from presize.errors import warn
 from presize.formatting import plural
 from presize.options import Tiles
 from presize.system.resources import usable_cores
@@ -86,11 +85,10 @@ def warn_of_jobs(jobs: int | None) -> None:
     """Warn of a number of processes that is far beyond that of the cores."""
     cores = usable_cores()
     if jobs is not None and jobs > _JOBS_PER_CORE * cores:
-        warnings.warn(
+        warn(
             f"--jobs {jobs}: {plural(cores, 'core')} can be used here; more processes take memory, and time to start, "
-            "and gain nothing",
-            PresizeWarning, stacklevel=2,
-        )  # fmt: skip
+            "and gain nothing"
+        )
 
 
 def check_page(out: str | None) -> None:
@@ -143,8 +141,7 @@ _AGAIN_S = 0.02
 
 
 def interrupt_again(ignored: sys.UnraisableHookArgs) -> None:
-    """A sys.unraisablehook. Python ignores what is raised in a finalizer, Ctrl-C and SIGTERM like all else: send them
-    once more, as soon as it has ended."""
+    """A sys.unraisablehook: Python ignores what is raised in a finalizer, so send Ctrl-C or SIGTERM once more."""
     stop = ignored.exc_value
     if not isinstance(stop, KeyboardInterrupt):
         sys.__unraisablehook__(ignored)
@@ -174,7 +171,6 @@ GOES_ON = "the same command goes on from here"
 
 @contextmanager
 def interruptible(what_then: str) -> Iterator[None]:
-    """Raise Interrupted for Ctrl-C, SIGTERM and SIGHUP."""
     try:
         yield
     except KeyboardInterrupt as stop:

@@ -57,9 +57,10 @@ def print_text(text: str) -> None:
         raise click.ClickException(f"cannot print: {error.strerror}") from None
 
 
-def problem_lines(problems: Iterable[Problem]) -> list[str]:
-    """What is wrong, a line for each file. Their names may come from strangers."""
-    return [printable(f"{problem.file}: {problem.what}") for problem in problems]
+def print_problems(problems: Iterable[Problem], more: Iterable[str]) -> None:
+    """Print what is wrong, a line for each file, whose name may come from a stranger, and `more` lines."""
+    if lines := [*(printable(f"{problem.file}: {problem.what}") for problem in problems), *more]:
+        print_text("\n".join(lines))
 
 
 def result_line(what: object, images: int, result: Any) -> str:
@@ -73,8 +74,7 @@ def counts_text(counts: Mapping[str, int]) -> str:
 
 
 def facts_text(facts: Iterable[tuple[str, str]], width: int = 0) -> str:
-    """A line for each fact that has a text, behind its name; wrapped to `width`, if there is one. They may come from
-    strangers."""
+    """A line for each fact that has a text, wrapped to `width`, if there is one. They may come from strangers."""
     lines = [f"{name:<9} {printable(text)}" for name, text in facts if text]
     if width:
         lines = [fill(line, width, subsequent_indent=" " * 10, break_on_hyphens=False).rstrip() for line in lines]
@@ -98,11 +98,7 @@ def making_room(stream: TextIO) -> AbstractContextManager[None]:
 
 
 class Progress:
-    """Counts images, or bytes, on `stream`, with their rate, the time left, and a note. Silent until begin(), and
-    throughout if `quiet`.
-
-    A context manager, for one thread at a time.
-    """
+    """Counts images, or bytes, on `stream`, from begin() on, unless `quiet`. For one thread at a time."""
 
     def __init__(self, stream: TextIO, what: str, in_bytes: bool = False, quiet: bool = False) -> None:
         self._stream = stream
@@ -114,7 +110,6 @@ class Progress:
         self._start = self._last_line = 0.0
 
     def begin(self, total: int) -> None:
-        """Start counting towards `total`."""
         self._total = total
         self._start = self._last_line = time.monotonic()
         if self._stream.isatty() and not self._quiet:
@@ -129,7 +124,6 @@ class Progress:
             )
 
     def add(self, more: int, note: str = "") -> None:
-        """Count `more`, and show `note`."""
         self._done += more
         if self._bar is not None:
             self._bar.set_postfix_str(note, refresh=False)

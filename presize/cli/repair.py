@@ -8,7 +8,7 @@ import click
 
 from presize.cli.group import command, dataset_argument, json_option, quiet_option
 from presize.cli.option_groups import PATH
-from presize.cli.output import Progress, print_json, print_text, problem_lines
+from presize.cli.output import Progress, print_json, print_problems
 from presize.formatting import plural
 from presize.options import SourceOptions
 
@@ -35,14 +35,9 @@ def repair(source: str, dataset: str, keys: str | None, jobs: int | None, as_jso
     if as_json:
         print_json(result, "shards repaired problems")
     else:
-        lines = problem_lines(result.problems)
-        if not quiet:
-            left = plural(len(result.problems), "problem")
-            lines += [f"{file}: made again" for file in result.repaired]
-            lines.append(
-                f"{dataset}: {plural(result.shards, 'shard')}, {len(result.repaired):,} made again, {left} left"
-            )
-        if lines:
-            print_text("\n".join(lines))
+        left = plural(len(result.problems), "problem")
+        lines = [f"{file}: made again" for file in result.repaired]
+        lines.append(f"{dataset}: {plural(result.shards, 'shard')}, {len(result.repaired):,} made again, {left} left")
+        print_problems(result.problems, () if quiet else lines)
     if result.problems:
         raise click.exceptions.Exit(1)

@@ -7,7 +7,7 @@ import sys
 import click
 
 from presize.cli.group import command, dataset_argument, json_option, quiet_option
-from presize.cli.output import Progress, print_json, print_text, problem_lines
+from presize.cli.output import Progress, print_json, print_problems
 from presize.formatting import plural
 
 
@@ -31,12 +31,9 @@ def verify(dataset: str, jobs: int | None, as_json: bool, quiet: bool) -> None:
     if as_json:
         print_json(result, "samples problems")
     else:
-        lines = problem_lines(result.problems)
-        if not quiet:
-            lines.append(f"{dataset}: {plural(result.samples, 'sample')}, {plural(len(result.problems), 'problem')}")
-            if any(problem.file.startswith("shards/") for problem in result.problems):
-                lines.append("  presize repair SRC OUT makes damaged shards again")
-        if lines:
-            print_text("\n".join(lines))
+        lines = [f"{dataset}: {plural(result.samples, 'sample')}, {plural(len(result.problems), 'problem')}"]
+        if any(problem.file.startswith("shards/") for problem in result.problems):
+            lines.append("  presize repair SRC OUT makes damaged shards again")
+        print_problems(result.problems, () if quiet else lines)
     if result.problems:
         raise click.exceptions.Exit(1)

@@ -115,9 +115,10 @@ def test_an_image_that_ends_its_decoder_is_rejected_and_the_rest_is_stored(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("crash")
 @pytest.mark.parametrize("update", [False, True])
 def test_a_source_that_does_not_answer_ends_the_build_and_rejects_no_image(
-    update: bool, build: Builder, crash: Crash, monkeypatch: pytest.MonkeyPatch
+    update: bool, build: Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if update:
         build()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import runpy
@@ -38,8 +39,8 @@ from builds import (
 from effort import examples
 from presize.builder.reuse import Changes, Update, agree, make_update, match
 from presize.builder.shard_table import ShardDone
-from presize.errors import BuildError, DatasetError, OptionError
-from presize.options import BuildOptions, ImageOptions, RunOptions, Size, SourceOptions
+from presize.errors import BuildError, DatasetError, ImageError, OptionError
+from presize.options import BuildOptions, ErrorBudget, ImageOptions, RunOptions, Size, SourceOptions
 from presize.store.dataset import Dataset
 from presize.store.dealing import assign_shards, shard_count
 from presize.store.shard_reader import ShardReader

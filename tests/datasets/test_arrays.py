@@ -20,7 +20,6 @@ from presize.builder.run import build_dataset
 from presize.datasets import CenterCrop, LMDBDataset, Loader, RandomCrop, RandomResizedCrop, Resize, make_loader
 from presize.errors import DatasetError, OptionError
 from presize.options import BuildOptions, Companion, ImageOptions, Size, SourceOptions
-from presize.store.dataset import Dataset
 from torchvisions import torchvision_or_skip
 
 SAMPLES = 8
@@ -142,12 +141,6 @@ def test_an_array_of_another_type_than_the_first_is_damage_to_a_batch(tmp_path: 
     whole = LMDBDataset(tmp_path / "out", decode="tensor", target=None)
     ((_, depths),) = make_loader(whole, SAMPLES, num_workers=0)
     assert [depth.dtype for depth in depths] == [torch.float32] * 5 + [torch.int32] + [torch.float32] * (SAMPLES - 6)
-
-
-def test_stored_bytes_are_a_npy(stored: Path) -> None:
-    _, depth = LMDBDataset(stored, decode="bytes", companions=("depth",), target=None)[3]
-    assert depth == Dataset(stored).companion("depth").value(3)
-    assert depth.startswith(b"\x93NUMPY")
 
 
 def test_tv_tensors_are_masks_where_arrays_have_their_images_shape(stored: Path) -> None:

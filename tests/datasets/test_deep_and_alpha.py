@@ -103,20 +103,6 @@ def test_a_resized_image_of_16_bits_is_interpolated_in_16_bits(build: Build, siz
     assert (found.to(torch.float32) - exact).abs().max() <= 2
 
 
-@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
-def test_the_loader_gives_uint16_batches(build: Build, workers: int) -> None:
-    root = build([deep_image(seed) for seed in range(COUNT)], depth=16, format="raw")
-    loader = Loader(LMDBDataset(root, decode="tensor"), 3, shuffle=False, num_workers=workers)
-    batches = [images.clone() for images in loader]
-    assert [batch.dtype for batch in batches] == [torch.uint16] * 2
-    assert np.array_equal(torch.cat([b.to(torch.int32) for b in batches]).permute(0, 2, 3, 1), _all(COUNT))
-    loader.close()
-
-
-def _all(count: int) -> np.ndarray:
-    return np.stack([deep_image(seed) for seed in range(count)]).astype(np.int32)
-
-
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 def test_normalization_of_16_bits_is_refused_in_a_line(device: str, build: Build) -> None:
     root = build([deep_image(0)], depth=16, format="raw")

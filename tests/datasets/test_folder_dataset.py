@@ -6,7 +6,6 @@ import os
 import pickle
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +16,11 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Subset
 
-from builds import SERIAL
+from builds import SERIAL, image_folder
 from pictures import smooth_image
 from presize.builder.run import build_dataset
 from presize.datasets import FolderDataset, LMDBDataset
 from presize.errors import ImageError, OptionError, SourceError
-from presize.measure.listings import common_samples, list_lmdb, list_presized, list_raw
 from presize.options import BuildOptions, ImageOptions, Size
 from presize.store.rejects import IMAGE_SUFFIXES, claims_to_be_an_image
 
@@ -43,17 +41,6 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "cow" / "a" / "list.csv").touch()
     (folder / "readme.md").touch()
     return folder
-
-
-def image_folder(root: Path) -> tuple[list[str], list[tuple[str, int]]]:
-    """The classes and samples of torchvision's ImageFolder(root), by its own algorithm."""
-    classes = sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
-    samples = []
-    for number, name in enumerate(classes):
-        for folder, _, files in sorted(os.walk(root / name, followlinks=True)):
-            named = [file for file in sorted(files) if claims_to_be_an_image(file)]
-            samples += [(os.path.join(folder, file), number) for file in named]
-    return classes, samples
 
 
 def test_classes_samples_and_targets_are_those_of_image_folder(photos: Path) -> None:
@@ -88,28 +75,6 @@ def test_an_image_of_any_name_is_listed_as_a_build_stores_it(name: str, tmp_path
     names = [Path(path).name for path, _ in FolderDataset(tmp_path / "photos").samples]
     assert names == [Path(path).name for path, _ in LMDBDataset(tmp_path / "out").samples]
     assert names == sorted(["image_0001.jpg", name])
-
-
-@pytest.mark.parametrize(
-    "target", [pytest.param("../elsewhere", marks=pytest.mark.filterwarnings("ignore:.*1 folder left out")), "nowhere"]
-)
-def test_bench_accepts_a_folder_and_what_was_built_from_it(target: str, tmp_path: Path) -> None:
-    for path in ("photos/a/1.jpg", "photos/a/tmp", "photos/b/2.jpg", "photos/b/cut.jpg", "elsewhere/3.jpg"):
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(smooth_image(20, 30)).save(tmp_path / path, "jpeg")
-    (tmp_path / "photos" / "b" / "cut.jpg").write_bytes(b"\xff\xd8\xff")
-    (tmp_path / "photos" / "linked").symlink_to(target)
-    image = ImageOptions(sizes=(Size(16, 16),))
-    build_dataset(tmp_path / "photos", tmp_path / "lmdb", BuildOptions(image), SERIAL)
-    build_dataset(tmp_path / "photos", tmp_path / "folder", BuildOptions(image, layout="folder"), SERIAL)
-    listings = {
-        "raw": list_raw(tmp_path / "photos"),
-        "presized": list_presized(tmp_path / "folder"),
-        "lmdb": list_lmdb(tmp_path / "lmdb"),
-    }
-    numbers = common_samples(listings)
-    paths = {name: [listings[name].paths[i].as_py() for i in numbers[name].tolist()] for name in listings}
-    assert all(found == ["a/1.jpg", "a/tmp", "b/2.jpg"] for found in paths.values())
 
 
 def test_only_files_without_the_suffix_of_an_image_are_opened(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,19 +168,6 @@ def test_a_presized_folder_has_the_samples_of_its_source(photos: Path, tmp_path:
     assert files.classes == packed.classes
     assert files.targets.tolist() == packed.targets.tolist()
     assert all(np.array_equal(a, b) for (a, _), (b, _) in zip(files, packed, strict=True))
-
-
-def test_a_folder_of_files_from_the_far_future_is_built_brought_up_to_date_and_read(tmp_path: Path) -> None:
-    raw = tmp_path / "raw"
-    raw.mkdir()
-    for name in ("a.png", "b.png"):
-        Image.fromarray(smooth_image(20, 30)).save(raw / name)
-        os.utime(raw / name, (15_000_000_000, 15_000_000_000))
-    options = BuildOptions(ImageOptions(sizes=(Size(16, 16),)))
-    build_dataset(raw, tmp_path / "out", options, SERIAL)
-    (raw / "a.png").unlink()
-    updated = build_dataset(raw, tmp_path / "out", options, replace(SERIAL, update=True))
-    assert (updated.changes.built, updated.stored, len(FolderDataset(raw))) == (0, 1, 1)
 
 
 def test_a_relative_path_means_the_same_from_anywhere(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from PIL import Image
 
 from builds import SERIAL, build_images
 from presize.builder.run import build_dataset
-from presize.datasets import CenterCrop, LMDBDataset, Loader, RandomCrop, RandomResizedCrop, Resize, make_loader
+from presize.datasets import CenterCrop, LMDBDataset, Loader, RandomCrop, RandomResizedCrop, Resize
 from presize.datasets.reading.batch_reader import BatchReader
 from presize.errors import DatasetError, OptionError
 from presize.options import BuildOptions, Companion, ImageOptions, Size, SourceOptions
@@ -98,27 +98,17 @@ def test_after_a_crop_a_mask_still_lies_on_its_image(name: str, pairs: Path) -> 
     assert np.mean(agreeing) > 0.9 and min(agreeing) > 0.75  # all but pixels on an edge
 
 
-def test_masks_keep_their_classes_and_nothing_else(pairs: Path) -> None:
-    for crop in (None, *CROPS.values()):
-        data = LMDBDataset(pairs, decode="tensor", crop=crop, companions=("mask",), target=None)
-        found = torch.cat([mask.flatten() for _, mask in data]).unique()
-        assert found.dtype == torch.uint8 and found.tolist() == CLASSES.tolist()
-
-
 def test_all_companions_come_in_the_order_of_their_names_beside_the_target(pairs: Path) -> None:
     data = LMDBDataset(pairs)
     assert data.companions == ("again", "far", "mask")
     (image, again, far, mask), label = data[11]
     assert (image.mode, again.mode, far.mode, mask.mode, label) == ("RGB", "RGB", "I;16", "L", 1)
     assert image.size == again.size == far.size == mask.size
-    numbers = [np.asarray(part) for part in LMDBDataset(pairs, decode="numpy", target=None)[11]]
-    assert [(part.dtype, part.ndim) for part in numbers] == [
-        (np.uint8, 3), (np.uint8, 3), (np.uint16, 2), (np.uint8, 2),
-    ]  # fmt: skip
-    tensors = LMDBDataset(pairs, decode="tensor", target=None)[11]
-    assert [(part.dtype, part.ndim) for part in tensors] == [
-        (torch.uint8, 3), (torch.uint8, 3), (torch.uint16, 2), (torch.uint8, 2),
-    ]  # fmt: skip
+    forms: tuple[tuple[Any, Any], ...] = ("numpy", np), ("tensor", torch)
+    for decode, of in forms:
+        parts = LMDBDataset(pairs, decode=decode, target=None)[11]
+        assert [part.dtype for part in parts] == [of.uint8, of.uint8, of.uint16, of.uint8]
+        assert [part.ndim for part in parts] == [3, 3, 2, 2]
     values = LMDBDataset(pairs, decode="bytes", target=None)[11]
     assert values[3] == data.data.companion("mask").value(11)
     image, label = LMDBDataset(pairs, decode="numpy", companions=())[3]
@@ -137,18 +127,6 @@ def draws(batches: Any) -> list[Any]:
         assert len(parts[0]) == len(targets)
         found += list(zip(*([row.numpy().tobytes() for row in part] for part in parts), targets.tolist(), strict=True))
     return found
-
-
-def test_arrays_and_torchs_own_collate_give_batches_too(pairs: Path) -> None:
-    numpies = make_loader(
-        LMDBDataset(pairs, decode="numpy", crop=CROPS["random"], flip=0.5), 20, shuffle=True, seed=3, num_workers=0
-    )
-    (images, again, far, masks), _ = next(iter(numpies))
-    assert masks.dtype == torch.uint8 and far.dtype == torch.uint16
-    data = LMDBDataset(pairs, decode="tensor", crop=CROPS["random"], flip=0.5)
-    torches_own = torch.utils.data.DataLoader(data, 6, num_workers=1)
-    (images, again, far, masks), _ = next(iter(torches_own))
-    assert images.shape == again.shape == (6, 3, 40, 40) and masks.shape == far.shape == (6, 40, 40)
 
 
 def test_normalization_leaves_masks_as_they_are(pairs: Path) -> None:

@@ -18,7 +18,7 @@ from PIL import Image, ImageFilter, ImageOps
 from torch.utils.data import DataLoader, DistributedSampler
 
 from builds import build_images
-from pictures import smooth_image
+from pictures import noisy_image
 from presize import export_dataset
 from presize.datasets import LMDBDataset
 from torchvisions import torchvision_or_skip
@@ -35,12 +35,7 @@ BICUBIC = v1.InterpolationMode.BICUBIC
 def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A dataset of 20 noisy images of several sizes in two classes, and its exported files; read only."""
     root = tmp_path_factory.mktemp("scripts")
-    rng = np.random.default_rng(0)
-    images = {}
-    for i in range(20):
-        pixels = smooth_image(60 + i, 100 - 3 * i, i) + rng.normal(0, 30, (60 + i, 100 - 3 * i, 3))
-        images[f"class-{i % 2}/{i:02}.png"] = np.clip(pixels, 0, 255).astype(np.uint8)
-    build_images(root, images)
+    build_images(root, {f"class-{i % 2}/{i:02}.png": noisy_image(60 + i, 100 - 3 * i, i) for i in range(20)})
     export_dataset(root / "out", root / "files")
     return root / "out", root / "files"
 
@@ -147,24 +142,6 @@ def test_the_data_part_of_a_script_gives_imagefolders_batches(name: str, both: t
     assert fused is not None and fused.crop is not None and len(fused.stays) == stays
 
 
-def test_a_subclass_that_gives_numbers_in_place_of_labels_does_so(both: tuple[Path, Path]) -> None:
-    def numbered(base: Any) -> Any:
-        class Numbered(base):  # type: ignore[misc]
-            """As DINO's ReturnIndexDataset."""
-
-            def __getitem__(self, idx: Any) -> Any:
-                img, _ = super().__getitem__(idx)
-                return img, idx
-
-        return Numbered
-
-    transform = v1.Compose([v1.Resize(60), v1.CenterCrop(50), *TO_TENSOR])
-    out, files = both
-    found = [list(DataLoader(numbered(LMDBDataset)(out, transform, fuse=fuse), 8)) for fuse in (False, True)]
-    expected = list(DataLoader(numbered(ImageFolder)(files, transform), 8))
-    assert all(equal(batches, expected) for batches in found)
-
-
 TIMMS: dict[str, dict[str, Any]] = {
     "training": {"is_training": True, "use_prefetcher": False},
     "training, prefetched": {"is_training": True, "re_prob": 0.5},
@@ -195,11 +172,3 @@ def test_timms_augmix_wraps_a_dataset(both: tuple[Path, Path]) -> None:
         )
 
     check(script, both)
-
-
-def test_timms_create_dataset_numbers_the_samples_alike(both: tuple[Path, Path]) -> None:
-    out, files = both
-    theirs = timm.create_dataset("torch/folder", root=str(files), split="train")
-    ours = LMDBDataset(out)
-    assert ours.class_to_idx == theirs.class_to_idx
-    assert [label for _, label in ours] == [label for _, label in theirs] == ours.targets.tolist()

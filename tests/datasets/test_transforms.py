@@ -17,11 +17,9 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageFilter
-from torch.utils.data import DataLoader
 
-from builds import SERIAL
-from pictures import smooth_image
-from presize.builder.run import build_dataset
+from builds import build_images
+from pictures import noisy_image
 from presize.datasets import LMDBDataset
 from presize.options import BuildOptions, ImageOptions, Size
 from torchvisions import torchvision_or_skip
@@ -32,14 +30,9 @@ SIDES = [(96, 96), (96, 150), (130, 96), (300, 400), (211, 240)]
 @pytest.fixture(scope="module")
 def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Noisy images of many sizes, in colour and grey, stored as they are; read only."""
-    folder = tmp_path_factory.mktemp("transforms")
-    rng = np.random.default_rng(0)
-    for number, (height, width) in enumerate(SIDES):
-        pixels = np.clip(smooth_image(height, width, number) + rng.normal(0, 30, (height, width, 3)), 0, 255)
-        (folder / "raw").mkdir(exist_ok=True)
-        Image.fromarray(pixels.astype(np.uint8)).save(folder / "raw" / f"{number}.png")
-    build_dataset(folder / "raw", folder / "lmdb", BuildOptions(ImageOptions(sizes=(Size(600, 600),))), SERIAL)
-    return folder / "lmdb"
+    images = {f"{number}.png": noisy_image(height, width, number) for number, (height, width) in enumerate(SIDES)}
+    options = BuildOptions(ImageOptions(sizes=(Size(600, 600),)))
+    return build_images(tmp_path_factory.mktemp("transforms"), images, options)
 
 
 def files(out: Path) -> list[Image.Image]:
@@ -100,11 +93,6 @@ def torchvision_transforms() -> dict[str, Any]:
     for mode in (modes.NEAREST, modes.BOX, modes.HAMMING, modes.BICUBIC, modes.LANCZOS):
         made[f"resized by {mode.value}"] = v1.Compose([v1.RandomResizedCrop((60, 90), interpolation=mode), *to_tensor])
     return made
-
-
-def test_torchvision(out: Path) -> None:
-    for transform in torchvision_transforms().values():
-        check(transform, out)
 
 
 def test_timm(out: Path) -> None:
@@ -220,12 +208,6 @@ def cropped(image: Image.Image) -> Image.Image:
 
 
 to_bytes = operator.methodcaller("tobytes")
-kept: list[Image.Image] = []
-"""For a forked process, which takes them over without a pickle."""
-
-
-def bytes_of_kept() -> list[bytes]:
-    return list(map(to_bytes, kept))
 
 
 @pytest.mark.slow
@@ -236,17 +218,7 @@ def test_images_outlive_their_dataset_and_go_to_other_processes(out: Path, tmp_p
     del dataset
     shutil.rmtree(copied)
     expected = [cropped(image).tobytes() for image in files(out)]
-    kept.extend(images)
     for method in ("fork", "spawn"):
         with ProcessPoolExecutor(1, get_context(method)) as pool:
             assert list(pool.map(to_bytes, images, timeout=60)) == expected
-            if method == "fork":
-                assert pool.submit(bytes_of_kept).result(60) == expected
     assert list(map(to_bytes, images)) == expected
-
-
-def test_images_come_from_workers(out: Path) -> None:
-    data = LMDBDataset(out, transform=cropped, target=None)
-    loader: DataLoader[Any] = DataLoader(data, 2, num_workers=2, collate_fn=list)
-    found = [image.tobytes() for batch in loader for image in batch]
-    assert found == [cropped(image).tobytes() for image in files(out)]

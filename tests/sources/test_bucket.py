@@ -12,6 +12,7 @@ from io import BytesIO
 from pathlib import Path
 
 import boto3
+import numpy as np
 import pytest
 from boto3.s3.transfer import TransferConfig
 
@@ -27,6 +28,7 @@ from presize.options import BuildOptions, BuildPart, RunOptions, SourceOptions
 from presize.remote.bucket import Bucket
 from presize.sources.contents import Source
 from presize.sources.scan import scan
+from presize.sources.source_files import Url
 from presize.store.rejects_file import read_rejects
 from processes import run_python
 from servers import BUCKET, Proxy, cutting, flipping, http, point_to, s3, upload

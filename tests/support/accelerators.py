@@ -1,9 +1,7 @@
 """An accelerator that is not there, behind torch's interface of all accelerators.
 
-Streams are threads that work late and in order. The allocator gives freed memory to the next tensor at once. Copies
-from pinned memory arrive late, and are garbage until then. Tensors on it are CPU tensors over its blocks: what torch
-computes from them is computed at once, and work that a trainer would queue is step(). What a real device would forgive
-on most days is written down in `problems`.
+Streams are threads that work late and in order, the allocator gives freed memory to the next tensor at once, and copies
+from pinned memory arrive late, and are garbage until then. Tensors on it are CPU tensors over its blocks.
 """
 
 from __future__ import annotations
@@ -88,19 +86,9 @@ class _Block:
 class Accelerator:
     """A device of type `kind`: "cuda", "xpu", or "mps", which copies synchronously. `patch` is a pytest.MonkeyPatch.
 
-    Attributes:
-        pinned: the sizes of pinned ranges, by address.
-        registered: the sizes of all ranges that were, in order.
-        on_register: called before memory is registered.
-        refuses: the error of registering or pinning memory, 0 for none.
-        copies, pageable: how many copies came from pinned and from pageable memory.
-        in_use: blocks that tensors are in.
-        copy_s: how long a copy takes.
-        gate: steps wait for it, and who waits for a step opens it. Where steps are as fast as copies, no memory is used
-            again under one.
-        most_waiting: the most steps that ever waited.
-        out_of_memory_in: so many allocations from now fails one; None for none.
-        problems: what went wrong.
+    `pinned` has the sizes of pinned ranges by address, `registered` of all that ever were; `copies` and `pageable`
+    count copies from pinned and from pageable memory; `refuses` is the error of registering memory, 0 for none. Steps
+    wait for `gate`, which who waits for a step opens. `problems` is what a real device would forgive on most days.
     """
 
     def __init__(self, patch: Any, kind: str = "cuda") -> None:

@@ -17,11 +17,8 @@ KINDS = {"sun": (250, 210, 40), "barrel": (190, 60, 30)}
 
 
 def annotate(photos: list[Path], folder: Path) -> None:
-    """Paste objects on `photos`, and write what is where.
-
-    Makes SCENES/images/NAME.jpg, SCENES/masks/NAME.png (a palette PNG: 0 is background, 1 and 2 the classes, 255 the
-    edges of objects) and scenes.jsonl with bbox (x, y, width, height), category and two ends of each object.
-    """
+    """Paste objects on `photos` in SCENES/images, with palettes of class numbers in SCENES/masks (255 for edges), and
+    list the bbox (x, y, width, height), category and two ends of each in scenes.jsonl."""
     rng = np.random.default_rng(0)
     for kind in ("images", "masks"):
         (folder / "SCENES" / kind).mkdir(parents=True)

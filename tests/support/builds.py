@@ -20,6 +20,7 @@ from presize.builder.shard_table import ShardDone
 from presize.options import BuildOptions, ImageOptions, RunOptions, Size, SourceOptions
 from presize.store.dataset import Dataset
 from presize.store.manifest import Manifest, read_manifest
+from presize.store.rejects import claims_to_be_an_image
 
 SERIAL = RunOptions(engine="sequential", report=False)
 REPORTED = RunOptions(engine="sequential")
@@ -55,6 +56,16 @@ def write_photos(folder: Path, count: int = 12) -> Path:
     return folder
 
 
+def image_folder(root: Path) -> tuple[list[str], list[tuple[str, int]]]:
+    """The classes and samples of torchvision's ImageFolder(root), by its own algorithm."""
+    classes = sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
+    samples = []
+    for number, name in enumerate(classes):
+        for folder, _, files in sorted(os.walk(root / name, followlinks=True)):
+            samples += [(os.path.join(folder, file), number) for file in sorted(files) if claims_to_be_an_image(file)]
+    return classes, samples
+
+
 class Stopped(Exception):
     """Stands for whatever ends a build in the middle."""
 
@@ -74,11 +85,7 @@ def stop_after(out: Path, shards: int) -> Callable[[ShardDone], None]:
 
 
 class Builder:
-    """Builds of `source` into folders beside it.
-
-    Args:
-        options, samples, run: those of every build that is called without others.
-    """
+    """Builds of `source` into folders beside it, with these options if a call has no others."""
 
     def __init__(
         self,

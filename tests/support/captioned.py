@@ -11,12 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
 
-from builds import SERIAL
+from builds import build_images
 from pictures import smooth_image
-from presize.builder.run import build_dataset
-from presize.options import BuildOptions, Format, ImageOptions, Size, SourceOptions
+from presize.options import BuildOptions, Format, ImageOptions, Size
 
 ROWS: list[dict[str, Any]] = [
     {"path": "dogs/sub/b.jpeg", "label": "dog", "caption": "a dog, 'Ödön'", "scores": [0.5, 1.0], "of": {"age": 3}},
@@ -32,22 +30,14 @@ FILES = ["dogs/sub/b.jpeg", "cats/a.png.jpg", "cats/a.jpg", "cats/my.best.cat.jp
 
 def captioned(folder: Path, format: Format = "jpeg", rows: list[dict[str, Any]] = ROWS) -> Path:
     """A dataset of two shards with these samples, at most 24 pixels a side."""
-    raw = folder / "raw"
-    for i, row in enumerate(rows):
-        (raw / row["path"]).parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(smooth_image(30 + i, 40, seed=i)).save(raw / row["path"])
-    table = folder / "table.jsonl"
-    table.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    images = {row["path"]: smooth_image(30 + i, 40, seed=i) for i, row in enumerate(rows)}
     options = BuildOptions(ImageOptions((Size(24, 24),), "longer", format=format))
-    build_dataset(raw, folder / "out", options, SERIAL, SourceOptions(table))
-    return folder / "out"
+    return build_images(folder, images, options, rows)
 
 
 def read_by(library: str, program: str, *arguments: object) -> Any:
-    """What a program that imports `library` prints as JSON; the test is skipped where the library is not installed.
-
-    It runs elsewhere: from here, ``import datasets`` would find our own folder of that name.
-    """
+    """What a program that imports `library` prints as JSON, run where `import datasets` does not find our own
+    folder."""
     try:
         importlib.metadata.distribution(library)
     except importlib.metadata.PackageNotFoundError:

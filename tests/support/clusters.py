@@ -22,15 +22,8 @@ WAIT_S = 90
 
 @dataclass
 class Cluster:
-    """A running one.
-
-    Attributes:
-        engine: of RunOptions.
-        address: of its scheduler.
-        scheduler: its process; None where the driver is the scheduler.
-        workers: a process of each worker, or of each node of workers, whose death is that of what it started.
-        env: what drivers need in their environment.
-    """
+    """A running one: its `scheduler` (None where the driver is it), and a process of each worker, or of each node of
+    workers, whose death is that of what it started. `env` is what drivers need in their environment."""
 
     engine: str
     address: str
@@ -102,13 +95,8 @@ def processes(log: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
 
 @dataclass(frozen=True)
 class Host:
-    """A host of its own on a network of this machine.
-
-    Attributes:
-        address: its IP address.
-        within: the command that runs another there.
-        cable: the name of this machine's end of its cable.
-    """
+    """A host of its own on a network of this machine: `within` runs a command there, `cable` is our end of its
+    cable."""
 
     address: str
     within: tuple[str, ...]
@@ -158,11 +146,7 @@ def hosts(count: int) -> Iterator[tuple[str, list[Host]]]:
 @contextmanager
 def dask(folder: Path, workers: int = 2, env: Mapping[str, str] | None = None, on: tuple[Host, ...] = (),
          address: str = "127.0.0.1") -> Iterator[Cluster]:  # fmt: skip
-    """A Dask cluster of workers with one thread, as many on each host of `on` if there is one.
-
-    Args:
-        env: added to the environment of the workers.
-    """
+    """A Dask cluster of workers with one thread and with `env`, as many on each host of `on` if there is one."""
     port = free_port()
     config = {"DASK_DISTRIBUTED__COMM__TIMEOUTS__TCP": "11s", "DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "5s"}
     with processes(folder / "dask.log") as start:

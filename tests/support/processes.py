@@ -136,24 +136,24 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def _stat(pid: str) -> list[str]:
-    """The fields of /proc/PID/stat behind the name: state, parent, group, session, …; none for one that has gone."""
-    try:
-        return Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return []
+def _running(place: int, value: int) -> list[int]:
+    """The processes that run and have this value behind their name in /proc/PID/stat: state, parent, group, session."""
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(OSError):  # it has gone
+            stat = Path("/proc", name, "stat").read_text().rpartition(")")[2].split()
+            found += [int(name)] if stat[0] != "Z" and int(stat[place]) == value else []
+    return found
 
 
 def in_session(session: int) -> list[int]:
     """The processes of a session that run."""
-    stats = {name: _stat(name) for name in os.listdir("/proc") if name.isdigit()}
-    return [int(pid) for pid, stat in stats.items() if stat and stat[0] != "Z" and int(stat[3]) == session]
+    return _running(3, session)
 
 
 def children(pid: int) -> list[int]:
     """The children of a process that run."""
-    stats = {name: _stat(name) for name in os.listdir("/proc") if name.isdigit()}
-    return [int(child) for child, stat in stats.items() if stat and stat[0] != "Z" and int(stat[1]) == pid]
+    return _running(1, pid)
 
 
 def workers_of(build: int) -> list[int]:

@@ -138,15 +138,7 @@ NEVER_EMPTY = {
 
 
 class Scenario:
-    """A command in `folder` that can be begun again and again.
-
-    Args:
-        more: options of builds.
-
-    Attributes:
-        out: where it writes.
-        command: its arguments.
-    """
+    """A command in `folder`, of builds with the options `more`, that can be begun again and again."""
 
     def __init__(self, name: str, folder: Path, *more: object) -> None:
         prepare, options, *other = SCENARIOS[name]

@@ -89,9 +89,9 @@ class _Quiet(SimpleHTTPRequestHandler):
 
 
 @contextmanager
-def http(folder: Path) -> Iterator[int]:
+def http(folder: Path, handler: type[_Quiet] = _Quiet) -> Iterator[int]:
     """The port of a web server of `folder`, which knows no ranges."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=os.fspath(folder)))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(handler, directory=os.fspath(folder)))
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
@@ -116,32 +116,17 @@ def silent_http(folder: Path, silent: str) -> Iterator[tuple[int, threading.Even
             else:
                 super().do_GET()
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Silent, directory=os.fspath(folder)))
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield server.server_port, asked
-    finally:
-        closing.set()
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with http(folder, Silent) as port:
+        try:
+            yield port, asked
+        finally:
+            closing.set()
 
 
 class Proxy:
-    """Passes connections on to a port of this machine, and ends each after so many bytes of answers.
-
-    Attributes:
-        port: its own.
-        most: bytes of answers for each connection from now on; None for all.
-        most_asked: bytes of requests for each connection from now on; None for all.
-        left_out: the name of a header that it leaves out of requests.
-        damage: what it makes of the bytes of answers.
-        cut: connections that it has ended.
-        asked: the paths that were asked for, in order.
-        put: the paths to which something was written, in order.
-        answered: bytes of answers that it has passed on.
-    """
+    """Passes connections on to a port of this machine, and ends each after `most` bytes of answers, or `most_asked` of
+    requests; `cut` counts those. It leaves the header `left_out` out of requests and makes `damage` of answers; `asked`
+    and `put` are the paths of requests, in order, `answered` the bytes of answers that it has passed on."""
 
     def __init__(self, port: int, most: int | None) -> None:
         self._to, self.most, self.cut = port, most, 0

@@ -37,14 +37,7 @@ def page(
     inner: Sequence[Page] = (),
     **tags: Sequence[int],
 ) -> Page:
-    """`pixels` (height, width, bands) as a page.
-
-    Args:
-        pixels: uint8 or uint16.
-        extra: ExtraSamples; None leaves the tag out.
-        tile: the side of tiles; None for strips of `rows`.
-        tags: by number, as in t254=(1,).
-    """
+    """`pixels`, uint8 or uint16 (height, width, bands), as a page: in tiles of side `tile`, or strips of `rows`."""
     height, width, bands = pixels.shape
     size = pixels.itemsize
 
