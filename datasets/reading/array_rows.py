@@ -17,8 +17,7 @@ from presize.errors import OptionError
 
 
 def like_images(data: Any, samples: Sequence[int] | slice = slice(None)) -> npt.NDArray[np.bool_]:
-    """Return for the arrays of a companion, as Dataset.companion gives it, whether each has the height and width of its
-    image."""
+    """Whether each array of a companion, as Dataset.companion gives it, has the height and width of its image."""
     return np.asarray(unpack_facts(data.numbers("source_facts")[samples], "like_image") == 1)
 
 
@@ -26,10 +25,7 @@ def like_images(data: Any, samples: Sequence[int] | slice = slice(None)) -> npt.
 class ArrayRows:
     """Fills rows with arrays; called as read_region is. Thread-safe.
 
-    Attributes:
-        dtype: of the numbers.
-        shape: of each array; of those that are cropped with their images what follows height and width.
-        is_cropped: whether they are.
+    `shape` is that of each array; of those that are cropped with their images what follows height and width.
     """
 
     dtype: np.dtype[Any]
@@ -38,12 +34,7 @@ class ArrayRows:
 
     @classmethod
     def of(cls, data: Any) -> Self:
-        """Return that of a companion, as Dataset.companion gives it, from the index and the first record.
-
-        Raises:
-            OptionError: its arrays differ and cannot be stacked.
-            DatasetError: the first one is damaged.
-        """
+        """Make that of a companion from the index and the first record. Raises OptionError if its arrays differ."""
         for _, value in data.values([0]):
             try:
                 header = ArrayHeader.of(value)

@@ -8,7 +8,8 @@ first.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,22 +32,14 @@ Box = tuple[int, int, int, int]
 
 
 class Region(NamedTuple):
-    """What has to be decoded for a box of an image.
-
-    Attributes:
-        format: of the stored value.
-        data: the JPEG that was cut out for the box, or the whole value.
-        top, left: where the box begins in `data`, in pixels.
-        whole: whether `data` is all of the image.
-        box: in the image.
-    """
+    """What has to be decoded for a box of an image."""
 
     format: Format
-    data: bytes | memoryview
-    top: int
+    data: bytes | memoryview  # the JPEG that was cut out for the box, or the whole value
+    top: int  # where the box begins in `data`
     left: int
-    whole: bool
-    box: Box
+    whole: bool  # whether `data` is all of the image
+    box: Box  # in the image
 
 
 def uncut_region(value: memoryview, format: Format, box: Box) -> Region:
@@ -64,46 +57,28 @@ def cut_region(value: bytes | memoryview, box: Box) -> Region:
 
 
 class Sampling(NamedTuple):
-    """How a box becomes the pixels of a row.
-
-    Attributes:
-        filter: of resizing.
-        window: (height, width, top, left), in pixels: the size to which the whole image is resized, and where the row
-            begins in that; the box is what it takes. None resizes the box to the row.
-    """
+    """How a box becomes the pixels of a row. With a window (height, width, top, left), in pixels, the whole image is
+    resized to that size, the row begins there in it, and the box is what it takes; None resizes the box to the row."""
 
     filter: Filter = "bilinear"
     window: tuple[int, int, int, int] | None = None
 
 
 class View(NamedTuple):
-    """A part of an image, and where it goes.
-
-    Attributes:
-        out: filled; uint8 or uint16 as the dataset has it, (height, width, 3) RGB, (height, width, 4) RGBA or (height,
-            width, 1) grey, C-contiguous. Stored grey becomes RGB where it has three channels.
-        box: in the image.
-        flip: mirror left to right.
-        sampling: how the box becomes `out`.
-    """
+    """A part of an image, and where it goes: uint8 or uint16 as the dataset has it, (height, width, 3) RGB, (height,
+    width, 4) RGBA or (height, width, 1) grey, C-contiguous. Stored grey becomes RGB where it has three channels."""
 
     out: Pixels
-    box: Box
+    box: Box  # in the image
     flip: bool = False
     sampling: Sampling = Sampling()
 
 
 def read_region(views: Sequence[View], region: Region, shape: tuple[int, int], scale: int = 1) -> None:
-    """Decode the box of `region` once, and bring each view to the size of its `out`. Thread-safe.
+    """Decode the box of `region`, of an image of `shape`, once, and bring each view to the size of its `out`.
 
-    Args:
-        views: their boxes lie in that of `region`, and are multiples of `scale`.
-        region: of an image.
-        shape: (height, width) of that image, in pixels.
-        scale: 2, 4 or 8 decodes a JPEG at 1/2, 1/4 or 1/8 of its size.
-
-    Raises:
-        ValueError, ImageError: the value is damaged (presize.codecs.stored_value.DAMAGE).
+    The views' boxes lie in that of the region, and are multiples of `scale`: 2, 4 or 8 decodes a JPEG at 1/2, 1/4 or
+    1/8 of its size. Thread-safe. Raises one of DAMAGE (presize.codecs.stored_value) for a damaged value.
     """
     top, left, _, _ = region.box
     pixels = _decoded(region, shape, views[0].out, scale)
@@ -114,16 +89,7 @@ def read_region(views: Sequence[View], region: Region, shape: tuple[int, int], s
 
 
 def read_values(views: Sequence[View], region: Region, shape: tuple[int, int], scale: int = 1) -> None:  # noqa: ARG001
-    """As read_region, of a companion whose pixels are numbers: each of those in the result is one of the image.
-
-    Args:
-        views: one; its `out` is uint8 or uint16 (height, width), and its filter is always nearest.
-        region, shape: as in read_region.
-        scale: without meaning.
-
-    Raises:
-        ValueError, ImageError: the value is damaged, or has several channels.
-    """
+    """As read_region, of one view (height, width) of a companion whose pixels are numbers: the filter is nearest."""
     (view,) = views
     values = decode_value(memoryview(region.data), region.format, "exact", shape, _limit(shape))
     if values.ndim > 2:
@@ -136,8 +102,7 @@ def read_values(views: Sequence[View], region: Region, shape: tuple[int, int], s
 
 
 def nearest(values: Pixels, view: View, shape: tuple[int, int], out: Pixels) -> None:
-    """Fill `out`, (height, width) or (height, width, channels), as `view` says, each number being one of `values`,
-    those of an image of `shape`."""
+    """Fill `out`, (height, width) or (height, width, channels), as `view` says, each number being one of `values`."""
     height, width = out.shape[:2]
     window = view.sampling.window
     if window is None:
@@ -149,8 +114,7 @@ def nearest(values: Pixels, view: View, shape: tuple[int, int], out: Pixels) -> 
 
 
 def _decoded(region: Region, shape: tuple[int, int], out: Pixels, scale: int) -> Pixels:
-    """The box of `region` at 1/scale, with the type and the channels of `out`: (height, width, channels), for the
-    thread's next call to overwrite."""
+    """The box of `region` at 1/scale, with the type and channels of `out`, for the thread's next call to overwrite."""
     channels, depth = out.shape[2], 8 * out.itemsize
     if region.format == "jpeg":
         pixels = jpeg_box(region, shape, channels, scale)
@@ -173,19 +137,12 @@ _COLORS: dict[int, Color] = {1: "gray", 3: "rgb", 4: "rgba"}
 
 
 def jpeg_box(region: Region, shape: tuple[int, int], channels: int, scale: int = 1, *, lasting: bool = False) -> Pixels:
-    """Decode the box of `region`, a JPEG, at 1/scale: uint8 (height, width, channels). Thread-safe.
+    """Decode the box of `region`, a JPEG of an image of `shape`, at 1/scale: uint8 (height, width, channels).
 
-    Args:
-        region: of an image.
-        shape: (height, width) of that image, in pixels.
-        channels: 3 or 1.
-        scale: 1, 2, 4 or 8.
-        lasting: False for memory that the thread's next call reuses.
-
-    Raises:
-        ValueError, ImageError, MemoryError: the value is damaged (presize.codecs.stored_value.DAMAGE).
+    Unless it is to be `lasting`, the thread's next call reuses the memory. Raises one of DAMAGE
+    (presize.codecs.stored_value) for a damaged value.
     """
-    memory = _new if lasting else _scratch
+    memory: Callable[[int], Pixels] = partial(np.empty, dtype=np.uint8) if lasting else _scratch
     box = region.box
     height, width = box[2:]
     mode: jpeg_decoder.Mode = "RGB" if channels == 3 else "GRAY"
@@ -215,10 +172,6 @@ def _limit(shape: tuple[int, int]) -> int:
     """What decoders are held to: more than the default only where the dataset's own limit, which the caller has checked
     `shape` against, is higher."""
     return max(MAX_PIXELS, shape[0] * shape[1])
-
-
-def _new(nbytes: int) -> Pixels:
-    return np.empty(nbytes, np.uint8)
 
 
 _local = threading.local()

@@ -30,26 +30,17 @@ class ShardColumn(Protocol):
     """The part of presize.store.dataset.Dataset that ShardShuffled needs."""
 
     def __len__(self) -> int: ...
-
     def numbers(self, name: str) -> npt.NDArray[Any]: ...
-
     def fetch_ahead(self, groups: Sequence[Sequence[int]]) -> None: ...
 
 
 class _Groups(NamedTuple):
-    """The groups of an epoch, in a sequence of all samples: host after host, and shard after shard of each.
+    """The groups of an epoch, in a sequence of all samples: host after host, and shard after shard of each."""
 
-    Attributes:
-        hosts: where the samples of each host begin in the sequence, with the length at the end, int64 (hosts + 1,).
-        bounds: where each group begins in the sequence, with the length at the end, int64 (groups + 1,).
-        shards: the shards of each group.
-        lows: where each of these shards begins in the sequence: before its group, if a host before it has a part.
-    """
-
-    hosts: Positions
-    bounds: Positions
-    shards: list[Numbers]
-    lows: list[Positions]
+    hosts: Positions  # where the samples of each begin in the sequence, with the length at the end
+    bounds: Positions  # where each group begins in the sequence, with the length at the end
+    shards: list[Numbers]  # of each group
+    lows: list[Positions]  # where each of these begins: before its group, if a host before it has a part
 
 
 @dataclass(frozen=True)
@@ -168,17 +159,8 @@ class ShardShuffled:
         return self.samples(epoch, positions)
 
     def groups_ahead(self, epoch: int, start: int, rank: int = 0) -> list[list[int]]:
-        """The shards that a host is yet to read in an epoch, group by group, for code that fetches them ahead.
-
-        Args:
-            epoch: from 0.
-            start: a global position, 0 to length. The groups begin with that of the host's first position from there
-                on; there are none if it has no such position.
-            rank: any rank of the host. Without by_host all ranks read the same groups.
-
-        Raises:
-            OptionError: `start` or `rank` is out of range.
-        """
+        """The shards that the host of `rank` is yet to read in an epoch from global position `start` on, group by
+        group, for code that fetches them ahead."""
         check_range("start", start, 0, len(self))
         check_range("rank", rank, 0, MOST_SAMPLES if self.ranks is None else self.ranks - 1)
         host = rank // self.ranks_per_host if self.ranks_per_host else 0
@@ -197,7 +179,6 @@ class ShardShuffled:
 
     @cached_property
     def _counts(self) -> Numbers:
-        """The number of samples in each shard."""
         column = self.data.numbers("shard")
         counts = np.zeros(1, np.int64)
         for low in range(0, len(column), _ROWS_AT_ONCE):
@@ -228,7 +209,7 @@ class ShardShuffled:
         return _Groups(hosts, np.cumsum(sizes), shards, lows)
 
     def _find(self, epoch: int, group: int) -> Numbers:
-        """The samples of a group, ascending. In parts: all rows at once would not fit the caches, or memory."""
+        """The samples of a group, ascending. Read in parts: all rows at once would not fit the caches, or memory."""
         groups = self._groups(epoch)
         wanted = np.zeros(len(self._counts), np.bool_)
         wanted[groups.shards[group]] = True

@@ -12,11 +12,11 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import BaseContext
 from multiprocessing.util import Finalize
-from typing import Any, Literal, NamedTuple, NoReturn
+from typing import Any, Literal, NamedTuple
 
 import cv2
 import numpy as np
@@ -49,7 +49,7 @@ _POLL_EVERY_S = 2
 
 def worker_counts(num_workers: int | None, prefetch_factor: int | None) -> tuple[int, int]:
     """How many workers there are, all cores that this process may use for None, and how many batches each may be ahead,
-    2 for None, as in a DataLoader. Raises OptionError for numbers that are out of range."""
+    2 for None, as in a DataLoader."""
     workers = usable_cores() if num_workers is None else num_workers
     ahead = 2 if prefetch_factor is None else prefetch_factor
     return check_range("num_workers", workers, 0, 4096), check_range("prefetch_factor", ahead, 1, 64)
@@ -115,28 +115,21 @@ class Work(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """A batch is ready, or could not be read, as a worker sends it.
-
-    Attributes:
-        slot: where it is.
-        skipped: positions of samples that were left out.
-        work: when it was made.
-        error: why it could not be read; wrapped if it is a transform's, with its traceback.
-        worker: which one made it, from 0.
-    """
+    """A batch is ready, or could not be read, as a worker sends it."""
 
     slot: int
-    skipped: list[int]
+    skipped: list[int]  # positions of samples that were left out
     work: Work
-    error: PresizeError | ExceptionWrapper | None = None
+    error: PresizeError | ExceptionWrapper | None = None  # wrapped if it is a transform's, with its traceback
     worker: int = 0
 
-    def raise_error(self) -> NoReturn:
-        """Raise `error`, which is not None."""
+    def check(self) -> None:
+        """Raise the error, if there is one."""
         error: Any = self.error
         if isinstance(error, ExceptionWrapper):
             error.reraise()  # type: ignore[no-untyped-call]
-        raise error
+        if error is not None:
+            raise error
 
 
 _FEWER = "use fewer num_workers or a smaller batch_size"
@@ -163,18 +156,8 @@ def read(request: BatchRequest, reader: Reader, slots: SharedSlots, skip: bool) 
 
 
 class WorkerPool:
-    """`workers` processes or threads that read batches into slots of shared memory.
-
-    Args:
-        reader: what they read with.
-        workers: how many, from 1.
-        mode: "processes" or "threads".
-        slots: where batches go.
-        ahead: requests that a worker may have at a time.
-        skip: whether to leave out damaged images.
-        timeout_s: how long to wait for an answer; 0 for ever.
-        context: start method of processes: "fork", "spawn" or "forkserver"; None is Python's default.
-    """
+    """`workers` processes or threads that read batches into slots of shared memory. Each has at most `ahead` requests
+    at a time, whose damaged images it leaves out where it may `skip`."""
 
     def __init__(
         self,
@@ -185,12 +168,11 @@ class WorkerPool:
         *,
         ahead: int,
         skip: bool,
-        timeout_s: float = TIMEOUT_S,
-        context: str | None = None,
+        timeout_s: float,
+        context: str | None,
     ) -> None:
         self._timeout_s = timeout_s
         self._busy: dict[Connection, int] = {}
-        self._numbers: dict[Connection, int] = {}
         self._ahead = ahead
         self._workers: dict[Connection, Any] = {}
         # Before multiprocessing joins its processes at exit; not in a forked child that inherits it.
@@ -204,7 +186,6 @@ class WorkerPool:
             for number in range(workers):
                 ours, theirs = processes.Pipe()
                 self._busy[ours] = 0
-                self._numbers[ours] = number
                 worker: Any
                 if mode == "threads":
                     name = f"presize-loader-{number}"
@@ -228,7 +209,6 @@ class WorkerPool:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all workers live."""
         return all(worker.is_alive() for worker in self._workers.values())
 
     def has_room(self) -> bool:
@@ -258,8 +238,7 @@ class WorkerPool:
                 raise self._died(dead)
             waited_s += poll_s
             if 0 < self._timeout_s <= waited_s:
-                silent = {self._numbers[ours]: self._workers[ours] for ours, asked in self._busy.items() if asked}
-                raise silent_workers(silent, len(self._workers), self._timeout_s)
+                raise self._silent()
         for end in ready:
             connection: Any = end
             try:
@@ -268,7 +247,19 @@ class WorkerPool:
                 raise self._died(connection) from None
             self._busy[connection] -= 1
             self._has_answered = True
-            yield answer._replace(worker=self._numbers[connection])
+            yield answer._replace(worker=list(self._busy).index(connection))
+
+    def _silent(self) -> LoaderError:
+        """The error for workers that have a request and do not answer: the others have answered all of theirs."""
+        named = ", ".join(
+            f"{number} ({f'process {worker.pid}' if hasattr(worker, 'pid') else worker.name})"
+            for number, (ours, worker) in enumerate(self._workers.items(), 1)
+            if self._busy[ours]
+        )
+        return LoaderError(
+            f"no batch for {self._timeout_s:g} s from worker {named} of {len(self._workers)}: it was stopped, or what "
+            "it reads from does not answer; give a larger timeout= if a batch may take longer"
+        )
 
     def _died(self, connection: Connection) -> LoaderError:
         worker = self._workers[connection]
@@ -287,19 +278,6 @@ class WorkerPool:
 def cannot_start(number: int, workers: int, why: str) -> LoaderError:
     """The error for a limit that keeps worker `number`, from 0, from starting."""
     return LoaderError(f"cannot start worker {min(number + 1, workers)} of {workers}: {why}; use fewer num_workers")
-
-
-def silent_workers(silent: Mapping[int, Any], workers: int, timeout_s: float) -> LoaderError:
-    """The error for workers, by their numbers from 0, that have a request and do not answer: the others have answered
-    all of theirs."""
-    named = ", ".join(
-        f"{number + 1} ({f'process {worker.pid}' if hasattr(worker, 'pid') else worker.name})"
-        for number, worker in silent.items()
-    )
-    return LoaderError(
-        f"no batch for {timeout_s:g} s from worker {named} of {workers}: it was stopped, or what it reads from does "
-        "not answer; give a larger timeout= if a batch may take longer"
-    )
 
 
 def _end(workers: dict[Connection, Any]) -> bool:

@@ -66,7 +66,7 @@ def stored(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Dat
 def by_itself(data: Dataset, crop: Any, view: int, numbers: Any, seed: int) -> Any:
     """What a reader of `crop` alone makes of the draws of `view`."""
     reader = BatchReader(data, crop, 0.5)
-    out = np.empty((len(numbers), *reader.shape), np.uint8)
+    out = np.empty((len(numbers), *reader.shapes[0]), np.uint8)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(batches, "uniform", lambda *arguments: uniform(*arguments[:4], view))
         reader.read([out], numbers, seed, 3, numbers)
