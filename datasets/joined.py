@@ -29,18 +29,12 @@ class JoinedData:
         self.root: str = ", ".join(str(part.root) for part in parts)
         self._starts = np.cumsum([0, *map(len, parts)])
         self._numbers: dict[str, npt.NDArray[Any]] = {}
+        alike = _to_be_alike(parts[0])
         for part in parts:
-            for name, ours, theirs in (
-                ("format", self.manifest.format, part.manifest.format),
-                ("color", self.manifest.color, part.manifest.color),
-                ("depth", self.manifest.depth, part.manifest.depth),
-                ("boxes", *(_declared(data, "boxes") for data in (self, part))),
-                ("keypoints", *(_declared(data, "keypoints") for data in (self, part))),
-                ("max_pixels", self.max_pixels, part.max_pixels),
-            ):
-                if ours != theirs:
+            for name, theirs in _to_be_alike(part).items():
+                if theirs != alike[name]:
                     raise OptionError(
-                        f"dataset: the parts of a ConcatDataset must have the same {name}, got {ours} in "
+                        f"dataset: the parts of a ConcatDataset must have the same {name}, got {alike[name]} in "
                         f"{parts[0].root} and {theirs} in {part.root}"
                     )
         self.numbers("height"), self.numbers("width")
@@ -138,8 +132,11 @@ class JoinedData:
 Data = Dataset | JoinedData
 
 
-def _declared(data: Data, option: str) -> str:
-    return " and ".join(map(str, data.manifest.identity["options"].get(option, ()))) or "none"
+def _to_be_alike(data: Data) -> dict[str, object]:
+    manifest, options = data.manifest, data.manifest.identity["options"]
+    declared = {name: " and ".join(map(str, options.get(name, ()))) or "none" for name in ("boxes", "keypoints")}
+    stored = {name: getattr(manifest, name) for name in ("format", "color", "depth")}
+    return stored | declared | {"max_pixels": data.max_pixels}
 
 
 def _at(positions: list[int], on_damage: Callable[[int, DatasetError], None]) -> Callable[[int, DatasetError], None]:

@@ -247,7 +247,8 @@ class Loader:
             normalize = dataset.normalize
         crop, flip = dataset.crop if crop is None else crop, dataset.flip if flip is None else flip
         try:
-            reader = BatchReader(dataset.data, crop, flip, companions=dataset._reading.images.companions)
+            companions, skips = dataset._reading.images.companions, self.on_error == "skip"
+            reader = BatchReader(dataset.data, crop, flip, companions=companions, skips=skips)
         except OptionError as error:
             if rest is None or crop is not None:
                 raise
@@ -428,7 +429,7 @@ class Loader:
                 if pool is not None:
                     pool.send(request)
                 else:
-                    ready[request.slot] = read(request, self._maker, slots.shared, self.on_error == "skip")
+                    ready[request.slot] = read(request, self._maker, slots.shared)
             self._transfer.pin(slots.shared)  # while workers, which were forked without, make the first batches
             request = pending.popleft()
             while pool is not None and request.slot not in ready:
@@ -470,7 +471,6 @@ class Loader:
                 self.mode,
                 self._slots.shared,
                 ahead=self.prefetch_factor,
-                skip=self.on_error == "skip",
                 timeout_s=self.timeout,
                 context=self.multiprocessing_context,
             )
@@ -485,7 +485,7 @@ class Loader:
         decode = "tensor" if is_float else reading.images.decode
         is_seeded = self.mode == "processes" or not self.num_workers
         maker = TransformedReader(self._reader, reading.rest, decode, is_seeded)
-        maker.learn((request[1:] for request in requests), skip=self.on_error == "skip")
+        maker.learn(request[1:] for request in requests)
         return maker
 
     def _batch(self, tensors: Sequence[torch.Tensor], targets: Any) -> Any:

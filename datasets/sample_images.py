@@ -18,10 +18,10 @@ from presize.datasets.columns import tv_tensors_module
 from presize.datasets.crops import Crops
 from presize.datasets.fuse import Fused, Transform, fuse
 from presize.datasets.joined import JoinedData
-from presize.datasets.reading.array_rows import like_images
 from presize.datasets.reading.batch import TensorFormat, new_batch, rows_of
 from presize.datasets.reading.batch_reader import BatchReader
 from presize.datasets.reading.outputs import Decode, images_of, to_output
+from presize.datasets.reading.regions import like_images
 from presize.datasets.reading.stored_image import StoredImage, StoredJpeg
 from presize.datasets.reading.transfer import Normalization, Normalize
 from presize.store.dataset import Dataset

@@ -14,10 +14,10 @@ from presize.codecs.jpeg import decoder as jpeg_decoder
 from presize.codecs.stored_value import DAMAGE
 from presize.datasets.collate import NEEDS_A_CROP
 from presize.datasets.crops import DECODE_SCALES, RANDOM_FILTERS, Crop, CropGeometry, Crops, as_size, check_crops
-from presize.datasets.reading.array_rows import ArrayRows
 from presize.datasets.reading.batch import TensorFormat
 from presize.datasets.reading.draws import uniform
 from presize.datasets.reading.regions import (
+    ArrayRows,
     Box,
     Region,
     Sampling,
@@ -81,6 +81,7 @@ class BatchReader:
             it writes, in place of pixels.
         companions: as Dataset.companion gives them, which are cropped alike. Arrays that do not have their image's
             height and width are read as they are.
+        skips: leave out damaged samples.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class BatchReader:
         fill: Callable[..., Any] | None = None,
         dtype: torch.dtype | None = None,
         companions: Sequence[Dataset] = (),
+        skips: bool = False,
     ) -> None:
         given: object = flip  # of NumPy's types, too
         if not isinstance(given, numbers.Real) or not 0 <= flip <= 1:
@@ -98,6 +100,7 @@ class BatchReader:
         self.data = data
         self.crop = None if crop is None else check_crops(crop)
         self.flip = flip
+        self.skips = skips
         self._views: tuple[Crop | None, ...] = self.crop if isinstance(self.crop, tuple) else (self.crop,)
         self.views = len(self._views)
         is_exact = data.manifest.color == "exact"
@@ -113,7 +116,7 @@ class BatchReader:
         self.deep = data.manifest.depth == 16 and not is_exact
         """True if images have 16 bits per channel."""
         if arrays is not None:
-            fill, dtype = arrays, arrays.torch_dtype
+            fill, dtype = arrays, torch.from_numpy(np.empty(0, arrays.dtype)).dtype
         self._fills = fill or (read_values if is_exact else read_region)
         self._dtype = dtype or (torch.uint16 if data.manifest.depth == 16 else torch.uint8)
         if companions and self.has_views:
@@ -121,7 +124,7 @@ class BatchReader:
                 f"crop: companions come with one view of their image, got {len(self._views)}; choose one crop, or "
                 "companions=()"
             )
-        self.companions = [BatchReader(companion, self.crop, flip) for companion in companions]
+        self.companions = [BatchReader(companion, self.crop, flip, skips=skips) for companion in companions]
         """A reader for each companion; what is drawn for the images holds for them."""
         channels_last = is_cropped and bool(channels)
         shapes = [(shape[2], *shape[:2]) for shape in self.shapes] if channels_last else self.shapes
@@ -151,14 +154,12 @@ class BatchReader:
             raise DatasetError(self._too_large(0))
         return int(heights[0]), int(widths[0])
 
-    def read(
-        self, out: Sequence[Pixels], samples: Ints, seed: int, epoch: int, keys: Ints, *, skip: bool = False
-    ) -> list[Skipped]:
+    def read(self, out: Sequence[Pixels], samples: Ints, seed: int, epoch: int, keys: Ints) -> list[Skipped]:
         """Fill the first rows of `out`, for each of `formats` C-contiguous uint8 (at least n, *row_shape).
 
         Samples are read in the order in which they lie on disk, each once for all views. (seed, epoch, keys[i]) decide
-        crops and flips of samples[i]. With `skip` images that are damaged or too small for a crop are left out, which
-        are returned, and the others move up. A record that is missing, or not as long as the index says, is always a
+        crops and flips of samples[i]. A reader that skips leaves out images that are damaged or too small for a crop,
+        returns them, and the others move up. A record that is missing, or not as long as the index says, is always a
         DatasetError: the dataset is damaged as a whole.
         """
         drawn = self._draw(samples, seed, epoch, keys)
@@ -171,12 +172,12 @@ class BatchReader:
             sample = int(samples[at])
             view = int(outside[at].argmax())
             skipped.append(Skipped(at, self._too_large(sample) if too_large[at] else self._too_small(sample, view)))
-        if skipped and not skip:
+        if skipped and not self.skips:
             raise DatasetError(skipped[0].reason)
-        skipped += self._fill(out, samples, np.flatnonzero(~left_out), drawn, skip)
+        skipped += self._fill(out, samples, np.flatnonzero(~left_out), drawn)
         for number, companion in enumerate(self.companions, len(self._views)):
             kept = np.setdiff1d(np.arange(len(samples)), [position for position, _ in skipped])
-            skipped += companion._fill(out[number : number + 1], samples, kept, drawn, skip)
+            skipped += companion._fill(out[number : number + 1], samples, kept, drawn)
         if skipped:
             skipped.sort()
             kept = np.setdiff1d(np.arange(len(samples)), [position for position, _ in skipped])
@@ -213,11 +214,11 @@ class BatchReader:
             samplings.append(_samplings(crop, heights, widths, random))
         return _Drawn(np.stack((heights, widths), axis=1), boxes, flips, samplings)
 
-    def _fill(self, out: Sequence[Pixels], samples: Ints, wanted: Ints, drawn: _Drawn, skip: bool) -> list[Skipped]:
+    def _fill(self, out: Sequence[Pixels], samples: Ints, wanted: Ints, drawn: _Drawn) -> list[Skipped]:
         skipped: list[Skipped] = []
 
         def leave_out(at: int, damage: DatasetError) -> None:
-            if not skip:
+            if not self.skips:
                 raise damage from None
             skipped.append(Skipped(positions[at], str(damage)))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import operator
 import zlib
-from dataclasses import InitVar, dataclass, field
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Literal, Protocol
 
@@ -90,47 +90,64 @@ class Shuffled(_EachOnce):
         return permute(positions, self.length, (self.seed or 0, epoch, 0))
 
 
-@dataclass(frozen=True, eq=False)
-class Weighted:
-    """Samples drawn with replacement, each with a probability in proportion to its weight.
+class _Drawn:
+    """An order that draws with replacement from samples by a table. Its repr has a CRC of that, so that the state of an
+    order with another table is refused."""
 
-    Keeps float64 cumulative sums of the weights, 8 bytes a sample, and pickles them. A draw is a binary search. Its
-    repr has a CRC of the sums, so that the state of an order with other weights is refused.
+    def __init__(self, population: int, seed: int | None, length: int | None, table: bytes) -> None:
+        self.population, self.seed = population, check_seed(seed)
+        self.draws = population if length is None else check_range("length", length, 0, MOST_SAMPLES)
+        self.crc = zlib.crc32(table)
 
-    Args:
-        weights: one number a sample, finite, none below 0 and at least one above it.
-        seed: of the draws and the crops, from 0; None as in Order.
-        length: positions in an epoch; the number of samples when None.
-    """
-
-    weights: InitVar[npt.ArrayLike]
-    seed: int | None = None
-    length: InitVar[int | None] = None
-    draws: int = field(init=False)
-    crc: int = field(init=False)
-    cumulative: npt.NDArray[np.float64] = field(init=False, repr=False)
-
-    def __post_init__(self, weights: npt.ArrayLike, length: int | None) -> None:
-        object.__setattr__(self, "seed", check_seed(self.seed))
-        shares = _weights(weights)
-        object.__setattr__(self, "draws", _draws(length, len(shares)))
-        # Divided by the largest weight, no sum overflows and no draw rounds up to the last one.
-        object.__setattr__(self, "cumulative", np.cumsum(shares / shares.max()))
-        object.__setattr__(self, "crc", zlib.crc32(self.cumulative.tobytes()))
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(seed={self.seed!r}, draws={self.draws}, crc={self.crc})"
 
     def __len__(self) -> int:
         return self.draws
 
-    @property
-    def population(self) -> int:
-        return len(self.cumulative)
+    def keys(self, epoch: int, positions: Positions) -> Numbers:  # noqa: ARG002
+        return self.population + np.asarray(positions, np.int64)
+
+
+class Weighted(_Drawn):
+    """Samples drawn with replacement, each with a probability in proportion to its weight.
+
+    Keeps float64 cumulative sums of the weights, 8 bytes a sample, and pickles them. A draw is a binary search.
+
+    Args:
+        weights: one number a sample, finite, none below 0 and at least one above it.
+        seed: of the draws and the crops, from 0; None until a sampler chooses one.
+        length: positions in an epoch; the number of samples when None.
+    """
+
+    def __init__(self, weights: npt.ArrayLike, seed: int | None = None, length: int | None = None) -> None:
+        shares = _weights(weights)
+        # Divided by the largest weight, no sum overflows and no draw rounds up to the last one.
+        self.cumulative = np.cumsum(shares / shares.max())
+        super().__init__(len(shares), seed, length, self.cumulative.tobytes())
 
     def samples(self, epoch: int, positions: Positions) -> Numbers:
         drawn = uniform_at(positions, (self.seed or 0, epoch, 0)) * self.cumulative[-1]
         return np.asarray(np.searchsorted(self.cumulative, drawn, "right"), np.int64)
 
-    def keys(self, epoch: int, positions: Positions) -> Numbers:  # noqa: ARG002
-        return self.population + np.asarray(positions, np.int64)
+
+class ClassBalanced(_Drawn):
+    """Draws with replacement: first a class, uniformly, then one of its samples, uniformly. See class_balanced()."""
+
+    def __init__(self, targets: npt.ArrayLike, seed: int | None, length: int | None) -> None:
+        classes = np.asarray(targets)
+        if classes.ndim != 1 or not classes.size or classes.dtype.kind not in "iu":
+            raise OptionError(f"targets: expected one whole number a sample, got {_described(classes)}")
+        self.members = np.argsort(classes, kind="stable")  # class by class
+        ordered = classes[self.members]
+        self.starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1], [True]]))
+        super().__init__(len(classes), seed, length, self.members.tobytes() + self.starts.tobytes())
+
+    def samples(self, epoch: int, positions: Positions) -> Numbers:
+        classes = (uniform_at(positions, (self.seed or 0, epoch, 0)) * (len(self.starts) - 1)).astype(np.int64)
+        low, high = self.starts[classes], self.starts[classes + 1]
+        within = (uniform_at(positions, (self.seed or 0, epoch, 1)) * (high - low)).astype(np.int64)
+        return np.asarray(self.members[low + within])
 
 
 @dataclass(eq=False)
@@ -186,36 +203,6 @@ class Given:
     def keys(self, epoch: int, positions: Positions) -> Numbers:  # noqa: ARG002
         rank, ranks = self._rank
         return self.population + np.asarray(positions, np.int64) * ranks + rank
-
-
-@dataclass(frozen=True, eq=False)
-class ClassBalanced:
-    """Draws with replacement: first a class, uniformly, then one of its samples, uniformly. See class_balanced()."""
-
-    members: Numbers = field(repr=False)  # class by class
-    starts: Numbers = field(repr=False)  # of each class in `members`, with the length at the end
-    seed: int | None
-    draws: int
-    crc: int = field(init=False)  # for the repr, so that the state of an order with other targets is refused
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "crc", zlib.crc32(self.members.tobytes() + self.starts.tobytes()))
-
-    def __len__(self) -> int:
-        return self.draws
-
-    @property
-    def population(self) -> int:
-        return len(self.members)
-
-    def samples(self, epoch: int, positions: Positions) -> Numbers:
-        classes = (uniform_at(positions, (self.seed or 0, epoch, 0)) * (len(self.starts) - 1)).astype(np.int64)
-        low, high = self.starts[classes], self.starts[classes + 1]
-        within = (uniform_at(positions, (self.seed or 0, epoch, 1)) * (high - low)).astype(np.int64)
-        return np.asarray(self.members[low + within])
-
-    def keys(self, epoch: int, positions: Positions) -> Numbers:  # noqa: ARG002
-        return self.population + np.asarray(positions, np.int64)
 
 
 def check_seed(seed: int | None) -> int | None:
@@ -274,20 +261,13 @@ def class_balanced(targets: npt.ArrayLike, seed: int | None = None, length: int 
     Args:
         targets: the class of each sample, whole numbers (n,), such as LMDBDataset.targets. Sorting them takes about 16
             bytes a sample for a moment; 8 are kept.
-        seed: of the draws and the crops, from 0; None as in Order.
+        seed: of the draws and the crops, from 0; None until a sampler chooses one.
         length: positions in an epoch; the number of samples when None.
 
     Raises:
         OptionError: `targets` are not whole numbers, one a sample.
     """
-    seed = check_seed(seed)
-    classes = np.asarray(targets)
-    if classes.ndim != 1 or not classes.size or classes.dtype.kind not in "iu":
-        raise OptionError(f"targets: expected one whole number a sample, got {_described(classes)}")
-    members = np.argsort(classes, kind="stable")
-    ordered = classes[members]
-    starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1], [True]]))
-    return ClassBalanced(members, starts, seed, _draws(length, len(classes)))
+    return ClassBalanced(targets, seed, length)
 
 
 def _weights(weights: npt.ArrayLike) -> npt.NDArray[np.float64]:
@@ -302,10 +282,6 @@ def _weights(weights: npt.ArrayLike) -> npt.NDArray[np.float64]:
     if not shares.any():
         raise OptionError(f"weights: expected at least one above 0, got {len(shares)} of 0")
     return shares
-
-
-def _draws(length: int | None, samples: int) -> int:
-    return samples if length is None else check_range("length", length, 0, MOST_SAMPLES)
 
 
 def _described(array: npt.NDArray[Any]) -> str:
@@ -383,10 +359,7 @@ class Schedule:
         return 0 if self.last == "drop" else (self.length - start) % (self.batch_size * self.ranks)
 
     def batch(self, start: int, number: int) -> Positions:
-        """The positions in this rank's batch `number`, from 0, of an epoch begun at `start`. Raises IndexError if there
-        is none."""
-        if not 0 <= number < self.batch_count(start):
-            raise IndexError(f"batch {number}: an epoch begun at {start} has {self.batch_count(start)} on this rank")
+        """The positions in this rank's batch `number`, from 0, of an epoch begun at `start`."""
         return self.positions(start, number * self.batch_size, (number + 1) * self.batch_size)
 
     def consumed(self, start: int, batches: int) -> int:

@@ -9,20 +9,24 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from presize.codecs.arrays import HEADER_BYTES, ArrayHeader, decode_array
 from presize.codecs.jpeg import decoder as jpeg_decoder
 from presize.codecs.jpeg.segments import coded_size
 from presize.codecs.jpeg.tiles import cut_jpeg
 from presize.codecs.pillow_resize import Filter, Whole
 from presize.codecs.resize import Box as ResizeBox
 from presize.codecs.resize import Target, resize
+from presize.codecs.source_facts import unpack_facts
 from presize.codecs.stored_value import check_shape, decode_value
 from presize.datasets.reading.resample import resample
+from presize.errors import OptionError
 from presize.options import MAX_PIXELS, Color, Format, Size
 
 Pixels = npt.NDArray[Any]
@@ -111,6 +115,57 @@ def nearest(values: Pixels, view: View, shape: tuple[int, int], out: Pixels) -> 
         resized = resize(values, Target(ResizeBox(0, 0, *shape), Size(*window[:2])), "nearest", "pillow")
         part = resized[window[2] : window[2] + height, window[3] : window[3] + width]
     out[...] = part[:, ::-1] if view.flip else part
+
+
+def like_images(data: Any, samples: Sequence[int] | slice = slice(None)) -> npt.NDArray[np.bool_]:
+    """Whether each array of a companion, as Dataset.companion gives it, has the height and width of its image."""
+    return np.asarray(unpack_facts(data.numbers("source_facts")[samples], "like_image") == 1)
+
+
+@dataclass(frozen=True)
+class ArrayRows:
+    """Fills rows with arrays; called as read_region is. Thread-safe.
+
+    `shape` is that of each array; of those that are cropped with their images what follows height and width.
+    """
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    is_cropped: bool
+
+    @classmethod
+    def of(cls, data: Any) -> Self:
+        """Make that of a companion from the index and the first record. Raises OptionError if its arrays differ."""
+        for _, value in data.values([0]):
+            try:
+                header = ArrayHeader.of(value)
+            except ValueError as error:
+                raise data.damage(0, error) from None
+        are_cropped = like_images(data)
+        heights, widths = (data.numbers(name).astype(np.int64) for name in ("height", "width"))
+        nbytes = data.numbers("nbytes") - HEADER_BYTES
+        is_cropped, sizes = bool(are_cropped[0]), heights * widths
+        alike = (are_cropped == is_cropped).all() and (nbytes * sizes[0] == nbytes[0] * sizes).all()
+        if not alike or not (is_cropped or ((heights == heights[0]).all() and (widths == widths[0]).all())):
+            raise OptionError(
+                f"companions: the arrays of {data.companion_name!r} in {data.root} differ in shape or type and cannot "
+                "be stacked; read without a crop, or name the companions to read: companions=(...)"
+            )
+        return cls(header.dtype.newbyteorder("="), header.shape[2 if is_cropped else 0 :], is_cropped)
+
+    def __call__(self, views: Sequence[View], region: Region, shape: tuple[int, int], scale: int) -> None:  # noqa: ARG002
+        (view,) = views
+        values = decode_array(region.data)
+        expected = (*shape, *self.shape) if self.is_cropped else self.shape
+        if values.dtype != self.dtype or values.shape != expected:
+            raise ValueError(
+                f"it is {values.dtype} of shape {values.shape}, and the first one has {self.dtype} and so {expected}"
+            )
+        out = view.out.view(self.dtype)
+        if self.is_cropped:
+            nearest(values, view, shape, out)
+        else:
+            out[...] = values
 
 
 def _decoded(region: Region, shape: tuple[int, int], out: Pixels, scale: int) -> Pixels:

@@ -48,31 +48,28 @@ class ShardShuffled:
     """Every sample once, `window` shards at a time: for datasets larger than memory.
 
     Each epoch puts the shards into another order, divides that into groups of about `window` shards (group sizes
-    differ by at most one shard), and shuffles the samples within each group. So reading stays inside `window` shards
-    for a while, and each shard is read from disk once an epoch if that many fit into memory: a shard of 32,768 JPEGs
-    of 20 kB is 0.65 GB, and the default window 5 GB.
+    differ by at most one shard), and shuffles the samples within each group. So each shard is read from disk once an
+    epoch if `window` of them fit into memory: a shard of 32,768 JPEGs of 20 kB is 0.65 GB, and the default window 5 GB.
 
     Quality: presize deals samples to shards at random, so that a group is a fair sample of the whole even where the
-    folder is sorted by class. A batch of B of the group's M samples varies as one of a global shuffle does: the
-    variance of the number of its samples of one class, over all batches of an epoch, has the same expectation. What
-    differs: batches of one group share its composition, which deviates from the whole's with a standard deviation of
-    sqrt(p (1 - p) / M) for a class of share p (0.05 % for p = 0.1 and M = 262,144); and samples of one shard are in
-    the same group in every epoch.
+    folder is sorted by class. The number of a batch's samples of one class has the variance that it has with a global
+    shuffle. What differs: batches of one group share its composition, which deviates from the whole's with a standard
+    deviation of sqrt(p (1 - p) / M) for a class of share p in a group of M samples (0.05 % for p = 0.1 and M =
+    262,144); and samples of one shard are in the same group in every epoch.
 
-    Hosts: with `by_host` each host reads only a part of the dataset in an epoch, which its ranks share; each epoch
-    deals the shards anew. The shards, in the epoch's order, are cut into one run for each host, of as many samples as
+    Hosts: with `by_host` the shards, in the epoch's order, are cut into one run for each host, of as many samples as
     its ranks have positions, and groups are formed within each run. So each sample still comes exactly once. A shard
-    at a cut is divided at random and read by both hosts: hosts - 1 shards at most. Whole shards only would have to
-    repeat or drop samples. Where there are fewer shards than hosts, several hosts read the same one. A state can be
-    resumed with equally many ranks and hosts only. The samples that last="pad" repeats may be of another host's shards.
+    at a cut is divided at random and read by both hosts: hosts - 1 shards at most. Where there are fewer shards than
+    hosts, several hosts read the same one. A state can be resumed with equally many ranks and hosts only. The samples
+    that last="pad" repeats may be of another host's shards.
 
     Memory: the sample numbers of two groups, 8 bytes each, in each process that uses it, and a few numbers a shard. A
     group is found by a pass over the mapped shard column when it begins: about 4 ms a million samples of the dataset.
     Pickled without these, and the dataset as its path. Thread-safe.
 
     Attributes:
-        data: an opened presize.store.dataset.Dataset, such as LMDBDataset.data.
-        seed: of the order and the crops, from 0; None as in Order.
+        data: such as LMDBDataset.data.
+        seed: of the order and the crops, from 0; None until a sampler chooses one.
         window: shards in a group, from 1.
         by_host: give each host shards of its own.
         ranks: how many there are on all hosts together; None reads torchrun's WORLD_SIZE. Only with `by_host`.
@@ -161,8 +158,6 @@ class ShardShuffled:
     def groups_ahead(self, epoch: int, start: int, rank: int = 0) -> list[list[int]]:
         """The shards that the host of `rank` is yet to read in an epoch from global position `start` on, group by
         group, for code that fetches them ahead."""
-        check_range("start", start, 0, len(self))
-        check_range("rank", rank, 0, MOST_SAMPLES if self.ranks is None else self.ranks - 1)
         host = rank // self.ranks_per_host if self.ranks_per_host else 0
         groups = self._groups(epoch)
         low = groups.hosts[host] + self._positions_of(host, start)

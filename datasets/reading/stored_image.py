@@ -7,6 +7,7 @@ import math
 import numbers
 import operator
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any, NamedTuple, get_args
 
 import cv2
@@ -49,7 +50,6 @@ class StoredJpeg:
         self._damage = damage
         self._is_used = False
         self._whole: Pixels | None = None
-        self._file: JpegImagePlugin.JpegImageFile | None = None
 
     def part(self, box: Box, *, lasting: bool) -> Pixels:
         """Return the pixels in `box`, (height, width, 3) or (height, width), which must not be written to. Unless they
@@ -74,14 +74,12 @@ class StoredJpeg:
             raise self._damage(error) from None
         return pixels[:, :, 0] if self.mode == "L" else pixels
 
-    @property
+    @cached_property
     def file(self) -> JpegImagePlugin.JpegImageFile:
-        if self._file is None:
-            try:
-                self._file = JpegImagePlugin.JpegImageFile(io.BytesIO(self._value))
-            except (SyntaxError, OSError, ValueError) as error:
-                raise self._damage(error) from None
-        return self._file
+        try:
+            return JpegImagePlugin.JpegImageFile(io.BytesIO(self._value))
+        except (SyntaxError, OSError, ValueError) as error:
+            raise self._damage(error) from None
 
 
 class JpegPart(NamedTuple):

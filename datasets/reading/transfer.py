@@ -244,9 +244,8 @@ def _moved(tensor: torch.Tensor, array: npt.NDArray[np.uint8]) -> torch.Tensor:
 class Normalization:
     """uint8 images (B, channels, height, width) -> (images / 255 - mean) / std, in the same memory format.
 
-    On the CPU each of the 256 grey levels of a channel is looked up, in one pass: in float32 bit for bit what
-    torchvision's ToTensor and Normalize compute. Asynchronous devices multiply and add in float32, in one kernel, which
-    differs by rounding.
+    Workers look up each of the 256 grey levels of a channel: in float32 bit for bit what torchvision's ToTensor and
+    Normalize compute. Asynchronous devices multiply and add in float32, in one kernel, which differs by rounding.
     """
 
     def __init__(self, normalize: Normalize, dtype: torch.dtype | None, channels: int, device: torch.device) -> None:
@@ -262,7 +261,6 @@ class Normalization:
         if not self.dtype.is_floating_point:
             raise OptionError(f"dtype: expected a floating-point type, got {dtype}")
         computed = torch.float64 if self.dtype == torch.float64 else torch.float32
-        self._is_on_cpu = device.type == "cpu"
         self._scale = (1 / (255 * std)).to(device, computed).reshape(1, -1, 1, 1)
         self._offset = (-mean / std).to(device, computed).reshape(1, -1, 1, 1)
         levels = torch.arange(256, device="cpu").to(computed).div(255)[:, None]
@@ -271,15 +269,9 @@ class Normalization:
         self._table = table.contiguous().view(torch.uint8).numpy().view(bits).reshape(1, 256, channels)
 
     def __call__(self, images: torch.Tensor) -> torch.Tensor:
-        if not self._is_on_cpu:
-            normalized = torch.empty_like(images, dtype=self.dtype)  # rounded once, as it is written
-            return torch.addcmul(self._offset, images, self._scale, out=normalized)
-        pixels = images.permute(0, 2, 3, 1).contiguous().numpy()
-        values = np.empty(pixels.shape, self._table.dtype)
-        if pixels.size:
-            rows = (-1, *pixels.shape[2:])
-            cv2.LUT(pixels.reshape(rows), self._table, dst=values.reshape(rows))
-        return torch.from_numpy(values.view(np.uint8)).view(self.dtype).permute(0, 3, 1, 2)
+        """Of images on the device."""
+        normalized = torch.empty_like(images, dtype=self.dtype)  # rounded once, as it is written
+        return torch.addcmul(self._offset, images, self._scale, out=normalized)
 
     def views(self, images: Any, count: int) -> Any:
         """A batch of images, or of several the first `count`, normalized; companions as they are."""
@@ -291,7 +283,7 @@ class Normalization:
         """`reader`, but it reads normalized images."""
         companions = [companion.data for companion in reader.companions]
         fill = _NormalizedRows(self._table)
-        return BatchReader(reader.data, reader.crop, reader.flip, fill, self.dtype, companions)
+        return BatchReader(reader.data, reader.crop, reader.flip, fill, self.dtype, companions, reader.skips)
 
 
 def normalization_of(

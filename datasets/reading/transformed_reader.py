@@ -44,13 +44,13 @@ class TransformedReader:
     def __init__(self, reader: BatchReader, transform: Callable[[Any], Any], decode: Decode, is_seeded: bool) -> None:
         self._reader, self._transform, self._decode, self._is_seeded = reader, transform, decode, is_seeded
 
-    def learn(self, batches: Iterable[Visits], *, skip: bool) -> None:
+    def learn(self, batches: Iterable[Visits]) -> None:
         """Set `formats` to those of the first sample of `batches`, which are not empty, that can be read."""
         found: list[Transformed] = []
         for samples, seed, epoch, keys in batches:
             for at in range(len(samples)):
                 one = slice(at, at + 1)
-                skipped = self._each(samples[one], seed, epoch, keys[one], skip, found.append)
+                skipped = self._each(samples[one], seed, epoch, keys[one], found.append)
                 if found:
                     _, tensors, self._spec = found[0]
                     self._described = _described(tensors)
@@ -58,9 +58,7 @@ class TransformedReader:
                     return
         raise DatasetError(skipped[0].reason)
 
-    def read(
-        self, out: Sequence[Pixels], samples: Ints, seed: int, epoch: int, keys: Ints, *, skip: bool = False
-    ) -> list[Skipped]:
+    def read(self, out: Sequence[Pixels], samples: Ints, seed: int, epoch: int, keys: Ints) -> list[Skipped]:
         """As BatchReader.read."""
         batch, rows = tensors_over(self.formats, out), count()
 
@@ -76,7 +74,7 @@ class TransformedReader:
             for stacked, tensor in zip(batch, tensors, strict=True):
                 stacked[row].copy_(tensor)
 
-        return self._each(samples, seed, epoch, keys, skip, take)
+        return self._each(samples, seed, epoch, keys, take)
 
     def structured(self, tensors: Sequence[torch.Tensor]) -> Any:
         """As BatchReader.structured."""
@@ -88,12 +86,11 @@ class TransformedReader:
         seed: int,
         epoch: int,
         keys: Ints,
-        skip: bool,
         take: Callable[[Transformed], object],
     ) -> list[Skipped]:
         """Read samples, and call `take` with the result of each."""
         out, batch = new_batch(self._reader.formats, len(samples))
-        skipped = self._reader.read(out, samples, seed, epoch, keys, skip=skip)
+        skipped = self._reader.read(out, samples, seed, epoch, keys)
         kept = np.delete(np.arange(len(samples)), [position for position, _ in skipped])
         views = self._reader.views
         parts = [images_of(tensor[: len(kept)], self._decode) for tensor in batch[:views]]

@@ -135,15 +135,13 @@ class Answer(NamedTuple):
 _FEWER = "use fewer num_workers or a smaller batch_size"
 
 
-def read(request: BatchRequest, reader: Reader, slots: SharedSlots, skip: bool) -> Answer:
+def read(request: BatchRequest, reader: Reader, slots: SharedSlots) -> Answer:
     """Read a batch in this thread."""
     begin_s, cpu_s = time.perf_counter(), time.thread_time()
     skipped: list[Skipped] = []
     error: PresizeError | ExceptionWrapper | None = None
     try:
-        skipped = reader.read(
-            slots[request.slot], request.samples, request.seed, request.epoch, request.keys, skip=skip
-        )
+        skipped = reader.read(slots[request.slot], *request[1:])
     except PresizeError as raised:
         error = raised
     except (MemoryError, RuntimeError, cv2.error) as raised:
@@ -156,8 +154,7 @@ def read(request: BatchRequest, reader: Reader, slots: SharedSlots, skip: bool) 
 
 
 class WorkerPool:
-    """`workers` processes or threads that read batches into slots of shared memory. Each has at most `ahead` requests
-    at a time, whose damaged images it leaves out where it may `skip`."""
+    """Processes or threads that read batches into slots of shared memory, each with at most `ahead` requests."""
 
     def __init__(
         self,
@@ -167,7 +164,6 @@ class WorkerPool:
         slots: SharedSlots,
         *,
         ahead: int,
-        skip: bool,
         timeout_s: float,
         context: str | None,
     ) -> None:
@@ -189,12 +185,12 @@ class WorkerPool:
                 worker: Any
                 if mode == "threads":
                     name = f"presize-loader-{number}"
-                    worker = threading.Thread(target=_serve, args=(theirs, reader, slots, skip), name=name, daemon=True)
+                    worker = threading.Thread(target=_serve, args=(theirs, reader, slots), name=name, daemon=True)
                     worker.start()
                 else:
                     # A forked sibling would keep the pipes of the others open.
                     inherited = [ours, *self._workers] if self._is_forked else []
-                    arguments = (theirs, reader, slots, skip, inherited)
+                    arguments = (theirs, reader, slots, inherited)
                     worker = processes.Process(target=_serve_process, args=arguments, daemon=True)
                     with starting_workers():
                         worker.start()
@@ -294,23 +290,20 @@ def _end(workers: dict[Connection, Any]) -> bool:
     return ended
 
 
-def _serve_process(
-    connection: Connection, reader: Reader, slots: SharedSlots, skip: bool, inherited: Sequence[Connection]
-) -> None:
+def _serve_process(connection: Connection, reader: Reader, slots: SharedSlots, inherited: Sequence[Connection]) -> None:
     leave_to_parent()
     for other in inherited:
         other.close()
     torch.set_num_threads(1)  # per process, so not where workers are threads of the caller's
     torch.set_default_device(None)  # a forked worker inherits it, and has no accelerator
     driver = os.getppid()
-    _serve(connection, reader, slots, skip, lambda: os.getppid() == driver)
+    _serve(connection, reader, slots, lambda: os.getppid() == driver)
 
 
 def _serve(
     connection: Connection,
     reader: Reader,
     slots: SharedSlots,
-    skip: bool,
     is_wanted: Callable[[], bool] = lambda: True,
 ) -> None:
     """Read what is requested until the pipe ends."""
@@ -321,7 +314,7 @@ def _serve(
                 continue
             request = connection.recv()
             try:
-                answer = read(request, reader, slots, skip)
+                answer = read(request, reader, slots)
             except Exception:  # whatever a transform raises goes to the caller, as from a DataLoader's worker
                 error = ExceptionWrapper(where="in a Loader's worker")  # type: ignore[no-untyped-call]
                 answer = Answer(request.slot, [], Work(0.0, 0.0, 0.0), error)

@@ -9,7 +9,6 @@ import json
 import operator
 import pickle
 import random
-import shutil
 import tracemalloc
 import typing
 from collections.abc import Callable
@@ -273,12 +272,6 @@ def test_names_and_numbers_of_classes_that_are_written_to_change_no_label(either
     assert either.class_to_idx == numbers and set(either.targets) == {7}
 
 
-def test_targets_are_numbers_as_torchs_losses_take_them(either: Any) -> None:
-    logits = torch.randn(len(either), len(either.classes))
-    for targets in (torch.tensor(either.targets), torch.from_numpy(either.targets)):
-        assert torch.nn.functional.cross_entropy(logits, targets) > 0
-
-
 @pytest.mark.parametrize(("target", "kind"), [("width", np.int64), ("label", np.int64), ("path", object)])
 def test_whole_numbers_of_any_column_are_int64_and_text_is_read_only(target: str, kind: Any, dataset: Path) -> None:
     targets = LMDBDataset(dataset, target=target).targets
@@ -367,13 +360,6 @@ def test_a_type_checker_knows_each_keyword_that_is_taken_or_refused(make: Any, t
     hints = typing.get_type_hints(make.__init__ if isinstance(make, type) else make)
     (options,) = typing.get_args(hints.pop("options"))
     assert set(theirs) <= {*hints, *typing.get_type_hints(options)}
-
-
-def test_a_class_folder_without_images_is_a_class(tmp_path: Path, raw: Path) -> None:
-    full = next(path for path in sorted(raw.iterdir()) if path.is_dir())
-    shutil.copytree(full, tmp_path / "full")
-    (tmp_path / "empty").mkdir()
-    assert FolderDataset(tmp_path).classes == ["empty", "full"]
 
 
 def test_transforms_are_both_transforms_as_one(either: Any) -> None:

@@ -89,14 +89,6 @@ def test_each_view_that_was_received_keeps_its_memory(memory: BatchMemory) -> No
     assert (kept == 12).all()
 
 
-def test_views_may_be_sent_to_several_receivers(memory: BatchMemory) -> None:
-    views = filled(memory, 1, views=2)
-    first, second = received(views[0]), received(views[1])
-    del first, views
-    others = [filled(memory, 50, views=2) for _ in range(3)]
-    assert (second == 2).all() and len(others) == 3
-
-
 @pytest.mark.parametrize("views", [1, 3])
 def test_a_batch_that_is_sent_again_and_again_stays_what_it_is(views: int, memory: BatchMemory) -> None:
     batch = filled(memory, 1, views=views)
@@ -114,15 +106,6 @@ def test_what_is_computed_from_a_batch_is_a_plain_tensor_that_can_be_sent(memory
     for computed in (batch + 1, batch.float(), batch[:2], batch.clone()):
         assert type(computed) is torch.Tensor
         assert torch.equal(received(computed), computed)
-
-
-def test_a_smaller_batch_fits_into_the_memory_of_a_larger_one_and_not_the_other_way(memory: BatchMemory) -> None:
-    address = filled(memory, 1)[0].data_ptr()
-    (small,) = filled(memory, 2, samples=1)
-    assert small.data_ptr() == address and received(small).shape == (1, 3, 4, 5)
-    del small
-    (large,) = filled(memory, 3, samples=9)
-    assert received(large).shape == (9, 3, 4, 5) and (large == 3).all()
 
 
 def test_few_pieces_are_kept_however_many_batches_are_held(memory: BatchMemory) -> None:
