@@ -117,7 +117,7 @@ class BatchReader:
         """True if images have 16 bits per channel."""
         if arrays is not None:
             fill, dtype = arrays, torch.from_numpy(np.empty(0, arrays.dtype)).dtype
-        self._fills = fill or (read_values if is_exact else read_region)
+        self._write = fill or (read_values if is_exact else read_region)
         self._dtype = dtype or (torch.uint16 if data.manifest.depth == 16 else torch.uint8)
         if companions and self.has_views:
             raise OptionError(
@@ -234,7 +234,7 @@ class BatchReader:
             try:
                 for (_, parts_views, scale), region in zip(parts[at], regions, strict=True):
                     views = [View(out[i][position], box[i], flip[i], drawn.samplings[i][position]) for i in parts_views]
-                    self._fills(views, region, shape, scale)
+                    self._write(views, region, shape, scale)
             except DAMAGE as error:
                 leave_out(at, self.data.damage(numbers[at], error))
         return skipped

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DistributedSampler, RandomSampler, Sampler, SubsetRandomSampler, WeightedRandomSampler
+from torch.utils.data import DistributedSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
 from presize.builder.run import build_dataset
 from presize.codecs.jpeg import decoder as jpeg_decoder
@@ -222,34 +222,6 @@ def test_a_new_epoch_ends_one_whose_iterator_was_kept(workers: int, data: LMDBDa
             next(left)
 
 
-def test_an_epoch_that_another_has_ended_counts_no_batch_that_was_on_its_way(dataset: Path) -> None:
-    begun: list[Any] = []
-
-    class Restarting(LMDBDataset):
-        def batch_targets(self, *args: Any) -> Any:
-            if begun == [None]:  # another epoch begins while a batch of the one before is made
-                begun[0] = iter(loader)
-                next(begun[0])
-            return super().batch_targets(*args)
-
-    loader = Loader(Restarting(dataset), 8, crop=CROP, num_workers=0)
-    left = iter(loader)
-    next(left)
-    begun.append(None)
-    with pytest.raises(LoaderError, match="this epoch ended early"):
-        next(left)
-    state = loader.state_dict()
-    assert (state["epoch"], state["consumed"]) == (1, 8)
-    del begun[:]
-
-
-def test_the_state_before_an_epoch_that_the_sampler_was_set_to_is_its_beginning(data: LMDBDataset) -> None:
-    loader = Loader(data, 8, crop=CROP, num_workers=0)
-    list(loader)
-    loader.sampler.set_epoch(4)  # as Lightning does it
-    assert (loader.state_dict()["epoch"], loader.state_dict()["consumed"]) == (4, 0)
-
-
 def test_a_crop_that_cannot_be_is_refused_and_none_is_the_datasets_own(dataset: Path) -> None:
     loader = Loader(LMDBDataset(dataset, crop=CenterCrop(20)), 8, crop=CROP, num_workers=0)
     with pytest.raises(OptionError, match="crop: expected one of presize"):
@@ -438,22 +410,6 @@ def test_it_needs_no_dev_shm(options: str, dataset: Path) -> None:
     assert printed == "56\n"
 
 
-class ImbalancedDatasetSampler(Sampler[int]):
-    """As torchsampler's: each class equally often, by labels that it asks the dataset for."""
-
-    def __init__(self, dataset: Any) -> None:
-        labels = dataset.get_labels()
-        self.weights = torch.tensor([1 / labels.count(label) for label in labels], dtype=torch.float64)
-        self.num_samples = len(labels)
-
-    def __iter__(self) -> Iterator[int]:
-        drawn: Any = torch.multinomial(self.weights, self.num_samples, replacement=True, generator=seeded())
-        return iter(drawn)
-
-    def __len__(self) -> int:
-        return self.num_samples
-
-
 def seeded() -> torch.Generator:
     return torch.Generator().manual_seed(1)
 
@@ -463,7 +419,6 @@ SAMPLERS: dict[str, Any] = {
     "more than there are": lambda data: RandomSampler(data, num_samples=130, generator=seeded()),
     "with replacement": lambda data: RandomSampler(data, replacement=True, generator=seeded()),
     "of a subset": lambda _: SubsetRandomSampler([5, 3, 8], generator=seeded()),
-    "balanced": ImbalancedDatasetSampler,
     "NumPy's": lambda _: np.array([7, 7, 2]),
     "torch's": lambda _: torch.tensor([7, 7, 2]),
     "a list": lambda _: [7, 7, 7, -1],

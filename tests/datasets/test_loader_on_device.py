@@ -92,7 +92,7 @@ CROPS: list[Any] = [RandomResizedCrop(40), [RandomResizedCrop(48), CenterCrop(12
 def test_a_crop_grows_and_shrinks_from_epoch_to_epoch(
     device: str, options: dict[str, Any], how: dict[str, Any], cuda: Accelerator, dataset: Path
 ) -> None:
-    data = LMDBDataset(dataset)
+    data = LMDBDataset(dataset).subset(range(20))
     options = {"flip": 0.5, **SEED, **options}
     with Loader(data, 8, crop=RandomResizedCrop(24), device=device, **options, **how) as loader:
         kept = list(loader)
@@ -118,22 +118,6 @@ def objects(tmp_path_factory: pytest.TempPathFactory) -> Path:
         companions=(Companion("mask", "masks/{name}"),),
     )
     return build_images(tmp_path_factory.mktemp("objects"), images, options, rows)
-
-
-def test_an_epoch_that_is_left_early_leaves_no_copy_on_its_way(
-    how: dict[str, Any], cuda: Accelerator, dataset: Path
-) -> None:
-    data = LMDBDataset(dataset)
-    loader = Loader(data, 8, crop=RandomResizedCrop(24), device="cuda", **how)
-    for side in (24, 56, 16):
-        loader.crop = RandomResizedCrop(side)
-        for images, _ in loader:
-            assert images.shape[2] == side
-            break
-    loader.close()
-    del images
-    gc.collect()
-    assert cuda.problems == [] and not cuda.pinned
 
 
 OBJECTS: dict[str, Any] = {"target": {"boxes": "bbox", "label": "label"}}
@@ -279,19 +263,6 @@ def test_slots_are_pinned_after_the_first_request_and_once_for_many_early_breaks
     loader.close()
     gc.collect()
     assert not cuda.pinned and cuda.problems == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", ["processes", "threads"])
-def test_memory_that_is_kept_over_an_early_break_has_room_for_whole_epochs(mode: Any, data: LMDBDataset) -> None:
-    with Loader(data, 8, num_workers=2, mode=mode, **SEED) as loader:
-        for _ in range(5):
-            kept = next(iter(loader))
-            gc.collect()
-        before = kept[0].clone()
-        loader.set_epoch(0)
-        same(list(loader), list(Loader(data, 8, num_workers=0, **SEED)))
-        assert torch.equal(kept[0], before)
 
 
 @pytest.mark.parametrize("kind", ["cuda", "xpu"])

@@ -23,7 +23,6 @@ import torch
 from torch.utils.data import ConcatDataset, DataLoader, RandomSampler, Subset, WeightedRandomSampler
 
 from presize.datasets import (
-    FolderDataset,
     LMDBDataset,
     RandomResizedCrop,
     collate,
@@ -42,26 +41,7 @@ def digest(batches: Any) -> list[tuple[bytes, list[int]]]:
     return [(images.numpy().tobytes(), targets.tolist()) for images, targets in batches]
 
 
-def labels_of(batches: Any) -> list[int]:
-    return [label for _, targets in batches for label in targets.tolist()]
-
-
 # --- other datasets ---
-
-
-def to_square(image: Any) -> torch.Tensor:
-    return torch.from_numpy(np.array(image.resize((8, 8)))).permute(2, 0, 1)
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_folder_dataset_is_read_with_its_transform(workers: int, raw: Path, dataset: Path) -> None:
-    intact = sorted(LMDBDataset(dataset).data.path(i) for i in range(len(LMDBDataset(dataset))))
-    folder = FolderDataset(raw, to_square)
-    wanted = [i for i, (path, _) in enumerate(folder.samples) if Path(path).relative_to(raw).as_posix() in intact]
-    whole = Subset(folder, wanted)
-    batches = list(make_loader(whole, 8, num_workers=workers))
-    assert labels_of(batches) == [folder.targets[i] for i in wanted]
-    assert torch.equal(torch.cat([images for images, _ in batches]), torch.stack([folder[i][0] for i in wanted]))
 
 
 def test_a_list_can_be_read_too() -> None:
@@ -220,14 +200,6 @@ def test_batches_that_are_kept_hold_no_descriptors(which: str, strategy: str, da
     finally:
         torch.multiprocessing.set_sharing_strategy(before)
     assert [int(targets) for _, targets in kept] == [*data.targets] * 3
-
-
-def test_a_batch_that_came_from_a_worker_can_be_sent_on(data: LMDBDataset) -> None:
-    (batch,) = make_loader(data, 56, num_workers=1)
-    reader, writer = multiprocessing.Pipe(duplex=False)
-    writer.send(batch)
-    received = reader.recv()
-    assert all(map(torch.equal, received, batch))
 
 
 # --- torch's own samplers in a plain DataLoader ---

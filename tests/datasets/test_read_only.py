@@ -98,14 +98,6 @@ def test_options_and_properties_of_finished_objects_are_refused_with_a_way_out(d
     assert len(images) == 8
 
 
-def test_make_loaders_dataloader_has_torchs_rules(data: LMDBDataset) -> None:
-    loader = make_loader(data, 8, num_workers=0)
-    for name in ("dataset", "batch_size", "sampler", "batch_sampler", "drop_last", "persistent_workers"):
-        with pytest.raises(ValueError, match=name):
-            setattr(loader, name, None)
-    assert assigned(loader.sampler, SAMPLER) == []
-
-
 def test_what_an_attribute_has_already_can_be_assigned(dataset: Path) -> None:
     data = LMDBDataset(str(dataset))
     data.root, data.decode, data.target = Path(data.root), "pil", data.target  # type: ignore[misc,assignment]
@@ -148,15 +140,6 @@ def test_an_attribute_of_a_subclass_that_init_would_replace_is_refused(name: str
 
     with pytest.raises(OptionError, match=f"^{name}: is set by LMDBDataset.__init__; .* another name"):
         Own(dataset)
-
-
-def test_an_attribute_that_a_subclass_has_in_its_place_is_its_own(dataset: Path) -> None:
-    class Own(LMDBDataset):
-        classes = ("a", "b", "c")  # type: ignore[assignment]
-
-    data = Own(dataset)
-    data.classes = ("x", "y", "z")  # type: ignore[misc]
-    assert data.classes == ("x", "y", "z") and data[0][1] == LMDBDataset(dataset)[0][1]
 
 
 def test_a_batch_sampler_that_is_changed_ends_in_an_error(data: LMDBDataset) -> None:
@@ -291,17 +274,6 @@ def test_a_subclass_with_a_hook_that_is_never_called_is_refused(
         own(dataset if kind is LMDBDataset else raw)
 
 
-def test_a_subclass_with_other_methods_is_read(dataset: Path) -> None:
-    class Own(LMDBDataset):
-        loader = None
-
-        def __getitem__(self, index: Any) -> Any:
-            return self.samples[index][0]
-
-    paths = Own(dataset)
-    assert next(iter(DataLoader(paths, 3))) == [path for path, _ in paths.samples[:3]]
-
-
 # --- ImageFolder's other names ---
 
 ABSENT = {
@@ -317,18 +289,6 @@ def test_a_name_of_image_folder_that_is_not_there_says_what_to_use(name: str, sa
     assert not hasattr(either, name) and not hasattr(type(either), name)
     with pytest.raises(AttributeError, match=rf"^{type(either).__name__} has no {name}: {said}$"):
         getattr(either, name)
-
-
-def test_a_subclass_may_have_such_a_name_for_itself(dataset: Path) -> None:
-    class Own(LMDBDataset):
-        extensions = (".jpg",)
-
-        def __init__(self, root: Path) -> None:
-            self.loader, self.transforms = len, "set anew"  # type: ignore[assignment,misc]
-            super().__init__(root, str)
-
-    data = Own(dataset)
-    assert data.extensions == (".jpg",) and data.loader is len and data.transforms.transform is str  # type: ignore[comparison-overlap,union-attr]
 
 
 @pytest.mark.parametrize("kind", [LMDBDataset, FolderDataset])

@@ -175,13 +175,6 @@ def test_a_sample_lands_anywhere_alike_and_so_does_the_next_one_from_there(lengt
             assert z_score(np.bincount(column * bins // length, minlength=bins), 4000 / bins) < 4, reason
 
 
-def test_all_orders_of_a_few_samples_come_alike_often() -> None:
-    seen = [tuple(epoch_of(Shuffled(4, seed), epoch)) for seed in range(60) for epoch in range(40)]
-    counts = np.unique(seen, axis=0, return_counts=True)[1]
-    assert len(counts) == 24
-    assert z_score(counts, 100.0) < 4
-
-
 def test_a_shuffle_by_shards_stays_inside_a_window_of_shards() -> None:
     data = dealt(5000, 20)
     order = ShardShuffled(data, seed=1, window=4)
