@@ -95,12 +95,9 @@ class ShardShuffled:
     def __post_init__(self) -> None:
         object.__setattr__(self, "seed", check_seed(self.seed))
         set_in_range(self, "window", 1, MOST_SAMPLES)
-        self._set_ranks()
         # Two groups: a batch may straddle them, and each batch is computed twice, as samples and as keys.
         object.__setattr__(self, "_groups", lru_cache(maxsize=2)(self._group))
         object.__setattr__(self, "_members", lru_cache(maxsize=2)(self._find))
-
-    def _set_ranks(self) -> None:
         for name, variable in (("ranks", "WORLD_SIZE"), ("ranks_per_host", "LOCAL_WORLD_SIZE")):
             value = getattr(self, name)
             if self.by_host:
