@@ -5,24 +5,19 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from presize.datasets.reading.order import Schedule
 from presize.errors import OptionError
 
 
+@dataclass(eq=False)
 class EpochStatus:
-    """The part of Accelerate's DataLoaderStateMixin that its GradientState reads from the loader of a running epoch.
+    """The part of Accelerate's DataLoaderStateMixin that its GradientState reads from the loader of a running epoch."""
 
-    Attributes:
-        end_of_dataloader: whether the last batch was handed out.
-        remainder: samples of all ranks in the last batch, if it is not full; otherwise 0.
-    """
-
-    def __init__(self, remainder: int) -> None:
-        self.end_of_dataloader = False
-        self.remainder = remainder
+    remainder: int  # samples of all ranks in the last batch, if it is not full; otherwise 0
+    end_of_dataloader: bool = False  # whether the last batch was handed out
 
 
 @contextmanager
@@ -40,11 +35,8 @@ def seen_by_accelerate(remainder: int) -> Iterator[EpochStatus]:
 
 
 def gatherable(schedule: Schedule, start: int) -> Schedule:
-    """A schedule by which Accelerate can gather the last batches of all ranks, and cut off what fills them up.
-
-    Raises:
-        OptionError: the last batches of an epoch begun at `start` have different sizes.
-    """
+    """A schedule by which Accelerate can gather the last batches of all ranks, and cut off what fills them up. Raises
+    OptionError if those of an epoch begun at `start` have different sizes."""
     state = _accelerates("PartialState")
     if state is None or schedule.ranks == 1 or schedule.ranks != state.num_processes:
         return schedule

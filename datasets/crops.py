@@ -1,8 +1,5 @@
-"""Which part of each image a batch takes: boxes from stored sizes and random numbers, before anything is decoded.
-
-Crops are frozen dataclasses that compute the boxes of a whole batch at once. They have no state and no randomness but
-the numbers passed in.
-"""
+"""Which part of each image a batch takes: boxes of a whole batch at once, before anything is decoded. Crops have no
+state and no randomness but the numbers passed in."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ import math
 import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -36,12 +33,8 @@ Floats = npt.NDArray[np.float64]
 
 
 class Crop(Protocol):
-    """What reading needs of a crop.
-
-    Attributes:
-        size: (height, width) of the result in pixels, or N for a square.
-        draws: random numbers that it needs for an image.
-        exact: whether images must always be decoded at full size, as for evaluation.
+    """What reading needs of a crop: its `size`, how many random numbers it `draws` for an image, and whether images
+    must always be decoded at full size, as for evaluation.
 
     It may have an attribute `interpolation` ("bilinear" where it has none; "random" takes the last of `draws`), and a
     method `windows`, as CenterCrop's.
@@ -55,30 +48,19 @@ class Crop(Protocol):
     def exact(self) -> bool: ...
 
     def boxes(self, heights: Ints, widths: Ints, random: Floats) -> Ints:
-        """The boxes to cut from images and to resize to `size`.
-
-        Args:
-            heights, widths: of the images, in pixels, (n,).
-            random: (n, draws), from [0, 1).
-
-        Returns:
-            (top, left, height, width) of each box in pixels, (n, 4). A box that is not inside the image means that the
-            image is too small.
-        """
+        """The boxes to cut from images of these sizes, in pixels, (n,), and to resize to `size`: (top, left, height,
+        width) of each, (n, 4), from `random`, (n, draws) in [0, 1). One that is not inside the image means that the
+        image is too small."""
         ...
 
 
 class CropGeometry(NamedTuple):
-    """What a sample shows of its stored image.
-
-    Attributes:
-        box: (top, left, height, width) in pixels of that image, which are fractions if it was resized before the crop.
-        size: (height, width) that the box was brought to, in pixels.
-        flip: whether it was then mirrored left to right.
-    """
+    """What a sample shows of its stored image."""
 
     box: tuple[float, float, float, float]
+    """(top, left, height, width) in pixels of that image, which are fractions if it was resized before the crop."""
     size: tuple[int, int]
+    """(height, width) that the box was brought to, in pixels."""
     flip: bool = False
 
 
@@ -90,9 +72,8 @@ class _Shown:
     """A dataclass whose repr leaves out defaults, since messages name crops."""
 
     def __repr__(self) -> str:
-        own = [field for field in fields(self) if field.repr]  # type: ignore[arg-type]
-        said = [f"{each.name}={getattr(self, each.name)!r}" for each in own if getattr(self, each.name) != each.default]
-        return f"{type(self).__name__}({', '.join(said)})"
+        own = {each.name: getattr(self, each.name) for each in fields(self) if getattr(self, each.name) != each.default}  # type: ignore[arg-type]
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in own.items())})"
 
 
 @dataclass(frozen=True, repr=False)
@@ -121,7 +102,6 @@ class RandomResizedCrop(_Shown):
 
     @property
     def draws(self) -> int:
-        """Random numbers for an image."""
         return 22 + (self.interpolation == "random")
 
     def __post_init__(self) -> None:
@@ -171,15 +151,22 @@ class RandomResizedCrop(_Shown):
 
 
 @dataclass(frozen=True, repr=False)
-class RandomCrop(_Shown):
-    """A box of `size` somewhere in the image, not resized. Stored images must be at least that large."""
+class _Exact(_Shown):
+    """A crop that is always decoded at full size."""
 
     size: int | Size
-    draws: int = field(default=2, init=False, repr=False)
-    exact: bool = field(default=True, init=False, repr=False)
+    draws: ClassVar[int] = 0
+    exact: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "size", check_size(self.size))
+
+
+@dataclass(frozen=True, repr=False)
+class RandomCrop(_Exact):
+    """A box of `size` somewhere in the image, not resized. Stored images must be at least that large."""
+
+    draws: ClassVar[int] = 2
 
     def boxes(self, heights: Ints, widths: Ints, random: Floats) -> Ints:
         height, width = as_size(self.size)
@@ -189,7 +176,7 @@ class RandomCrop(_Shown):
 
 
 @dataclass(frozen=True, repr=False)
-class CenterCrop(_Shown):
+class CenterCrop(_Exact):
     """The middle of the image at `size`, for evaluation. Odd margins are rounded as in torchvision.
 
     Attributes:
@@ -200,14 +187,11 @@ class CenterCrop(_Shown):
         interpolation: the filter of resizing, as in RandomResizedCrop, but for "random".
     """
 
-    size: int | Size
     resize: int | None = field(default=None, kw_only=True)
     interpolation: Filter = field(default="bilinear", kw_only=True)
-    draws: int = field(default=0, init=False, repr=False)
-    exact: bool = field(default=True, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "size", check_size(self.size))
+        super().__post_init__()
         check_choice("interpolation", self.interpolation, Filter)
         if self.resize is not None:
             set_in_range(self, "resize", max(as_size(self.size)), MAX_SIDE)
@@ -235,7 +219,7 @@ class CenterCrop(_Shown):
 
 
 @dataclass(frozen=True, repr=False)
-class Resize(_Shown):
+class Resize(_Exact):
     """The whole image resized to `size`, whatever its aspect ratio, from a full decode, antialiased.
 
     Attributes:
@@ -243,13 +227,10 @@ class Resize(_Shown):
         interpolation: the filter, as in CenterCrop.
     """
 
-    size: int | Size
     interpolation: Filter = field(default="bilinear", kw_only=True)
-    draws: int = field(default=0, init=False, repr=False)
-    exact: bool = field(default=True, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "size", check_size(self.size))
+        super().__post_init__()
         check_choice("interpolation", self.interpolation, Filter)
 
     def boxes(self, heights: Ints, widths: Ints, random: Floats) -> Ints:  # noqa: ARG002
@@ -278,8 +259,7 @@ def _is_pair(value: object) -> bool:
 
 
 def check_size(size: Any) -> Any:
-    """Return `size` with sides that are ints. Raise OptionError unless it is N or (height, width), each from 1 to
-    MAX_SIDE."""
+    """`size` with ints for sides. Raises OptionError unless it is N or (height, width), each from 1 to MAX_SIDE."""
     sides = size if isinstance(size, tuple) else (size, size)
     if len(sides) != 2 or isinstance(size, list):
         raise OptionError(f"size: expected N or (height, width), got {size!r}")

@@ -20,34 +20,21 @@ class JoinedData:
 
     Columns of numbers are copied into one array when they are first read, 4 bytes a sample in most cases. Those that
     every batch needs are read here, so that forked workers share them. Pickled as the datasets are, by their paths.
-
-    Args:
-        parts: datasets of one format, color and depth, and with the same max_pixels.
-
-    Raises:
-        OptionError: they differ in one of these.
     """
 
     def __init__(self, parts: Sequence[Data]) -> None:
         self.parts = list(parts)
         self.manifest: Manifest = parts[0].manifest
-        """Of the first part."""
         self.max_pixels: int = parts[0].max_pixels
         self.root: str = ", ".join(str(part.root) for part in parts)
         self._starts = np.cumsum([0, *map(len, parts)])
         self._numbers: dict[str, npt.NDArray[Any]] = {}
+        alike = _to_be_alike(parts[0])
         for part in parts:
-            for name, ours, theirs in (
-                ("format", self.manifest.format, part.manifest.format),
-                ("color", self.manifest.color, part.manifest.color),
-                ("depth", self.manifest.depth, part.manifest.depth),
-                ("boxes", *(_declared(data, "boxes") for data in (self, part))),
-                ("keypoints", *(_declared(data, "keypoints") for data in (self, part))),
-                ("max_pixels", self.max_pixels, part.max_pixels),
-            ):
-                if ours != theirs:
+            for name, theirs in _to_be_alike(part).items():
+                if theirs != alike[name]:
                     raise OptionError(
-                        f"dataset: the parts of a ConcatDataset must have the same {name}, got {ours} in "
+                        f"dataset: the parts of a ConcatDataset must have the same {name}, got {alike[name]} in "
                         f"{parts[0].root} and {theirs} in {part.root}"
                     )
         self.numbers("height"), self.numbers("width")
@@ -60,11 +47,9 @@ class JoinedData:
 
     @property
     def companions(self) -> tuple[str, ...]:
-        """The names of the further images that every sample has."""
         return self.parts[0].companions
 
     def companion(self, name: str) -> JoinedData:
-        """As Dataset.companion."""
         return JoinedData([part.companion(name) for part in self.parts])
 
     def column(self, name: str) -> pa.ChunkedArray:
@@ -93,34 +78,28 @@ class JoinedData:
         return np.cumsum([0, *(int(part.numbers("shard").max(initial=-1)) + 1 for part in self.parts)])
 
     def check_column(self, name: str) -> None:
-        """Raise DatasetError unless the offsets of a column are valid. Reads all of it."""
         for part in self.parts:
             part.check_column(name)
 
     def shape(self, sample: int) -> tuple[int, int]:
-        """(height, width) of a sample in pixels."""
         part, number = self._find(sample)
         return part.shape(number)
 
     def path(self, sample: int) -> str:
-        """The path of a sample in the source that it was built from."""
         part, number = self._find(sample)
         return part.path(number)
 
     def damage(self, sample: int, what: object) -> DatasetError:
-        """The error that names a sample as its own dataset does."""
         part, number = self._find(sample)
         return part.damage(number, what)
 
     def fetch_ahead(self, groups: Sequence[Sequence[int]]) -> None:
-        """As Dataset.fetch_ahead, with the numbers of shards that numbers("shard") has."""
         firsts = self._first_shards().tolist()
         for part, first, end in zip(self.parts, firsts, firsts[1:], strict=False):
             own = ([number - first for number in group if first <= number < end] for group in groups)
             part.fetch_ahead([group for group in own if group])
 
     def check_order(self, by_shards: bool) -> None:
-        """As Dataset.check_order."""
         for part in self.parts:
             part.check_order(by_shards)
 
@@ -131,14 +110,12 @@ class JoinedData:
     def values(
         self, samples: Sequence[int], on_damage: Callable[[int, DatasetError], None] | None = None
     ) -> Iterator[tuple[int, memoryview]]:
-        """As Dataset.values, one part after the other."""
         for part, positions, numbers in self._split(samples):
             damaged = None if on_damage is None else _at(positions, on_damage)
             for at, value in part.values(numbers, damaged):
                 yield positions[at], value
 
     def pixels(self, samples: Sequence[int]) -> Iterator[tuple[int, Pixels]]:
-        """As Dataset.pixels, one part after the other."""
         for part, positions, numbers in self._split(samples):
             for at, pixels in part.pixels(numbers):
                 yield positions[at], pixels
@@ -155,9 +132,11 @@ class JoinedData:
 Data = Dataset | JoinedData
 
 
-def _declared(data: Data, option: str) -> str:
-    """The columns that a build declared, as text."""
-    return " and ".join(map(str, data.manifest.identity["options"].get(option, ()))) or "none"
+def _to_be_alike(data: Data) -> dict[str, object]:
+    manifest, options = data.manifest, data.manifest.identity["options"]
+    declared = {name: " and ".join(map(str, options.get(name, ()))) or "none" for name in ("boxes", "keypoints")}
+    stored = {name: getattr(manifest, name) for name in ("format", "color", "depth")}
+    return stored | declared | {"max_pixels": data.max_pixels}
 
 
 def _at(positions: list[int], on_damage: Callable[[int, DatasetError], None]) -> Callable[[int, DatasetError], None]:

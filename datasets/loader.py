@@ -21,9 +21,9 @@ from presize.datasets.crops import Crop, Crops
 from presize.datasets.dataset import LMDBDataset
 from presize.datasets.fuse import AS_NUMPY
 from presize.datasets.read_only import DataLoaderOptions, check_options, read_only
-from presize.datasets.reading.batch import Batch
+from presize.datasets.reading.batch import tensors_over
 from presize.datasets.reading.batch_reader import BatchReader
-from presize.datasets.reading.order import Given, Last, Order, Schedule, choose_order, with_seed
+from presize.datasets.reading.order import Given, Last, Order, Schedule, check_seed, choose_order
 from presize.datasets.reading.outputs import check_decode
 from presize.datasets.reading.shard_shuffle import ShardShuffled
 from presize.datasets.reading.slots import HELD_BY_CALLER, FreeSlots, SharedSlots
@@ -77,38 +77,32 @@ class Loader:
     One epoch at a time.
 
     Attributes are those that were given, and cannot be changed, but for `crop`. Those of the dataset and its transforms
-    are looked at when an epoch begins, which starts workers anew if any has changed. DataLoader's attributes that a
-    Loader has no option for say what holds for it, such as `collate_fn`.
+    are looked at when an epoch begins, which starts workers anew if any has changed.
 
     Args:
         dataset: an LMDBDataset, or a Subset or ConcatDataset of such.
         batch_size: samples in a batch, from 1.
-        crop: which part of each image to take, or several for as many views of it; the dataset's own when None. May be
-            assigned, for the epochs that begin after that, which starts workers anew.
+        crop: which part of each image to take, or several for as many views of it; the dataset's own when None.
         flip: the probability of mirroring an image, from 0 to 1; the dataset's own when None.
         transform: called in the workers with each image, after crop, flip and normalize; the dataset's own when None:
             of one with fuse=True, what it does not take over. It gets what LMDBDataset(decode=) says, a PIL image
             by default, and with `normalize` a tensor. Its results are tensors, arrays, PIL images and numbers, also in
             lists, tuples and dicts, and have one shape. torch's, NumPy's and Python's generators are seeded for each
-            visit of a sample, so that results are the same for any number of workers; but not with mode="threads",
-            where threads share the generators of the process.
-        shuffle: True draws a new order each epoch, the same for any number of workers. Or an order
-            (presize.datasets.reading.order.Order), such as ShardShuffled for a dataset larger than memory, or Weighted.
+            visit of a sample, unless threads share them.
+        shuffle: True draws a new order each epoch, the same for any number of workers. Or an order, such as
+            ShardShuffled for a dataset larger than memory, or Weighted.
         sampler: in place of shuffle, any sampler of indices with a length, or a list of them, such as torch's
             WeightedRandomSampler and DistributedSampler: read in its order, an index that comes twice with two crops.
             It shares an epoch over ranks itself, and an epoch that is left in its middle cannot be resumed. The
             attribute `sampler` is an EpochSampler, which passes set_epoch() and the sampler's attributes on.
-        seed: of the order and the crops. None is the seed of the order, if it has one, or else draws one from torch's
-            generator when the first epoch begins, and is 0 with several ranks (presize.datasets.EpochSampler).
+        seed: of the order and the crops; None as in EpochSampler.
         num_workers: how many read in parallel; None uses every core this process may use, 0 reads in the caller's
             thread.
-        mode: "processes" or "threads". Threads start faster and share one page table, but Python's lock lets only
-            about two of them work at a time.
+        mode: "processes" or "threads". Threads start faster, but Python's lock lets about two of them work at a time.
         prefetch_factor: batches that each worker may be ahead, 1 to 64; None is 2, as in a DataLoader.
         drop_last: leave out a last batch that is not full.
         last: "keep" gives a last batch that is not full as it is, "pad" fills it up with samples of the epoch's
-            beginning; over ranks see presize.datasets.reading.order.Schedule. None keeps it in one process, and pads
-            with several ranks.
+            beginning. None keeps it in one process, and pads with several ranks.
         device: where batches go. On CUDA, ROCm and XPU they are copied from pinned memory, on a stream of their own,
             during the step before; to other devices by copies that are waited for.
         normalize: (mean, std) of each channel in units of 0 to 1, as in torchvision; applied on `device` where that is
@@ -135,6 +129,15 @@ class Loader:
     generator = worker_init_fn = None
     in_order = True
     pin_memory_device = ""
+    skipped = 0
+
+    _pool: WorkerPool | None = None
+    _slots: FreeSlots | None = None
+    _running: object | None = None  # identifies the epoch that is being read
+    _is_suspended = False  # whether it is the caller's turn
+    _delivered = 0
+    _on_batch: Callable[[Answer], None] | None = None
+    _resumed_crop: int | None = None
 
     def __init__(
         self,
@@ -179,12 +182,11 @@ class Loader:
         self._transfer = Transfer(self.device)
         self.pin_memory = self._transfer.is_asynchronous
         self.persistent_workers = self.num_workers > 0
-        self.skipped = 0
         if sampler is None:
             order = choose_order(len(dataset), shuffle, seed)
         else:
             _check_sampler(sampler, shuffle, rank, ranks)
-            order = with_seed(Given(sampler, len(dataset)), seed) if seed is not None else Given(sampler, len(dataset))
+            order = Given(sampler, len(dataset), check_seed(seed))
             rank, ranks = 0, 1
         dataset.data.check_order(isinstance(order, ShardShuffled))
         self.sampler = EpochSampler(
@@ -196,18 +198,9 @@ class Loader:
             last=last,
             fingerprint=partial(samples_crc32, dataset),
         )
-        self.batch_sampler = torch.utils.data.BatchSampler(
-            self.sampler, self.batch_size, self.drop_last
-        )  # for trainers
+        self.batch_sampler = torch.utils.data.BatchSampler(self.sampler, self.batch_size, self.drop_last)
         self._images_as: _ImagesAs = (crop, flip, normalize, dtype)
-        self._pool: WorkerPool | None = None
-        self._slots: FreeSlots | None = None
         self._owner = os.getpid()
-        self._running: object | None = None  # identifies the epoch that is being read
-        self._is_suspended = False  # whether it is the caller's turn
-        self._delivered = 0
-        self._on_batch: Callable[[Answer], None] | None = None
-        self._resumed_crop: int | None = None
         self._choose_reader(dataset)
         self._is_finished = True
 
@@ -215,10 +208,8 @@ class Loader:
     def crop(self) -> Crop | tuple[Crop, ...] | None:
         """What an epoch that begins now takes of each image: a crop, several for as many views, or None for all.
 
-        Assigned between epochs or during one, it holds from the next epoch on; None is the dataset's own.
-
-        Raises:
-            OptionError: when assigned, for what is no crop, or none that this Loader could be made with.
+        Assigned between epochs or during one, it holds from the next epoch on, which starts workers anew; None is the
+        dataset's own.
         """
         return self._reader_for(self.dataset, self._images_as)[0].crop
 
@@ -231,7 +222,6 @@ class Loader:
         self._images_as = images_as
 
     def _dataset_of(self, source: object) -> LMDBDataset:
-        """Return the dataset to read for `source`, with the transform of this Loader."""
         dataset = as_lmdb_dataset(source)
         if self.transform is not None:
             dataset = dataset._over(dataset.data, dataset._rows)
@@ -257,7 +247,8 @@ class Loader:
             normalize = dataset.normalize
         crop, flip = dataset.crop if crop is None else crop, dataset.flip if flip is None else flip
         try:
-            reader = BatchReader(dataset.data, crop, flip, companions=dataset._reading.images.companions)
+            companions, skips = dataset._reading.images.companions, self.on_error == "skip"
+            reader = BatchReader(dataset.data, crop, flip, companions=companions, skips=skips)
         except OptionError as error:
             if rest is None or crop is not None:
                 raise
@@ -279,8 +270,7 @@ class Loader:
         return reader, normalization
 
     def _follow_changes(self) -> None:
-        """Choose the reader anew if the crop was assigned, or an attribute of the dataset, of its transforms or of a
-        Subset was assigned or changed."""
+        """Choose the reader anew if the crop, or an attribute of the dataset, a transform or a Subset has changed."""
         own, source = self._states
         dataset = self.dataset
         if not differ(state_of(dataset), own):
@@ -358,7 +348,6 @@ class Loader:
             raise LoaderError("this Loader is in the middle of an epoch; finish it, or end it with close()")
 
     def _check_crop(self) -> None:
-        """Raise OptionError where the rest of an epoch would be read with another crop than its beginning."""
         resumes = self.sampler.start > 0 and not self.sampler.begun
         if resumes and self._resumed_crop not in (None, _crc32(self._reader.crop)):
             raise OptionError(
@@ -380,13 +369,9 @@ class Loader:
         return {**self.sampler.state_after(self._delivered if begun else 0, self.batch_size), "crop": crop}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume where state_dict() was taken, with any number of workers or ranks or another batch size.
-        Not during an epoch. One that was left in its middle needs the crop that it was begun with, or its next
-        iteration raises OptionError.
-
-        Raises:
-            OptionError: the state is of another order.
-        """
+        """Resume where state_dict() was taken, with any number of workers or ranks or another batch size. Not during an
+        epoch. One that was left in its middle needs the crop that it was begun with, or its next iteration raises
+        OptionError. So does a state of another order here."""
         self._check_idle()
         if isinstance(self.sampler.order, Given) and state.get("consumed"):
             raise OptionError("state: an epoch of a sampler cannot be resumed in its middle; give an order as shuffle=")
@@ -409,10 +394,8 @@ class Loader:
             self._slots.take_back()
 
     def observed(self, workers: int, on_batch: Callable[[Answer], None]) -> Loader:
-        """A copy with `workers` of its own that calls `on_batch` with the answer of the worker before each batch.
-
-        It shares the sampler: epochs that the copy reads are not read again by this Loader.
-        """
+        """A copy with `workers` of its own that calls `on_batch` with the answer of the worker before each batch. It
+        shares the sampler: epochs that the copy reads are not read again by this Loader."""
         self._check_idle()
         copied = copy.copy(self)
         vars(copied).update(num_workers=workers, _on_batch=on_batch)
@@ -446,7 +429,7 @@ class Loader:
                 if pool is not None:
                     pool.send(request)
                 else:
-                    ready[request.slot] = read(request, self._maker, slots.shared, self.on_error == "skip")
+                    ready[request.slot] = read(request, self._maker, slots.shared)
             self._transfer.pin(slots.shared)  # while workers, which were forked without, make the first batches
             request = pending.popleft()
             while pool is not None and request.slot not in ready:
@@ -456,16 +439,14 @@ class Loader:
             answer = ready.pop(request.slot)
             if self._on_batch is not None:
                 self._on_batch(answer)
-            if answer.error is not None:
-                answer.raise_error()
+            answer.check()
             self._check_running(running)  # or the slot is another epoch's
             self.skipped += len(answer.skipped)
             yield [self._parts(slots, request.without(answer.skipped))]
 
     def _parts(self, slots: FreeSlots, request: BatchRequest) -> Parts:
-        """A batch that is ready: the tensors of its slot, and its targets."""
         slot, samples, seed, epoch, keys = request
-        tensors = Batch.over(self._maker.formats, slots.hand_over(slot, len(samples))).tensors
+        tensors = tensors_over(self._maker.formats, slots.hand_over(slot, len(samples)))
         shown = self.dataset._targets.shown(self._reader, samples, seed, epoch, keys)
         return tensors, self.dataset.batch_targets(samples, shown)
 
@@ -490,14 +471,13 @@ class Loader:
                 self.mode,
                 self._slots.shared,
                 ahead=self.prefetch_factor,
-                skip=self.on_error == "skip",
                 timeout_s=self.timeout,
                 context=self.multiprocessing_context,
             )
         return self._slots, self._pool
 
     def _chosen_maker(self, requests: Iterator[BatchRequest]) -> Reader:
-        """Return what makes batches: the reader, or one that calls a transform and learns its results from a sample."""
+        """What makes batches: the reader, or one that calls a transform and learns its results from a sample."""
         reading = self.dataset._reading
         if reading.rest is None:
             return self._reader
@@ -505,7 +485,7 @@ class Loader:
         decode = "tensor" if is_float else reading.images.decode
         is_seeded = self.mode == "processes" or not self.num_workers
         maker = TransformedReader(self._reader, reading.rest, decode, is_seeded)
-        maker.learn((request[1:] for request in requests), skip=self.on_error == "skip")
+        maker.learn(request[1:] for request in requests)
         return maker
 
     def _batch(self, tensors: Sequence[torch.Tensor], targets: Any) -> Any:
@@ -530,7 +510,7 @@ _OF_DATALOADER: dict[str, tuple[Sequence[Any] | None, str]] = {
     "generator": ((None,), "a Loader draws from seed=; give that"),
     **dict.fromkeys(("in_order", "persistent_workers", "pin_memory", "pin_memory_device"), (None, "")),
 }
-"""DataLoader's options, for check_options(). The last four are about speed and memory alone."""
+"""DataLoader's options, for check_options()."""
 
 
 def _check_sampler(sampler: object, shuffle: object, rank: int | None, ranks: int | None) -> None:

@@ -28,22 +28,9 @@ from presize.datasets.reading.batch import send_without_descriptors
 from presize.datasets.reading.order import Last, Order, choose_order
 from presize.datasets.reading.shard_shuffle import ShardShuffled
 from presize.datasets.reading.transfer import accelerator, is_asynchronous
-from presize.datasets.reading.workers import (
-    STARTS_AGAIN,
-    cannot_start,
-    check_may_start,
-    checked_timeout,
-    worker_counts,
-)
+from presize.datasets.reading.workers import STARTS_AGAIN, cannot_start, check_may_start, checked_timeout, worker_counts
 from presize.datasets.sampler import EpochSampler
-from presize.datasets.subsets import (
-    as_lmdb_dataset,
-    check_labels,
-    check_length,
-    differ,
-    samples_crc32,
-    state_of,
-)
+from presize.datasets.subsets import as_lmdb_dataset, check_labels, check_length, differ, samples_crc32, state_of
 from presize.errors import LoaderError, OptionError, PresizeError
 from presize.formatting import plural, size_text
 from presize.options import check_range
@@ -66,10 +53,7 @@ _TORCH_SAYS = ("shared memory", "/torch_", "torch_shm_manager")
 
 
 class CountingLoader(torch.utils.data.DataLoader[Any]):
-    """A DataLoader that counts the batches it has handed out.
-
-    state_dict(), load_state_dict() and set_epoch() act on its sampler, an EpochSampler.
-    """
+    """A DataLoader that counts the batches it has handed out, for states of its sampler."""
 
     sampler: EpochSampler
     delivered = 0
@@ -173,7 +157,7 @@ class CountingLoader(torch.utils.data.DataLoader[Any]):
 
 
 class _Workers(torch.utils.data.dataloader._MultiProcessingDataLoaderIter):
-    """torch's workers; that one cannot be started is one line, and ends the others."""
+    """torch's workers; one that cannot be started is an error in one line, and ends the others."""
 
     _shutdown = True  # for __del__, until there is something to shut down
 
@@ -217,12 +201,8 @@ def make_loader(
     Args:
         dataset: any map-style dataset with a length. Of a Subset or ConcatDataset of LMDBDatasets it reads the same
             samples as one LMDBDataset, with which crops depend on (seed, epoch, sample).
-        batch_size: samples in a batch, from 1.
-        num_workers: how many processes; None uses every core this process may use, 0 reads in the caller's process.
-        prefetch_factor: batches that each worker may be ahead, 1 to 64, in shared memory; None is 2.
-        shuffle, seed, drop_last, last, rank, ranks, multiprocessing_context: as in Loader.
         timeout: as in DataLoader: seconds to wait for a batch, 0 for ever.
-        sampler: none; an order is given as `shuffle`.
+        sampler: none; an order is given as `shuffle`. The other arguments are Loader's.
         options: DataLoader's other options, which take precedence.
 
     Raises:
@@ -248,8 +228,7 @@ def make_loader(
     source = dataset
     with suppress(OptionError):  # others are read as they are
         dataset = as_lmdb_dataset(dataset)
-    length = len(dataset)
-    order = choose_order(length, shuffle, seed)
+    order = choose_order(len(dataset), shuffle, seed)
     if isinstance(dataset, LMDBDataset):
         dataset.data.check_order(isinstance(order, ShardShuffled))
     timeout = checked_timeout(timeout)
@@ -305,8 +284,7 @@ def _end_with_consumer() -> None:
 
 
 def _undelivered(queue: Any, error: Exception, batch: tuple[Any, Any]) -> None:
-    """Called in a worker when a batch cannot be sent. Python would print the error and leave the batch out, and the
-    consumer would wait for it forever."""
+    """Called in a worker when a batch cannot be sent. Python would print the error, and the consumer wait for ever."""
     undelivered = batch[0], _Undelivered(error)
     if limit_of(error) is None:
         queue.put(undelivered)
@@ -360,7 +338,7 @@ def _check_shared_memory(dataset: Any, batch_size: int, workers: int, ahead: int
 
 
 def _smaller_batches(dataset: Any) -> str:
-    """Name what to change in an LMDBDataset so that its batches need almost no shared memory."""
+    """What to change in an LMDBDataset so that its batches need almost no shared memory."""
     if not isinstance(dataset, LMDBDataset):
         return ""
     images, rest = dataset._reading.images, dataset._reading.rest

@@ -49,32 +49,25 @@ class HasSamples(Protocol):
     """A dataset whose samples have paths."""
 
     def __len__(self) -> int: ...
-    def path_and_target(self, index: int) -> Sample:
-        """The path of a sample and its target, None without one."""
-        ...
+    def path_and_target(self, index: int) -> Sample: ...
 
 
 def read_only(default: str, *alike: type, **instead: str) -> Callable[[type[T]], type[T]]:
-    """A decorator of classes whose options and read-only properties cannot be assigned once ``__init__`` has ended.
+    """A decorator of classes whose options and read-only properties cannot be assigned once ``__init__`` has ended, and
+    set ``_is_finished``. Those of the classes that are `alike` cannot be assigned either.
 
-    Such an object has ``_is_finished`` then. Until then assignments to properties are those of a subclass that knows
-    ImageFolder, and change nothing. So do assignments of what an attribute has already. A subclass may have attributes
-    of its own in place of those of the class, and with an ``__init__`` of its own others that are named like options.
-
-    Args:
-        default: what to do instead of assigning.
-        alike: classes whose options and properties cannot be assigned either.
-        instead: what to do for some names, also for others than options; empty for those that can be assigned.
+    Until then assignments to properties are those of a subclass that knows ImageFolder, and change nothing. So do
+    assignments of what an attribute has already. A subclass may have attributes of its own in place of those of the
+    class, and with an ``__init__`` of its own others that are named like options. Errors say to do what is given for a
+    name, or the `default`; names for which it is empty can be assigned.
     """
 
     def decorate(kind: type[T]) -> type[T]:
-        fixed = {name: default for one in (kind, *alike) for name in inspect.signature(one).parameters}
+        fixed: dict[str, str] = {}
         for one in (kind, *alike):
-            fixed |= {
-                name: default
-                for name, value in vars(one).items()
-                if isinstance(value, property) and value.fset is None and not name.startswith("_")
-            }
+            own = [name for name, value in vars(one).items() if isinstance(value, property) and value.fset is None]
+            names = [*inspect.signature(one).parameters, *own]
+            fixed |= {name: default for name in names if not name.startswith("_")}
         fixed |= instead
         assign: Callable[[T, str, Any], None] = kind.__setattr__
 
@@ -89,7 +82,7 @@ def read_only(default: str, *alike: type, **instead: str) -> Callable[[type[T]],
 
 
 def _is_fixed(owner: Any, base: type, name: str, value: Any, instead: str) -> bool:
-    """Return whether to leave an attribute as it is; raise OptionError where that would not be `value`."""
+    """Whether to leave an attribute as it is. Raises OptionError where that would not be `value`."""
     ours = getattr(base, name, None)
     if getattr(type(owner), name, None) is not ours:
         return False
@@ -130,15 +123,8 @@ def check_hooks(owner: Any, base: type, instead: Mapping[str, str], options: Map
 def check_options(
     owner: str, options: Mapping[str, Any], known: Mapping[str, tuple[Sequence[Any] | None, str]]
 ) -> None:
-    """Raise OptionError for an option of another library's class that would change something.
-
-    Args:
-        owner: the class that was given `options`.
-        known: for each option the values that change nothing, None for any, and what to do instead of others.
-
-    Raises:
-        TypeError: an option is not among `known`.
-    """
+    """Raise OptionError for an option of another library's class that would change something, TypeError for one that is
+    not `known`: for each the values that change nothing, None for any, and what to do instead of others."""
     for name, value in options.items():
         if name not in known:
             raise TypeError(f"{owner}() got an unexpected keyword argument {name!r}")
@@ -148,12 +134,8 @@ def check_options(
 
 
 class Absent:
-    """An attribute of ImageFolder's that a dataset does not have: an AttributeError, so that hasattr() is False. An
-    object or a subclass may have one of its own.
-
-    Args:
-        instead: what to use, for the message.
-    """
+    """An attribute of ImageFolder's that a dataset does not have: an AttributeError that says what to use instead. An
+    object or a subclass may have one of its own."""
 
     def __init__(self, instead: str) -> None:
         self._instead = instead
@@ -167,7 +149,7 @@ class Absent:
 
 @dataclass(frozen=True)
 class StandardTransform:
-    """``transforms``: the transforms of an image and of its target as one, called with both, as torchvision's."""
+    """``transforms``: the transforms of an image and of its target as one, as torchvision's."""
 
     transform: Callable[[Any], Any] | None
     target_transform: Callable[[Any], Any] | None
@@ -266,14 +248,10 @@ class Samples(Sequence[Sample]):
 
     __rmul__ = __mul__
 
-    def copy(self) -> list[Sample]:
-        """A list of them."""
+    def copy(self, _: Any = None) -> list[Sample]:
         return [*self]
 
-    __copy__ = copy
-
-    def __deepcopy__(self, _: Any) -> list[Sample]:
-        return [*self]
+    __copy__ = __deepcopy__ = copy
 
     __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
     append = extend = insert = pop = remove = clear = sort = reverse = _refuse

@@ -17,10 +17,10 @@ from presize.datasets.collate import Views
 from presize.datasets.crops import Crops
 from presize.datasets.fuse import Fused, Transform, fuse
 from presize.datasets.joined import JoinedData
-from presize.datasets.reading.array_rows import like_images
-from presize.datasets.reading.batch import ImageFormat, new_batch, rows_of
+from presize.datasets.reading.batch import TensorFormat, new_batch, rows_of
 from presize.datasets.reading.batch_reader import BatchReader
 from presize.datasets.reading.outputs import Decode, images_of, to_output
+from presize.datasets.reading.regions import like_images
 from presize.datasets.reading.stored_image import StoredImage, StoredJpeg
 from presize.datasets.reading.transfer import Normalization, Normalize
 from presize.datasets.targets import tv_tensors_module
@@ -46,9 +46,9 @@ class SampleImages:
 
     def cropped(self, crop: Crops | None, flip: float, normalize: Normalize | None) -> SampleImages:
         """Read crops from now on; arguments as in LMDBDataset. Returns itself."""
-        self.reader = BatchReader(self.data, crop, flip, None, self.companions)  # type: ignore[arg-type]
+        self.reader = BatchReader(self.data, crop, flip, companions=self.companions)  # type: ignore[arg-type]
         if normalize is not None:
-            normalization = Normalization(normalize, torch.float32, self.reader.shape[2], torch.device("cpu"))
+            normalization = Normalization(normalize, torch.float32, self.reader.shapes[0][2], torch.device("cpu"))
             self.reader = normalization.in_workers(self.reader)
         return self
 
@@ -84,10 +84,10 @@ class SampleImages:
         """The crops of `samples`, in their order. `whole`: a collate function may pass the batch on as it is; in a
         DataLoader's worker, its memory is then shared with the consumer."""
         whole = whole and len(samples) > 1
-        batch = new_batch(reader.formats, len(samples), travels=whole)
-        reader.read(batch.rows, np.array(samples, np.int64), *draws)
-        images = [self._images(tensor, whole) for tensor in batch.tensors[: reader.views]]
-        for companion, tensor in zip(reader.companions, batch.tensors[reader.views :], strict=True):
+        rows, tensors = new_batch(reader.formats, len(samples), travels=whole)
+        reader.read(rows, np.array(samples, np.int64), *draws)
+        images = [self._images(tensor, whole) for tensor in tensors[: reader.views]]
+        for companion, tensor in zip(reader.companions, tensors[reader.views :], strict=True):
             is_array = companion.data.manifest.is_array
             own = self._arrays(tensor, companion.formats[0], whole) if is_array else self._images(tensor, whole)
             images.append(self._wrapped(companion.data, samples, own))
@@ -121,11 +121,11 @@ class SampleImages:
         are_cropped = like_images(companion, samples).tolist()
         return [mask(image) if is_cropped else image for image, is_cropped in zip(images, are_cropped, strict=True)]
 
-    def _arrays(self, batch: torch.Tensor, format: ImageFormat, whole: bool) -> Sequence[Any]:
+    def _arrays(self, batch: torch.Tensor, format: TensorFormat, whole: bool) -> Sequence[Any]:
         """The arrays of a batch: tensors, or NumPy's where images are those or PIL's."""
         if self.decode == "tensor":
             return rows_of(batch) if whole else batch.unbind()
-        return list((batch.permute(0, 2, 3, 1) if format.has_channels else batch).numpy())
+        return list((batch.permute(0, 2, 3, 1) if format.channels_last else batch).numpy())
 
     def _images(self, batch: torch.Tensor, whole: bool) -> Sequence[Any]:
         return rows_of(batch) if whole and self.decode == "tensor" else images_of(batch, self.decode)

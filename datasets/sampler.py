@@ -32,11 +32,8 @@ _MOVED = {
 
 
 class Visit(int):
-    """A sample number that identifies one visit to the sample.
-
-    Compares, hashes and prints as the plain int. It carries what random crops are drawn from, because persistent
-    workers never see set_epoch(): `seed`, `epoch` and `key` (see Order.keys).
-    """
+    """A sample number that carries what random crops are drawn from (see Order.keys), because persistent workers never
+    see set_epoch(). Compares, hashes and prints as the plain int."""
 
     seed: int
     epoch: int
@@ -44,9 +41,7 @@ class Visit(int):
 
     def __new__(cls, sample: int, seed: int, epoch: int, key: int) -> Visit:
         visit = super().__new__(cls, sample)
-        visit.seed = seed
-        visit.epoch = epoch
-        visit.key = key
+        visit.seed, visit.epoch, visit.key = seed, epoch, key
         return visit
 
     def __reduce__(self) -> tuple[type[Visit], tuple[int, int, int, int]]:
@@ -64,14 +59,13 @@ def visits(indices: Sequence[SupportsIndex]) -> tuple[int, int, npt.NDArray[np.i
 
 @read_only("make another EpochSampler", torch.utils.data.DistributedSampler, epoch="use set_epoch()")
 class EpochSampler(torch.utils.data.DistributedSampler[int]):
-    """`order` as a sampler for a plain DataLoader: gives Visits, in O(1) memory.
+    """`order` as a sampler for a plain DataLoader: gives Visits, in O(1) memory. One iteration at a time.
 
     A DistributedSampler by its class, so that trainers see that it shares an epoch over ranks and do not wrap it in one
     of theirs.
 
-    Epochs: the first iteration is epoch 0, and each later one is the next epoch, whether the one before it was finished
-    or left early, so that a plain loop is shuffled anew each time. set_epoch() overrides that; called with the epoch
-    that comes next anyway, as in loops written for DistributedSampler, it changes nothing.
+    Epochs: each iteration is the next epoch, from 0, whether the one before it was finished or left early. set_epoch()
+    overrides that; called with the epoch that comes next anyway it changes nothing.
 
     Resuming: a DataLoader draws indices ahead of the batches it hands out, so that only the consumer of the batches
     knows the position. It passes that to ``state_after(batches, batch_size)``, or to ``state_dict(consumed)`` in global
@@ -79,11 +73,8 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
     each position left comes exactly once. Only ShardShuffled(by_host=True) needs the same ranks and hosts again.
 
     Seed: an order without one gets it when the first epoch begins, or when state_dict() is first called: one draw from
-    torch's default generator, which torch.manual_seed decides, as a DataLoader's shuffling does. With several ranks it
-    is 0, as in DistributedSampler, because ranks must agree. Later epochs keep it, and `order` shows it. A state holds
-    the seed, and an order without one takes it over from the state that is loaded.
-
-    It stays in the process of the DataLoader, not in its workers. One iteration at a time.
+    torch's default generator, or 0 with several ranks, which must agree. Later epochs keep it, `order` shows it, a
+    state holds it, and an order without one takes it over from the state that is loaded.
 
     Args:
         order: which sample comes at which position.
@@ -92,10 +83,10 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
         batch_size: the DataLoader's, on one rank; only drop_last=True and last="pad" need it.
         drop_last: leave out samples that do not fill a batch on all ranks.
         last: what becomes of these samples otherwise: "keep" or "pad" (see Schedule). None keeps them in one process,
-            and pads with several ranks, as DistributedSampler does. With "keep" ranks may differ by a sample, and so by
-            a batch, which DistributedDataParallel does not support without its join().
-        fingerprint: returns a number that other samples would not have, or None. A state holds it, so that a dataset
-            of other samples refuses the state.
+            and pads with several ranks. With "keep" ranks may differ by a sample, and so by a batch, which
+            DistributedDataParallel does not support without its join().
+        fingerprint: returns a number that other samples would not have, or None. A dataset of other samples refuses
+            the state that holds it.
 
     Raises:
         OptionError: an option is out of range, `last` comes with drop_last=True, or the order was made for other ranks.
@@ -148,10 +139,8 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
         rank, ranks, last = self._share
         own_rank, own_ranks = _rank()
         ranks = own_ranks if ranks is None else ranks
-        rank = own_rank if rank is None else rank
-        if last is None:
-            last = "keep" if ranks == 1 else "pad"
-        return replace(self._schedule, ranks=ranks, rank=rank, last=last)
+        last = last or ("keep" if ranks == 1 else "pad")
+        return replace(self._schedule, ranks=ranks, rank=own_rank if rank is None else rank, last=last)
 
     def _choose_seed(self) -> None:
         """Give the order a seed if it has none. Replace one that was drawn before there were several ranks."""
@@ -211,13 +200,7 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
 
     def begin(self) -> tuple[int, int]:
         """Begin the next epoch, as iterating does, for code that takes positions from the schedule itself, as Loader.
-
-        Returns:
-            The epoch, and the global position at which it begins.
-
-        Raises:
-            OptionError: the order is by host and was made for another number of ranks; or a cache is too small for it.
-        """
+        Returns its number, and the global position at which it begins."""
         schedule = self._shared()
         self._check_ranks(schedule)
         self._choose_seed()
@@ -227,8 +210,8 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
         self._epoch, self._start, self._schedule, self._begun = epoch, start, schedule, True
         _warn_of_no_batch(schedule)
         if isinstance(self.order, ShardShuffled):
-            self.order.data.fetch_ahead(self.order.groups_ahead(self._epoch, self._start, schedule.rank))
-        return self._epoch, self._start
+            self.order.data.fetch_ahead(self.order.groups_ahead(epoch, start, schedule.rank))
+        return epoch, start
 
     def set_epoch(self, epoch: int) -> None:
         """Make `epoch` the next to be iterated: from its beginning, or from the position that load_state_dict() set."""
@@ -242,9 +225,8 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
         """The position of training as a few integers, equal on all ranks.
 
         Args:
-            consumed: positions of `epoch` that all ranks together have consumed since its beginning, as from
-                Schedule.consumed(); not needed before the epoch is begun. At the end of an epoch the state is the
-                beginning of the next.
+            consumed: positions of `epoch` that all ranks together have consumed since its beginning; not needed before
+                the epoch is begun. At the end of an epoch the state is the beginning of the next.
 
         Raises:
             OptionError: `consumed` is needed, or out of range.
@@ -268,11 +250,7 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
         check_range("consumed", consumed, 0, len(self.order))
         self._choose_seed()
         over = consumed > 0 and replace(schedule, rank=0).batch_count(consumed) == 0
-        return {
-            **self._identity(self.order),
-            "epoch": self._epoch + over,
-            "consumed": 0 if over else consumed,
-        }
+        return {**self._identity(self.order), "epoch": self._epoch + over, "consumed": 0 if over else consumed}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume where state_dict() was taken, with any number of ranks or workers or another batch size.
@@ -285,8 +263,7 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
             raise OptionError(f"state: expected what state_dict() returned, got {reprlib.repr(state)}")
         order = self.order
         if not self._seed_is_given:
-            check_range("state: seed", state.get("seed"), 0, MOST_SEED)
-            order = with_seed(order, int(state["seed"]))
+            order = with_seed(order, check_range("state: seed", state.get("seed"), 0, MOST_SEED))
         for name, value in self._identity(order).items():
             saved = state.get(name)
             if name == "samples" and saved is None:  # of a sampler that was made without the dataset
@@ -297,17 +274,16 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
                         f"state: {_MOVED[name]}; begin the epoch again with set_epoch({state.get('epoch')!r})"
                     )
                 raise OptionError(f"state: expected one saved with {name} {value}, got {reprlib.repr(saved)}")
-        epoch, consumed = state.get("epoch"), state.get("consumed")
-        check_range("state: epoch", epoch, 0, MOST_SEED)
-        check_range("state: consumed", consumed, 0, len(self.order))
+        epoch = check_range("state: epoch", state.get("epoch"), 0, MOST_SEED)
+        consumed = check_range("state: consumed", state.get("consumed"), 0, len(order))
         ranks = self._order_ranks or 1
-        if state["consumed"] % ranks and consumed != len(self.order):
+        if consumed % ranks and consumed != len(order):
             raise OptionError(
                 f"state: consumed: expected a multiple of {ranks}, the ranks of the order, got {consumed}"
             )
         if not self._seed_is_given:
             self._order, self._seed_is_drawn = order, False
-        self._epoch, self._start, self._begun = int(state["epoch"]), int(state["consumed"]), False
+        self._epoch, self._start, self._begun = epoch, consumed, False
         if isinstance(self.order, Given):
             self.order.set_epoch(self._epoch)
 

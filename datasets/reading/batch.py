@@ -1,4 +1,4 @@
-"""Batch: the images of many samples in one piece of memory, which a DataLoader's worker shares with its consumer.
+"""A batch: the images of many samples in one piece of memory, which a DataLoader's worker shares with its consumer.
 
 Copying a batch of 128 float images in a worker, into new shared memory, takes longer than reading it. New shared memory
 is expensive, too, since the kernel clears every page: 17 ms for a batch of 19 MB that takes 50 ms to read (2026-11-21,
@@ -12,7 +12,6 @@ import mmap
 import os
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
 from multiprocessing.reduction import DupFd, ForkingPickler
 from typing import Any, NamedTuple
 
@@ -30,49 +29,22 @@ _KEPT = 8
 """Pieces that a worker keeps: prefetch_factor (2 by default), those that the consumer holds, and some to spare."""
 
 Rows = npt.NDArray[np.uint8]
+Batch = tuple[list[Rows], tuple[torch.Tensor, ...]]
+"""For each format uint8 (B, *row_shape), to be filled, and the same memory as tensors."""
 
 
-class ImageFormat(NamedTuple):
-    """The form of the images of one view, or of one companion, in a batch.
+class TensorFormat(NamedTuple):
+    """The form of one tensor of each sample: its shape, and the type of its numbers.
 
-    Attributes:
-        shape: (height, width, channels) of an image, (height, width) of a mask; of an array any.
-        dtype: of its numbers.
-        has_channels: whether the last axis is that of channels, which tensors have first.
+    With `channels_last` an image (channels, height, width) lies in memory as (height, width, channels).
     """
 
     shape: tuple[int, ...]
     dtype: torch.dtype = torch.uint8
-    has_channels: bool = True
-
-    @property
-    def row_shape(self) -> tuple[int, ...]:
-        """The shape of an image as bytes: (height, width, channels x bytes of a number)."""
-        return *self.shape[:-1], self.shape[-1] * self.dtype.itemsize
-
-    def tensor(self, rows: Rows) -> torch.Tensor:
-        """Return `rows`, (B, *row_shape), as a tensor over the same memory: (B, channels, height, width) in
-        channels-last memory, or (B, *shape) without channels."""
-        values = torch.from_numpy(rows).view(self.dtype)
-        return values.permute(0, 3, 1, 2) if self.has_channels else values
-
-
-class TensorFormat(NamedTuple):
-    """The form of a tensor that a transform gives of each sample.
-
-    Attributes:
-        shape: of one.
-        dtype: of its numbers.
-        channels_last: whether an image (channels, height, width) lies in memory as (height, width, channels).
-    """
-
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    channels_last: bool
+    channels_last: bool = False
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> TensorFormat:
-        """Return that of `tensor`, with an image's order in memory."""
         channels_last = tensor.ndim == 3 and not tensor.is_contiguous() and tensor.permute(1, 2, 0).is_contiguous()
         return cls(tuple(tensor.shape), tensor.dtype, channels_last)
 
@@ -88,36 +60,8 @@ class TensorFormat(NamedTuple):
         return values.permute(0, 3, 1, 2) if self.channels_last else values.reshape(len(rows), *self.shape)
 
 
-class Batch(NamedTuple):
-    """The images of many samples.
-
-    Attributes:
-        rows: for each format uint8 (B, *row_shape), to be filled.
-        tensors: the same memory as tensors.
-    """
-
-    rows: list[Rows]
-    tensors: tuple[torch.Tensor, ...]
-
-    @classmethod
-    def over(cls, formats: Sequence[ImageFormat | TensorFormat], rows: list[Rows]) -> Batch:
-        """Return the batch that lies in `rows`."""
-        return cls(rows, tuple(format.tensor(array) for format, array in zip(formats, rows, strict=True)))
-
-    @classmethod
-    def new(cls, formats: Sequence[ImageFormat], samples: int) -> Batch:
-        """Return an uninitialised batch in memory of its own."""
-        return cls.over(formats, [np.empty((samples, *format.row_shape), np.uint8) for format in formats])
-
-
-class SharedTensor(torch.Tensor):
-    """In a worker, a tensor of a batch that is sent without a copy. It arrives as a plain tensor, and results computed
-    from it are plain tensors, too."""
-
-    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
-
-    loan: _Loan | None = None
-    number = 0
+def tensors_over(formats: Sequence[TensorFormat], rows: Sequence[Rows]) -> tuple[torch.Tensor, ...]:
+    return tuple(format.tensor(array) for format, array in zip(formats, rows, strict=True))
 
 
 class RowImage(torch.Tensor):
@@ -150,11 +94,16 @@ def _collate_rows(images: Sequence[torch.Tensor], *, collate_fn_map: Any = None)
     return stacked
 
 
+def _reduce_row(row: RowImage) -> Any:
+    return reduce_tensor(row.as_subclass(torch.Tensor))  # type: ignore[no-untyped-call]
+
+
 default_collate_fn_map[RowImage] = _collate_rows  # as documented for types of one's own
+ForkingPickler.register(RowImage, _reduce_row)
 
 
 class _Piece:
-    """Anonymous memory of `nbytes`, followed by `flags` bytes, each 1 while another process uses a tensor."""
+    """Anonymous memory of `nbytes`, followed by `flags` bytes, each 1 while another process uses an array."""
 
     def __init__(self, nbytes: int, flags: int) -> None:
         self.nbytes, self.flags = nbytes, flags
@@ -167,8 +116,27 @@ class _Piece:
     def is_free(self) -> bool:
         return not self.is_lent and not any(self.memory[self.nbytes :])
 
-    def come_back(self) -> None:
+    def lend(self, shapes: Sequence[tuple[int, ...]]) -> list[Rows]:
+        """Return arrays over this memory, which can be sent as tensors, each of them once."""
+        rows = arrays_over(self.memory, shapes)
+        addresses = [array.ctypes.data for array in rows]
+        for number, address in enumerate(addresses):
+            _loans[address] = self, number, address - addresses[0]
+        self.is_lent = True
+        when_released(rows, self._come_back, addresses)
+        return rows
+
+    def _come_back(self, addresses: Sequence[int]) -> None:
+        for address in addresses:
+            _loans.pop(address, None)
         self.is_lent = False
+
+    def __reduce__(self) -> Any:
+        return _Received, (DupFd(self.fd), self.nbytes, self.flags)
+
+
+_loans: dict[int, tuple[_Piece, int, int]] = {}
+"""By its address, an array that was not sent yet: its piece, its number, and where it begins in the piece."""
 
 
 class BatchMemory:
@@ -177,15 +145,12 @@ class BatchMemory:
     def __init__(self) -> None:
         self._pieces: list[_Piece] = []  # the oldest first
 
-    def batch(self, formats: Sequence[ImageFormat], samples: int) -> Batch:
+    def batch(self, formats: Sequence[TensorFormat], samples: int) -> Batch:
         """Return an uninitialised batch, whose tensors can be sent without a copy, each of them once."""
+        send_without_descriptors()
         shapes = [(samples, *format.row_shape) for format in formats]
-        piece = self._free(packed_bytes(shapes), len(shapes))
-        batch = Batch.over(formats, arrays_over(piece.memory, shapes))
-        piece.is_lent = True
-        when_released(batch.rows, piece.come_back)
-        loan = _Loan(piece, tuple(formats), samples)
-        return Batch(batch.rows, tuple(_shared(loan, number, tensor) for number, tensor in enumerate(batch.tensors)))
+        rows = self._free(packed_bytes(shapes), len(shapes)).lend(shapes)
+        return rows, tensors_over(formats, rows)
 
     def _free(self, nbytes: int, flags: int) -> _Piece:
         for piece in self._pieces:
@@ -200,38 +165,29 @@ class BatchMemory:
 _of_worker = BatchMemory()
 
 
-def new_batch(formats: Sequence[ImageFormat], samples: int, *, travels: bool) -> Batch:
+def new_batch(formats: Sequence[TensorFormat], samples: int, *, travels: bool = False) -> Batch:
     """Return an uninitialised batch; in shared memory if it `travels`, and this is a DataLoader's worker."""
     if travels and torch.utils.data.get_worker_info() is not None:
         return _of_worker.batch(formats, samples)
-    return Batch.new(formats, samples)
-
-
-@dataclass(frozen=True)
-class _Loan:
-    """State shared by the tensors of a batch. Tensors that are sent together arrive in one memory mapping."""
-
-    piece: _Piece
-    formats: tuple[ImageFormat, ...]
-    samples: int
-
-    def __reduce__(self) -> Any:
-        piece = self.piece
-        return _Received, (DupFd(piece.fd), piece.nbytes, piece.flags, self.formats, self.samples)
+    rows = [np.empty((samples, *format.row_shape), np.uint8) for format in formats]
+    return rows, tensors_over(formats, rows)
 
 
 class _Received:
-    """The memory of a batch in the process that it was sent to."""
+    """A piece of memory in the process that it was sent to, mapped once for all tensors that are sent together."""
 
-    def __init__(self, fd: Any, nbytes: int, flags: int, formats: Sequence[ImageFormat], samples: int) -> None:
-        self._memory = _mapped(fd, nbytes + flags)
-        self._nbytes, self._formats, self._samples = nbytes, formats, samples
+    def __init__(self, fd: Any, nbytes: int, flags: int) -> None:
+        self._memory, self._nbytes = _mapped(fd, nbytes + flags), nbytes
 
-    def tensor(self, number: int) -> torch.Tensor:
-        shapes = [(self._samples, *format.row_shape) for format in self._formats]
-        (rows,) = arrays_over(self._memory, [shapes[number]], packed_bytes(shapes[:number]))
+    def storage(self, number: int, first: int, nbytes: int) -> torch.UntypedStorage:
+        rows = self._memory[first : first + nbytes]
         when_released([rows], _give_back, os.getpid(), self._memory, self._nbytes + number)
-        return self._formats[number].tensor(rows)
+        return torch.from_numpy(rows).untyped_storage()
+
+
+def _give_back(owner: int, memory: npt.NDArray[np.uint8], flag: int) -> None:
+    if os.getpid() == owner:  # in a forked child the parent still uses it
+        memory[flag] = 0
 
 
 def _mapped(fd: Any, nbytes: int) -> npt.NDArray[np.uint8]:
@@ -246,13 +202,19 @@ def _mapped(fd: Any, nbytes: int) -> npt.NDArray[np.uint8]:
 
 
 def send_without_descriptors() -> None:
-    """Have all tensors that this DataLoader's worker sends arrive without a descriptor, too."""
+    """Have all tensors that this DataLoader's worker sends arrive without a descriptor."""
     ForkingPickler.register(torch.UntypedStorage, _reduce_storage)
 
 
 def _reduce_storage(storage: torch.UntypedStorage) -> Any:
-    by_descriptor = torch.multiprocessing.get_sharing_strategy() == "file_descriptor"  # type: ignore[no-untyped-call]
-    if not by_descriptor or storage.device.type != "cpu" or storage.nbytes() == 0:
+    if storage.device.type != "cpu" or storage.nbytes() == 0:
+        return reduce_storage(storage)  # type: ignore[no-untyped-call]
+    loan = _loans.pop(storage.data_ptr(), None)  # a flag serves one receiver: what is sent again is copied
+    if loan is not None:
+        piece, number, first = loan
+        piece.memory[piece.nbytes + number] = 1
+        return _Received.storage, (piece, number, first, storage.nbytes())
+    if torch.multiprocessing.get_sharing_strategy() != "file_descriptor":  # type: ignore[no-untyped-call]
         return reduce_storage(storage)  # type: ignore[no-untyped-call]
     descriptor, nbytes = storage._share_fd_cpu_()
     return _storage, (DupFd(descriptor), nbytes)
@@ -261,30 +223,3 @@ def _reduce_storage(storage: torch.UntypedStorage) -> Any:
 def _storage(fd: Any, nbytes: int) -> torch.UntypedStorage:
     """The storage that _reduce_storage() sent: over the memory of an array, so that it can be sent once more."""
     return torch.from_numpy(_mapped(fd, nbytes)).untyped_storage()
-
-
-def _give_back(owner: int, memory: npt.NDArray[np.uint8], flag: int) -> None:
-    if os.getpid() == owner:  # in a forked child the parent still uses it
-        memory[flag] = 0
-
-
-def _shared(loan: _Loan, number: int, tensor: torch.Tensor) -> SharedTensor:
-    shared = tensor.as_subclass(SharedTensor)
-    shared.loan, shared.number = loan, number
-    return shared
-
-
-def _reduce_shared(tensor: SharedTensor) -> Any:
-    loan, tensor.loan = tensor.loan, None  # a flag serves one receiver: a tensor that is sent again is copied
-    if loan is None:
-        return _reduce_plain(tensor)
-    loan.piece.memory[loan.piece.nbytes + tensor.number] = 1
-    return _Received.tensor, (loan, tensor.number)
-
-
-def _reduce_plain(tensor: torch.Tensor) -> Any:
-    return reduce_tensor(tensor.as_subclass(torch.Tensor))  # type: ignore[no-untyped-call]
-
-
-ForkingPickler.register(SharedTensor, _reduce_shared)
-ForkingPickler.register(RowImage, _reduce_plain)

@@ -14,10 +14,10 @@ from presize.codecs.jpeg import decoder as jpeg_decoder
 from presize.codecs.stored_value import DAMAGE
 from presize.datasets.collate import NEEDS_A_CROP
 from presize.datasets.crops import DECODE_SCALES, RANDOM_FILTERS, Crop, CropGeometry, Crops, as_size, check_crops
-from presize.datasets.reading.array_rows import ArrayRows
-from presize.datasets.reading.batch import ImageFormat
+from presize.datasets.reading.batch import TensorFormat
 from presize.datasets.reading.draws import uniform
 from presize.datasets.reading.regions import (
+    ArrayRows,
     Box,
     Region,
     Sampling,
@@ -50,18 +50,6 @@ class Skipped(NamedTuple):
     reason: str
 
 
-class RowFormat(NamedTuple):
-    """How a batch stores each image.
-
-    Attributes:
-        dtype: of the numbers.
-        fill: writes the views of a region into their rows; called as read_region is. It can be pickled.
-    """
-
-    dtype: torch.dtype
-    fill: Callable[..., Any] = read_region
-
-
 class _Part(NamedTuple):
     """A box that is decoded once, at 1/scale, and the views that are cut from it."""
 
@@ -71,19 +59,12 @@ class _Part(NamedTuple):
 
 
 class _Drawn(NamedTuple):
-    """What is read of each sample of a batch, drawn once for the images and all their companions.
+    """What is read of each sample of a batch, drawn once for the images and all their companions."""
 
-    Attributes:
-        shapes: (height, width) of the images, in pixels, (n, 2).
-        boxes: (n, views, 4).
-        flips: (n, views).
-        samplings: for each view, n of them.
-    """
-
-    shapes: Ints
-    boxes: Ints
-    flips: npt.NDArray[np.bool_]
-    samplings: Sequence[Sequence[Sampling]]
+    shapes: Ints  # (n, 2)
+    boxes: Ints  # (n, views, 4)
+    flips: npt.NDArray[np.bool_]  # (n, views)
+    samplings: Sequence[Sequence[Sampling]]  # for each view, n of them
 
 
 class BatchReader:
@@ -95,18 +76,12 @@ class BatchReader:
 
     Args:
         data: the dataset.
-        crop: which part of each image, or several for as many views; None takes all of it, and then all images must be
-            of one size.
-        flip: the probability of mirroring left to right, from 0 to 1.
-        rows: what a batch holds in place of pixels.
-        companions: further images of the same samples, as Dataset.companion gives them, which are cropped alike. Those
-            whose pixels are numbers have one channel of uint8 or uint16, as bytes: (height, width x 1 or 2). Arrays
-            that do not have their image's height and width are read as they are.
-
-    Raises:
-        OptionError: `crop` is no crop or is missing, or is several where there are companions; `flip` is out of range;
-            or the arrays of a companion cannot be stacked.
-        DatasetError: the first array of a companion is damaged.
+        crop: as in LMDBDataset; None takes all of each image, and then all images must be of one size.
+        fill, dtype: what writes the views of a region into their rows, called as read_region is, and the type of what
+            it writes, in place of pixels.
+        companions: as Dataset.companion gives them, which are cropped alike. Arrays that do not have their image's
+            height and width are read as they are.
+        skips: leave out damaged samples.
     """
 
     def __init__(
@@ -114,23 +89,23 @@ class BatchReader:
         data: Dataset,
         crop: Crops | None,
         flip: float = 0.0,
-        rows: RowFormat | None = None,
+        fill: Callable[..., Any] | None = None,
+        dtype: torch.dtype | None = None,
         companions: Sequence[Dataset] = (),
+        skips: bool = False,
     ) -> None:
         given: object = flip  # of NumPy's types, too
         if not isinstance(given, numbers.Real) or not 0 <= flip <= 1:
             raise OptionError(f"flip: expected a probability from 0 to 1, got {flip!r}")
         self.data = data
         self.crop = None if crop is None else check_crops(crop)
-        """A crop, a tuple of crops, or None."""
         self.flip = flip
+        self.skips = skips
         self._views: tuple[Crop | None, ...] = self.crop if isinstance(self.crop, tuple) else (self.crop,)
         self.views = len(self._views)
-        """How many views of each sample there are."""
-        self.is_exact: bool = data.manifest.color == "exact"
-        """Whether pixels are numbers, such as the classes of a mask."""
+        is_exact = data.manifest.color == "exact"
         arrays = ArrayRows.of(data) if data.manifest.is_array else None
-        channels = arrays.shape if arrays else () if self.is_exact else (data.manifest.channels,)
+        channels = arrays.shape if arrays else () if is_exact else (data.manifest.channels,)
         is_cropped = arrays is None or arrays.is_cropped
         sizes = [self._size() if crop is None else as_size(crop.size) for crop in self._views]
         self.shapes = [(*size, *channels) if is_cropped else channels for size in sizes]
@@ -138,28 +113,24 @@ class BatchReader:
         self._sides = np.array(sizes)
         is_jpeg = data.manifest.format == "jpeg"
         self._can_reduce = np.array([is_jpeg and crop is not None and not crop.exact for crop in self._views])
-        self.deep = data.manifest.depth == 16 and not self.is_exact
+        self.deep = data.manifest.depth == 16 and not is_exact
         """True if images have 16 bits per channel."""
-        dtype = torch.uint16 if data.manifest.depth == 16 else torch.uint8
         if arrays is not None:
-            rows = RowFormat(arrays.torch_dtype, arrays)
-        self.rows = rows or RowFormat(dtype, read_values if self.is_exact else read_region)
+            fill, dtype = arrays, torch.from_numpy(np.empty(0, arrays.dtype)).dtype
+        self._write = fill or (read_values if is_exact else read_region)
+        self._dtype = dtype or (torch.uint16 if data.manifest.depth == 16 else torch.uint8)
         if companions and self.has_views:
             raise OptionError(
                 f"crop: companions come with one view of their image, got {len(self._views)}; choose one crop, or "
                 "companions=()"
             )
-        self.companions = [BatchReader(companion, self.crop, flip) for companion in companions]
+        self.companions = [BatchReader(companion, self.crop, flip, skips=skips) for companion in companions]
         """A reader for each companion; what is drawn for the images holds for them."""
-        has_channels = is_cropped and bool(channels)
-        self.formats = [ImageFormat(shape, self.rows.dtype, has_channels) for shape in self.shapes]
+        channels_last = is_cropped and bool(channels)
+        shapes = [(shape[2], *shape[:2]) for shape in self.shapes] if channels_last else self.shapes
+        self.formats = [TensorFormat(shape, self._dtype, channels_last) for shape in shapes]
         """Formats of the images in a batch: each view, then each companion."""
         self.formats += [companion.formats[0] for companion in self.companions]
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """(height, width, channels) of the images of the first view."""
-        return self.shapes[0]
 
     @property
     def has_views(self) -> bool:
@@ -183,24 +154,13 @@ class BatchReader:
             raise DatasetError(self._too_large(0))
         return int(heights[0]), int(widths[0])
 
-    def read(
-        self, out: Sequence[Pixels], samples: Ints, seed: int, epoch: int, keys: Ints, *, skip: bool = False
-    ) -> list[Skipped]:
-        """Fill the first rows of `out` with `samples`, in their order. They are read in the order in which they lie on
-        disk, each once for all views.
+    def read(self, out: Sequence[Pixels], samples: Ints, seed: int, epoch: int, keys: Ints) -> list[Skipped]:
+        """Fill the first rows of `out`, for each of `formats` C-contiguous uint8 (at least n, *row_shape).
 
-        Args:
-            out: for each of `formats` C-contiguous uint8 (at least n, *row_shape).
-            samples: their numbers, (n,).
-            seed, epoch, keys: (seed, epoch, keys[i]) decide crops and flips of samples[i], of each view another one.
-            skip: leave out images that are damaged or too small for a crop; the others move up.
-
-        Returns:
-            What was left out, by position.
-
-        Raises:
-            DatasetError: an image is damaged or too small for a crop, without `skip`. In any case for a record that
-                is missing, or not as long as the index says: the dataset is damaged as a whole.
+        Samples are read in the order in which they lie on disk, each once for all views. (seed, epoch, keys[i]) decide
+        crops and flips of samples[i]. A reader that skips leaves out images that are damaged or too small for a crop,
+        returns them, and the others move up. A record that is missing, or not as long as the index says, is always a
+        DatasetError: the dataset is damaged as a whole.
         """
         drawn = self._draw(samples, seed, epoch, keys)
         begins, ends = drawn.boxes[:, :, :2], drawn.boxes[:, :, :2] + drawn.boxes[:, :, 2:]
@@ -212,12 +172,12 @@ class BatchReader:
             sample = int(samples[at])
             view = int(outside[at].argmax())
             skipped.append(Skipped(at, self._too_large(sample) if too_large[at] else self._too_small(sample, view)))
-        if skipped and not skip:
+        if skipped and not self.skips:
             raise DatasetError(skipped[0].reason)
-        skipped += self._fill(out, samples, np.flatnonzero(~left_out), drawn, skip)
+        skipped += self._fill(out, samples, np.flatnonzero(~left_out), drawn)
         for number, companion in enumerate(self.companions, len(self._views)):
             kept = np.setdiff1d(np.arange(len(samples)), [position for position, _ in skipped])
-            skipped += companion._fill(out[number : number + 1], samples, kept, drawn, skip)
+            skipped += companion._fill(out[number : number + 1], samples, kept, drawn)
         if skipped:
             skipped.sort()
             kept = np.setdiff1d(np.arange(len(samples)), [position for position, _ in skipped])
@@ -228,7 +188,7 @@ class BatchReader:
     def shown(self, samples: Ints, seed: int, epoch: int, keys: Ints) -> list[CropGeometry]:
         """What read() shows of each of `samples`, in the first view; arguments as for read()."""
         shapes, boxes, flips, samplings = self._draw(samples, seed, epoch, keys)
-        height, width = self.shape[:2]
+        height, width = self.shapes[0][:2]
         shown = boxes[:, 0].tolist()
         for i, (_, window) in enumerate(samplings[0]):
             if window is not None:  # its box is larger, by what the filter reaches
@@ -254,11 +214,11 @@ class BatchReader:
             samplings.append(_samplings(crop, heights, widths, random))
         return _Drawn(np.stack((heights, widths), axis=1), boxes, flips, samplings)
 
-    def _fill(self, out: Sequence[Pixels], samples: Ints, wanted: Ints, drawn: _Drawn, skip: bool) -> list[Skipped]:
+    def _fill(self, out: Sequence[Pixels], samples: Ints, wanted: Ints, drawn: _Drawn) -> list[Skipped]:
         skipped: list[Skipped] = []
 
         def leave_out(at: int, damage: DatasetError) -> None:
-            if not skip:
+            if not self.skips:
                 raise damage from None
             skipped.append(Skipped(positions[at], str(damage)))
 
@@ -266,7 +226,7 @@ class BatchReader:
         positions = wanted.tolist()
         parts = self._parts(drawn.boxes[wanted])
         shapes, boxes, flips = (array.tolist() for array in drawn[:3])
-        if self.rows.dtype == torch.uint16:  # else the bytes, of which arrays make their numbers
+        if self._dtype == torch.uint16:  # else the bytes, of which arrays make their numbers
             out = [rows.view(np.uint16) for rows in out[: self.views]]
         for at, regions in self._regions(numbers, parts, leave_out):
             position = positions[at]
@@ -274,13 +234,12 @@ class BatchReader:
             try:
                 for (_, parts_views, scale), region in zip(parts[at], regions, strict=True):
                     views = [View(out[i][position], box[i], flip[i], drawn.samplings[i][position]) for i in parts_views]
-                    self.rows.fill(views, region, shape, scale)
+                    self._write(views, region, shape, scale)
             except DAMAGE as error:
                 leave_out(at, self.data.damage(numbers[at], error))
         return skipped
 
     def _parts(self, boxes: Ints) -> list[list[_Part]]:
-        """What to decode of each sample for `boxes`, (n, views, 4)."""
         scales = self._scales(boxes)
         if len(self._views) == 1:
             alone = zip(boxes[:, 0].tolist(), scales[:, 0].tolist(), strict=True)
@@ -313,8 +272,8 @@ class BatchReader:
     def _regions(
         self, samples: Sequence[int], parts: Sequence[list[_Part]], on_damage: Callable[[int, DatasetError], None]
     ) -> Iterator[tuple[int, list[Region]]]:
-        """The position of each of `samples`, and the regions of its parts, in the order in which they lie on disk.
-        They are valid until the next ones are requested. `on_damage` is as for Dataset.values."""
+        """Positions in `samples` and regions of their parts, in the order in which they lie on disk. They are valid
+        until the next ones are requested."""
         format = self.data.manifest.format
         if format != "jpeg" or jpeg_decoder.is_available():
             for at, value in self.data.values(samples, on_damage):
@@ -342,12 +301,11 @@ class BatchReader:
 
 
 def _resizes_first(crop: Crop) -> bool:
-    """Return whether `crop` resizes whole images, and cuts them then."""
+    """Return whether `crop` cuts its box from a whole image that is resized."""
     return getattr(crop, "resize", None) is not None
 
 
 def _samplings(crop: Crop | None, heights: Ints, widths: Ints, random: npt.NDArray[np.float64]) -> Sequence[Sampling]:
-    """How `crop` samples each image."""
     interpolation: Any = getattr(crop, "interpolation", "bilinear")
     if crop is not None and _resizes_first(crop):
         windows = crop.windows(heights, widths).tolist()  # type: ignore[attr-defined]

@@ -22,7 +22,7 @@ _MASK = 2**64 - 1
 
 @lru_cache(maxsize=32)
 def hashed(*key: int) -> npt.NDArray[np.uint64]:
-    """One hash of some whole numbers, such as (seed, epoch), each taken modulo 2**64: shape (1,), not to be written."""
+    """One hash of some whole numbers, each taken modulo 2**64: shape (1,), not to be written."""
     found = np.zeros(1, np.uint64)
     for number in key:
         found = mix(found ^ np.uint64(number & _MASK))
@@ -59,16 +59,11 @@ samples over 4,000 seeds); after six it does not."""
 
 
 def permute(positions: npt.NDArray[np.int64], length: int, key: tuple[int, int, int]) -> npt.NDArray[np.int64]:
-    """Where the permutation of 0 ... length - 1 for `key` sends `positions`, int64 (n,).
+    """Where the permutation of 0 ... length - 1 for `key`, (seed, epoch, stream), sends `positions`, int64 (n,).
 
     Up to 1,024 long, it sorts positions by their hashes: the prefix cipher. Longer ones are Feistel networks on pairs
     of numbers below (a, b), with a·b barely above `length`; a result beyond `length` is sent through again, which is
     rare: cycle walking.
-
-    Args:
-        positions: from 0 to length - 1, not checked.
-        length: from 1 to 2**48.
-        key: (seed, epoch, stream), each from 0 to 2**63 - 1.
     """
     if length <= _SORTED_LENGTH:
         return np.asarray(_sorted_permutation(length, key)[positions])

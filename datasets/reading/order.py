@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import operator
 import zlib
-from dataclasses import InitVar, dataclass, field
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Literal, Protocol
 
@@ -29,12 +29,10 @@ Numbers = npt.NDArray[np.int64]
 
 
 class Order(Protocol):
-    """Maps positions of an epoch, 0 to len(order) - 1 and not checked, to samples.
+    """Maps positions of an epoch, 0 to len(order) - 1 and not checked, to samples of a `population`.
 
-    Attributes:
-        seed: decides the order, together with the epoch, and the random crops of each visit. None until the sampler
-            that uses the order chooses one (see presize.datasets.sampler.EpochSampler); on its own, None counts as 0.
-        population: samples in the dataset that it draws from.
+    The seed decides the order, together with the epoch, and the random crops of each visit. It is None until the
+    sampler that uses the order chooses one (see presize.datasets.EpochSampler); on its own, None counts as 0.
     """
 
     @property
@@ -43,13 +41,9 @@ class Order(Protocol):
     @property
     def population(self) -> int: ...
 
-    def __len__(self) -> int:
-        """Positions in an epoch."""
-        ...
+    def __len__(self) -> int: ...
 
-    def samples(self, epoch: int, positions: Positions) -> Numbers:
-        """The sample at each position, int64 (n,)."""
-        ...
+    def samples(self, epoch: int, positions: Positions) -> Numbers: ...
 
     def keys(self, epoch: int, positions: Positions) -> Numbers:
         """What the random draws of each visit depend on beside seed and epoch, int64 (n,).
@@ -78,8 +72,8 @@ class _EachOnce:
     def population(self) -> int:
         return self.length
 
-    def samples(self, epoch: int, positions: Positions) -> Numbers:
-        raise NotImplementedError
+    def samples(self, epoch: int, positions: Positions) -> Numbers:  # noqa: ARG002
+        return np.asarray(positions, np.int64)
 
     def keys(self, epoch: int, positions: Positions) -> Numbers:
         return self.samples(epoch, positions)
@@ -87,9 +81,6 @@ class _EachOnce:
 
 class Sequential(_EachOnce):
     """Samples 0, 1, 2 ..., the same in each epoch; `seed` is that of the crops."""
-
-    def samples(self, epoch: int, positions: Positions) -> Numbers:  # noqa: ARG002
-        return np.asarray(positions, np.int64)
 
 
 class Shuffled(_EachOnce):
@@ -99,47 +90,64 @@ class Shuffled(_EachOnce):
         return permute(positions, self.length, (self.seed or 0, epoch, 0))
 
 
-@dataclass(frozen=True, eq=False)
-class Weighted:
-    """Samples drawn with replacement, each with a probability in proportion to its weight.
+class _Drawn:
+    """An order that draws with replacement from samples by a table. Its repr has a CRC of that, so that the state of an
+    order with another table is refused."""
 
-    Keeps float64 cumulative sums of the weights, 8 bytes a sample, and pickles them. A draw is a binary search. Its
-    repr has a CRC of the sums, so that the state of an order with other weights is refused.
+    def __init__(self, population: int, seed: int | None, length: int | None, table: bytes) -> None:
+        self.population, self.seed = population, check_seed(seed)
+        self.draws = population if length is None else check_range("length", length, 0, MOST_SAMPLES)
+        self.crc = zlib.crc32(table)
 
-    Args:
-        weights: one number a sample, finite, none below 0 and at least one above it.
-        seed: of the draws and the crops, from 0; None as in Order.
-        length: positions in an epoch; the number of samples when None.
-    """
-
-    weights: InitVar[npt.ArrayLike]
-    seed: int | None = None
-    length: InitVar[int | None] = None
-    draws: int = field(init=False)
-    crc: int = field(init=False)
-    cumulative: npt.NDArray[np.float64] = field(init=False, repr=False)
-
-    def __post_init__(self, weights: npt.ArrayLike, length: int | None) -> None:
-        object.__setattr__(self, "seed", check_seed(self.seed))
-        shares = _weights(weights)
-        object.__setattr__(self, "draws", _draws(length, len(shares)))
-        # Divided by the largest weight, no sum overflows and no draw rounds up to the last one.
-        object.__setattr__(self, "cumulative", np.cumsum(shares / shares.max()))
-        object.__setattr__(self, "crc", zlib.crc32(self.cumulative.tobytes()))
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(seed={self.seed!r}, draws={self.draws}, crc={self.crc})"
 
     def __len__(self) -> int:
         return self.draws
 
-    @property
-    def population(self) -> int:
-        return len(self.cumulative)
+    def keys(self, epoch: int, positions: Positions) -> Numbers:  # noqa: ARG002
+        return self.population + np.asarray(positions, np.int64)
+
+
+class Weighted(_Drawn):
+    """Samples drawn with replacement, each with a probability in proportion to its weight.
+
+    Keeps float64 cumulative sums of the weights, 8 bytes a sample, and pickles them. A draw is a binary search.
+
+    Args:
+        weights: one number a sample, finite, none below 0 and at least one above it.
+        seed: of the draws and the crops, from 0; None until a sampler chooses one.
+        length: positions in an epoch; the number of samples when None.
+    """
+
+    def __init__(self, weights: npt.ArrayLike, seed: int | None = None, length: int | None = None) -> None:
+        shares = _weights(weights)
+        # Divided by the largest weight, no sum overflows and no draw rounds up to the last one.
+        self.cumulative = np.cumsum(shares / shares.max())
+        super().__init__(len(shares), seed, length, self.cumulative.tobytes())
 
     def samples(self, epoch: int, positions: Positions) -> Numbers:
         drawn = uniform_at(positions, (self.seed or 0, epoch, 0)) * self.cumulative[-1]
         return np.asarray(np.searchsorted(self.cumulative, drawn, "right"), np.int64)
 
-    def keys(self, epoch: int, positions: Positions) -> Numbers:  # noqa: ARG002
-        return self.population + np.asarray(positions, np.int64)
+
+class ClassBalanced(_Drawn):
+    """Draws with replacement: first a class, uniformly, then one of its samples, uniformly. See class_balanced()."""
+
+    def __init__(self, targets: npt.ArrayLike, seed: int | None, length: int | None) -> None:
+        classes = np.asarray(targets)
+        if classes.ndim != 1 or not classes.size or classes.dtype.kind not in "iu":
+            raise OptionError(f"targets: expected one whole number a sample, got {_described(classes)}")
+        self.members = np.argsort(classes, kind="stable")  # class by class
+        ordered = classes[self.members]
+        self.starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1], [True]]))
+        super().__init__(len(classes), seed, length, self.members.tobytes() + self.starts.tobytes())
+
+    def samples(self, epoch: int, positions: Positions) -> Numbers:
+        classes = (uniform_at(positions, (self.seed or 0, epoch, 0)) * (len(self.starts) - 1)).astype(np.int64)
+        low, high = self.starts[classes], self.starts[classes + 1]
+        within = (uniform_at(positions, (self.seed or 0, epoch, 1)) * (high - low)).astype(np.int64)
+        return np.asarray(self.members[low + within])
 
 
 @dataclass(eq=False)
@@ -148,11 +156,6 @@ class Given:
 
     Epochs are the sampler's own where it counts them, as a DistributedSampler does: set_epoch() sets both, and one that
     the caller has set at the sampler is noticed.
-
-    Attributes:
-        sampler: indices from -population to population - 1, one or more times each; it has a length.
-        population: samples in the dataset.
-        seed: of the crops.
     """
 
     sampler: Any = field(repr=False)
@@ -175,17 +178,13 @@ class Given:
         return epoch if isinstance(epoch, int) and epoch >= 0 else None
 
     def set_epoch(self, epoch: int) -> None:
-        """Pass on which epoch comes next, to a sampler that wants to know."""
         if hasattr(self.sampler, "set_epoch"):
             self.sampler.set_epoch(epoch)
         self._seen = self._own_epoch()
 
     def draw(self, epoch: int, rank: int, ranks: int) -> int:
-        """Ask the sampler for the indices of an epoch. Crops differ between `ranks`, which may read the same samples.
-
-        Returns:
-            The number of the epoch: `epoch`, or that to which the caller has set the sampler since the last one.
-        """
+        """Ask the sampler for the indices of an epoch, and return its number: `epoch`, or that to which the caller has
+        set the sampler since the last one. Crops differ between `ranks`, which may read the same samples."""
         own = self._own_epoch()
         if own is not None and own != self._seen:
             epoch = self._seen = own
@@ -206,62 +205,19 @@ class Given:
         return self.population + np.asarray(positions, np.int64) * ranks + rank
 
 
-@dataclass(frozen=True, eq=False)
-class ClassBalanced:
-    """Draws with replacement: first a class, uniformly, then one of its samples, uniformly. See class_balanced().
-
-    Attributes:
-        members: the samples, class by class, int64; 8 bytes a sample, which are pickled.
-        starts: where each class begins in `members`, with the length at the end, int64 (classes + 1,).
-        seed: of the draws and the crops.
-        draws: positions in an epoch.
-        crc: of `members` and `starts`, for the repr, so that the state of an order with other targets is refused.
-    """
-
-    members: Numbers = field(repr=False)
-    starts: Numbers = field(repr=False)
-    seed: int | None
-    draws: int
-    crc: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "crc", zlib.crc32(self.members.tobytes() + self.starts.tobytes()))
-
-    def __len__(self) -> int:
-        return self.draws
-
-    @property
-    def population(self) -> int:
-        return len(self.members)
-
-    def samples(self, epoch: int, positions: Positions) -> Numbers:
-        classes = (uniform_at(positions, (self.seed or 0, epoch, 0)) * (len(self.starts) - 1)).astype(np.int64)
-        low, high = self.starts[classes], self.starts[classes + 1]
-        within = (uniform_at(positions, (self.seed or 0, epoch, 1)) * (high - low)).astype(np.int64)
-        return np.asarray(self.members[low + within])
-
-    def keys(self, epoch: int, positions: Positions) -> Numbers:  # noqa: ARG002
-        return self.population + np.asarray(positions, np.int64)
-
-
 def check_seed(seed: int | None) -> int | None:
-    """Return a seed as an int. Raise OptionError for one that is out of range."""
     return None if seed is None else check_range("seed", seed, 0, MOST_SEED)
 
 
 def with_seed(order: Order, seed: int) -> Order:
-    """A copy of an order of this package, with another seed. Raises OptionError for one that is out of range."""
+    """A copy of an order of this package, with another seed."""
     seeded = copy.copy(order)
     object.__setattr__(seeded, "seed", check_range("seed", seed, 0, MOST_SEED))
     return seeded
 
 
 def choose_order(length: int, shuffle: bool | Order | None, seed: int | None) -> Order:
-    """The order that `shuffle` is, or Shuffled for True and Sequential for False and None, over `length` samples.
-
-    Raises:
-        OptionError: the order has a seed and there is another one, or it is over another number of samples.
-    """
+    """The order that `shuffle` is, or Shuffled for True and Sequential for False and None, over `length` samples."""
     if shuffle is None or isinstance(shuffle, (bool, np.bool_)):
         return Shuffled(length, seed) if shuffle else Sequential(length, seed)
     if not hasattr(shuffle, "population"):
@@ -278,15 +234,8 @@ def choose_order(length: int, shuffle: bool | Order | None, seed: int | None) ->
 
 
 def sample_numbers(indices: Any, length: int) -> Numbers:
-    """`indices` as sample numbers from 0, int64 (n,). Negative ones count from the end, as in a list.
-
-    Args:
-        indices: whole numbers, each from -length to length - 1: a list, a range, an array or a tensor.
-        length: samples in the dataset.
-
-    Raises:
-        OptionError: they are something else, or out of range.
-    """
+    """`indices` as sample numbers from 0, int64 (n,). Negative ones count from the end, as in a list. Raises
+    OptionError unless they are whole numbers, each from -length to length - 1, in a list, range, array or tensor."""
     try:
         given = np.asarray(indices)
     except ValueError:  # lists of uneven length
@@ -312,20 +261,13 @@ def class_balanced(targets: npt.ArrayLike, seed: int | None = None, length: int 
     Args:
         targets: the class of each sample, whole numbers (n,), such as LMDBDataset.targets. Sorting them takes about 16
             bytes a sample for a moment; 8 are kept.
-        seed: of the draws and the crops, from 0; None as in Order.
+        seed: of the draws and the crops, from 0; None until a sampler chooses one.
         length: positions in an epoch; the number of samples when None.
 
     Raises:
         OptionError: `targets` are not whole numbers, one a sample.
     """
-    seed = check_seed(seed)
-    classes = np.asarray(targets)
-    if classes.ndim != 1 or not classes.size or classes.dtype.kind not in "iu":
-        raise OptionError(f"targets: expected one whole number a sample, got {_described(classes)}")
-    members = np.argsort(classes, kind="stable")
-    ordered = classes[members]
-    starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1], [True]]))
-    return ClassBalanced(members, starts, seed, _draws(length, len(classes)))
+    return ClassBalanced(targets, seed, length)
 
 
 def _weights(weights: npt.ArrayLike) -> npt.NDArray[np.float64]:
@@ -342,12 +284,6 @@ def _weights(weights: npt.ArrayLike) -> npt.NDArray[np.float64]:
     return shares
 
 
-def _draws(length: int | None, samples: int) -> int:
-    if length is None:
-        return samples
-    return check_range("length", length, 0, MOST_SAMPLES)
-
-
 def _described(array: npt.NDArray[Any]) -> str:
     return f"an array of shape {array.shape} and type {array.dtype}" if array.size else "none"
 
@@ -357,7 +293,6 @@ Last = Literal["keep", "pad"]
 
 
 def check_last(last: Last | None, drop_last: bool) -> None:
-    """Raise OptionError unless these are choices that go together."""
     if last is not None:
         check_choice("last", last, Last)
     if drop_last not in (False, True):
@@ -376,14 +311,9 @@ class Schedule:
     is always a prefix of the one global order, whatever their number.
 
     Attributes:
-        length: positions in the epoch.
-        batch_size: samples in a batch on one rank.
-        ranks: how many there are, from 1.
-        rank: which one this is, from 0.
         last: what becomes of positions that do not fill a global batch. "keep": each comes once; the last batch may be
             short, ranks may differ by a sample, and so rank 0 may have a batch more than others. "drop": they are left
-            out. "pad": filled up with the epoch's first positions, so that all ranks have equally many batches, all
-            full.
+            out. "pad": filled up with the epoch's first positions, so that all ranks have equally many full batches.
         in_blocks: deal a last global batch that was filled up in blocks instead: the first `batch_size` positions to
             rank 0, the next to rank 1. What fills it up then comes last where the ranks' batches are concatenated.
     """
@@ -429,18 +359,11 @@ class Schedule:
         return 0 if self.last == "drop" else (self.length - start) % (self.batch_size * self.ranks)
 
     def batch(self, start: int, number: int) -> Positions:
-        """The positions in this rank's batch `number`, from 0, of an epoch begun at `start`.
-
-        Raises:
-            IndexError: the epoch has no batch of that number on this rank.
-        """
-        if not 0 <= number < self.batch_count(start):
-            raise IndexError(f"batch {number}: an epoch begun at {start} has {self.batch_count(start)} on this rank")
+        """The positions in this rank's batch `number`, from 0, of an epoch begun at `start`."""
         return self.positions(start, number * self.batch_size, (number + 1) * self.batch_size)
 
     def consumed(self, start: int, batches: int) -> int:
-        """The global position, at most length, after that many batches on every rank since `start`. Equal on all
-        ranks."""
+        """The global position, at most length, after that many batches on every rank since `start`."""
         check_range("start", start, 0, self.length)
         check_range("batches", batches, 0, MOST_SAMPLES)
         return min(start + batches * self.batch_size * self.ranks, self.length)

@@ -8,20 +8,25 @@ first.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from presize.codecs.arrays import HEADER_BYTES, ArrayHeader, decode_array
 from presize.codecs.jpeg import decoder as jpeg_decoder
 from presize.codecs.jpeg.segments import coded_size
 from presize.codecs.jpeg.tiles import cut_jpeg
 from presize.codecs.pillow_resize import Filter, Whole
 from presize.codecs.resize import Box as ResizeBox
 from presize.codecs.resize import Target, resize
+from presize.codecs.source_facts import unpack_facts
 from presize.codecs.stored_value import check_shape, decode_value
 from presize.datasets.reading.resample import resample
+from presize.errors import OptionError
 from presize.options import MAX_PIXELS, Color, Format, Size
 
 Pixels = npt.NDArray[Any]
@@ -31,22 +36,14 @@ Box = tuple[int, int, int, int]
 
 
 class Region(NamedTuple):
-    """What has to be decoded for a box of an image.
-
-    Attributes:
-        format: of the stored value.
-        data: the JPEG that was cut out for the box, or the whole value.
-        top, left: where the box begins in `data`, in pixels.
-        whole: whether `data` is all of the image.
-        box: in the image.
-    """
+    """What has to be decoded for a box of an image."""
 
     format: Format
-    data: bytes | memoryview
-    top: int
+    data: bytes | memoryview  # the JPEG that was cut out for the box, or the whole value
+    top: int  # where the box begins in `data`
     left: int
-    whole: bool
-    box: Box
+    whole: bool  # whether `data` is all of the image
+    box: Box  # in the image
 
 
 def uncut_region(value: memoryview, format: Format, box: Box) -> Region:
@@ -64,46 +61,28 @@ def cut_region(value: bytes | memoryview, box: Box) -> Region:
 
 
 class Sampling(NamedTuple):
-    """How a box becomes the pixels of a row.
-
-    Attributes:
-        filter: of resizing.
-        window: (height, width, top, left), in pixels: the size to which the whole image is resized, and where the row
-            begins in that; the box is what it takes. None resizes the box to the row.
-    """
+    """How a box becomes the pixels of a row. With a window (height, width, top, left), in pixels, the whole image is
+    resized to that size, the row begins there in it, and the box is what it takes; None resizes the box to the row."""
 
     filter: Filter = "bilinear"
     window: tuple[int, int, int, int] | None = None
 
 
 class View(NamedTuple):
-    """A part of an image, and where it goes.
-
-    Attributes:
-        out: filled; uint8 or uint16 as the dataset has it, (height, width, 3) RGB, (height, width, 4) RGBA or (height,
-            width, 1) grey, C-contiguous. Stored grey becomes RGB where it has three channels.
-        box: in the image.
-        flip: mirror left to right.
-        sampling: how the box becomes `out`.
-    """
+    """A part of an image, and where it goes: uint8 or uint16 as the dataset has it, (height, width, 3) RGB, (height,
+    width, 4) RGBA or (height, width, 1) grey, C-contiguous. Stored grey becomes RGB where it has three channels."""
 
     out: Pixels
-    box: Box
+    box: Box  # in the image
     flip: bool = False
     sampling: Sampling = Sampling()
 
 
 def read_region(views: Sequence[View], region: Region, shape: tuple[int, int], scale: int = 1) -> None:
-    """Decode the box of `region` once, and bring each view to the size of its `out`. Thread-safe.
+    """Decode the box of `region`, of an image of `shape`, once, and bring each view to the size of its `out`.
 
-    Args:
-        views: their boxes lie in that of `region`, and are multiples of `scale`.
-        region: of an image.
-        shape: (height, width) of that image, in pixels.
-        scale: 2, 4 or 8 decodes a JPEG at 1/2, 1/4 or 1/8 of its size.
-
-    Raises:
-        ValueError, ImageError: the value is damaged (presize.codecs.stored_value.DAMAGE).
+    The views' boxes lie in that of the region, and are multiples of `scale`: 2, 4 or 8 decodes a JPEG at 1/2, 1/4 or
+    1/8 of its size. Thread-safe. Raises one of DAMAGE (presize.codecs.stored_value) for a damaged value.
     """
     top, left, _, _ = region.box
     pixels = _decoded(region, shape, views[0].out, scale)
@@ -114,16 +93,7 @@ def read_region(views: Sequence[View], region: Region, shape: tuple[int, int], s
 
 
 def read_values(views: Sequence[View], region: Region, shape: tuple[int, int], scale: int = 1) -> None:  # noqa: ARG001
-    """As read_region, of a companion whose pixels are numbers: each of those in the result is one of the image.
-
-    Args:
-        views: one; its `out` is uint8 or uint16 (height, width), and its filter is always nearest.
-        region, shape: as in read_region.
-        scale: without meaning.
-
-    Raises:
-        ValueError, ImageError: the value is damaged, or has several channels.
-    """
+    """As read_region, of one view (height, width) of a companion whose pixels are numbers: the filter is nearest."""
     (view,) = views
     values = decode_value(memoryview(region.data), region.format, "exact", shape, _limit(shape))
     if values.ndim > 2:
@@ -136,8 +106,7 @@ def read_values(views: Sequence[View], region: Region, shape: tuple[int, int], s
 
 
 def nearest(values: Pixels, view: View, shape: tuple[int, int], out: Pixels) -> None:
-    """Fill `out`, (height, width) or (height, width, channels), as `view` says, each number being one of `values`,
-    those of an image of `shape`."""
+    """Fill `out`, (height, width) or (height, width, channels), as `view` says, each number being one of `values`."""
     height, width = out.shape[:2]
     window = view.sampling.window
     if window is None:
@@ -148,9 +117,59 @@ def nearest(values: Pixels, view: View, shape: tuple[int, int], out: Pixels) -> 
     out[...] = part[:, ::-1] if view.flip else part
 
 
+def like_images(data: Any, samples: Sequence[int] | slice = slice(None)) -> npt.NDArray[np.bool_]:
+    """Whether each array of a companion, as Dataset.companion gives it, has the height and width of its image."""
+    return np.asarray(unpack_facts(data.numbers("source_facts")[samples], "like_image") == 1)
+
+
+@dataclass(frozen=True)
+class ArrayRows:
+    """Fills rows with arrays; called as read_region is. Thread-safe.
+
+    `shape` is that of each array; of those that are cropped with their images what follows height and width.
+    """
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    is_cropped: bool
+
+    @classmethod
+    def of(cls, data: Any) -> Self:
+        """Make that of a companion from the index and the first record. Raises OptionError if its arrays differ."""
+        for _, value in data.values([0]):
+            try:
+                header = ArrayHeader.of(value)
+            except ValueError as error:
+                raise data.damage(0, error) from None
+        are_cropped = like_images(data)
+        heights, widths = (data.numbers(name).astype(np.int64) for name in ("height", "width"))
+        nbytes = data.numbers("nbytes") - HEADER_BYTES
+        is_cropped, sizes = bool(are_cropped[0]), heights * widths
+        alike = (are_cropped == is_cropped).all() and (nbytes * sizes[0] == nbytes[0] * sizes).all()
+        if not alike or not (is_cropped or ((heights == heights[0]).all() and (widths == widths[0]).all())):
+            raise OptionError(
+                f"companions: the arrays of {data.companion_name!r} in {data.root} differ in shape or type and cannot "
+                "be stacked; read without a crop, or name the companions to read: companions=(...)"
+            )
+        return cls(header.dtype.newbyteorder("="), header.shape[2 if is_cropped else 0 :], is_cropped)
+
+    def __call__(self, views: Sequence[View], region: Region, shape: tuple[int, int], scale: int) -> None:  # noqa: ARG002
+        (view,) = views
+        values = decode_array(region.data)
+        expected = (*shape, *self.shape) if self.is_cropped else self.shape
+        if values.dtype != self.dtype or values.shape != expected:
+            raise ValueError(
+                f"it is {values.dtype} of shape {values.shape}, and the first one has {self.dtype} and so {expected}"
+            )
+        out = view.out.view(self.dtype)
+        if self.is_cropped:
+            nearest(values, view, shape, out)
+        else:
+            out[...] = values
+
+
 def _decoded(region: Region, shape: tuple[int, int], out: Pixels, scale: int) -> Pixels:
-    """The box of `region` at 1/scale, with the type and the channels of `out`: (height, width, channels), for the
-    thread's next call to overwrite."""
+    """The box of `region` at 1/scale, with the type and channels of `out`, for the thread's next call to overwrite."""
     channels, depth = out.shape[2], 8 * out.itemsize
     if region.format == "jpeg":
         pixels = jpeg_box(region, shape, channels, scale)
@@ -173,19 +192,12 @@ _COLORS: dict[int, Color] = {1: "gray", 3: "rgb", 4: "rgba"}
 
 
 def jpeg_box(region: Region, shape: tuple[int, int], channels: int, scale: int = 1, *, lasting: bool = False) -> Pixels:
-    """Decode the box of `region`, a JPEG, at 1/scale: uint8 (height, width, channels). Thread-safe.
+    """Decode the box of `region`, a JPEG of an image of `shape`, at 1/scale: uint8 (height, width, channels).
 
-    Args:
-        region: of an image.
-        shape: (height, width) of that image, in pixels.
-        channels: 3 or 1.
-        scale: 1, 2, 4 or 8.
-        lasting: False for memory that the thread's next call reuses.
-
-    Raises:
-        ValueError, ImageError, MemoryError: the value is damaged (presize.codecs.stored_value.DAMAGE).
+    Unless it is to be `lasting`, the thread's next call reuses the memory. Raises one of DAMAGE
+    (presize.codecs.stored_value) for a damaged value.
     """
-    memory = _new if lasting else _scratch
+    memory: Callable[[int], Pixels] = partial(np.empty, dtype=np.uint8) if lasting else _scratch
     box = region.box
     height, width = box[2:]
     mode: jpeg_decoder.Mode = "RGB" if channels == 3 else "GRAY"
@@ -215,10 +227,6 @@ def _limit(shape: tuple[int, int]) -> int:
     """What decoders are held to: more than the default only where the dataset's own limit, which the caller has checked
     `shape` against, is higher."""
     return max(MAX_PIXELS, shape[0] * shape[1])
-
-
-def _new(nbytes: int) -> Pixels:
-    return np.empty(nbytes, np.uint8)
 
 
 _local = threading.local()

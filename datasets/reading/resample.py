@@ -24,15 +24,8 @@ _MODES = {1: "L", 3: "RGB", 4: "RGBX"}
 
 
 def resample(pixels: Pixels, out: Pixels, flip: bool, filter: Filter = "bilinear", whole: Whole | None = None) -> None:
-    """Bring `pixels` to the size of `out`.
-
-    Args:
-        pixels: uint8 or uint16, (height, width, channels), or (height, width) for one channel. May be a view.
-        out: filled; of the same type, (height, width, channels), C-contiguous, 1, 3 or 4 channels.
-        flip: mirror left to right.
-        filter: of resizing.
-        whole: the image of which `pixels` and `out` are parts; all of it, unless resizes_parts(the type of `pixels`).
-    """
+    """Bring `pixels`, uint8 or uint16 (height, width[, channels]), to the size of `out`, C-contiguous, 1, 3 or 4
+    channels. They may be parts of a `whole` image: all of it, unless resizes_parts(the type of `pixels`)."""
     pixels = pixels.reshape(*pixels.shape[:2], out.shape[2])
     if whole is not None and whole.shape == whole.size:
         pixels, whole = _cut(pixels, out, whole.corner[0] - whole.start[0], whole.corner[1] - whole.start[1]), None

@@ -30,26 +30,17 @@ class ShardColumn(Protocol):
     """The part of presize.store.dataset.Dataset that ShardShuffled needs."""
 
     def __len__(self) -> int: ...
-
     def numbers(self, name: str) -> npt.NDArray[Any]: ...
-
     def fetch_ahead(self, groups: Sequence[Sequence[int]]) -> None: ...
 
 
 class _Groups(NamedTuple):
-    """The groups of an epoch, in a sequence of all samples: host after host, and shard after shard of each.
+    """The groups of an epoch, in a sequence of all samples: host after host, and shard after shard of each."""
 
-    Attributes:
-        hosts: where the samples of each host begin in the sequence, with the length at the end, int64 (hosts + 1,).
-        bounds: where each group begins in the sequence, with the length at the end, int64 (groups + 1,).
-        shards: the shards of each group.
-        lows: where each of these shards begins in the sequence: before its group, if a host before it has a part.
-    """
-
-    hosts: Positions
-    bounds: Positions
-    shards: list[Numbers]
-    lows: list[Positions]
+    hosts: Positions  # where the samples of each begin in the sequence, with the length at the end
+    bounds: Positions  # where each group begins in the sequence, with the length at the end
+    shards: list[Numbers]  # of each group
+    lows: list[Positions]  # where each of these begins: before its group, if a host before it has a part
 
 
 @dataclass(frozen=True)
@@ -57,31 +48,28 @@ class ShardShuffled:
     """Every sample once, `window` shards at a time: for datasets larger than memory.
 
     Each epoch puts the shards into another order, divides that into groups of about `window` shards (group sizes
-    differ by at most one shard), and shuffles the samples within each group. So reading stays inside `window` shards
-    for a while, and each shard is read from disk once an epoch if that many fit into memory: a shard of 32,768 JPEGs
-    of 20 kB is 0.65 GB, and the default window 5 GB.
+    differ by at most one shard), and shuffles the samples within each group. So each shard is read from disk once an
+    epoch if `window` of them fit into memory: a shard of 32,768 JPEGs of 20 kB is 0.65 GB, and the default window 5 GB.
 
     Quality: presize deals samples to shards at random, so that a group is a fair sample of the whole even where the
-    folder is sorted by class. A batch of B of the group's M samples varies as one of a global shuffle does: the
-    variance of the number of its samples of one class, over all batches of an epoch, has the same expectation. What
-    differs: batches of one group share its composition, which deviates from the whole's with a standard deviation of
-    sqrt(p (1 - p) / M) for a class of share p (0.05 % for p = 0.1 and M = 262,144); and samples of one shard are in
-    the same group in every epoch.
+    folder is sorted by class. The number of a batch's samples of one class has the variance that it has with a global
+    shuffle. What differs: batches of one group share its composition, which deviates from the whole's with a standard
+    deviation of sqrt(p (1 - p) / M) for a class of share p in a group of M samples (0.05 % for p = 0.1 and M =
+    262,144); and samples of one shard are in the same group in every epoch.
 
-    Hosts: with `by_host` each host reads only a part of the dataset in an epoch, which its ranks share; each epoch
-    deals the shards anew. The shards, in the epoch's order, are cut into one run for each host, of as many samples as
+    Hosts: with `by_host` the shards, in the epoch's order, are cut into one run for each host, of as many samples as
     its ranks have positions, and groups are formed within each run. So each sample still comes exactly once. A shard
-    at a cut is divided at random and read by both hosts: hosts - 1 shards at most. Whole shards only would have to
-    repeat or drop samples. Where there are fewer shards than hosts, several hosts read the same one. A state can be
-    resumed with equally many ranks and hosts only. The samples that last="pad" repeats may be of another host's shards.
+    at a cut is divided at random and read by both hosts: hosts - 1 shards at most. Where there are fewer shards than
+    hosts, several hosts read the same one. A state can be resumed with equally many ranks and hosts only. The samples
+    that last="pad" repeats may be of another host's shards.
 
     Memory: the sample numbers of two groups, 8 bytes each, in each process that uses it, and a few numbers a shard. A
     group is found by a pass over the mapped shard column when it begins: about 4 ms a million samples of the dataset.
     Pickled without these, and the dataset as its path. Thread-safe.
 
     Attributes:
-        data: an opened presize.store.dataset.Dataset, such as LMDBDataset.data.
-        seed: of the order and the crops, from 0; None as in Order.
+        data: such as LMDBDataset.data.
+        seed: of the order and the crops, from 0; None until a sampler chooses one.
         window: shards in a group, from 1.
         by_host: give each host shards of its own.
         ranks: how many there are on all hosts together; None reads torchrun's WORLD_SIZE. Only with `by_host`.
@@ -107,12 +95,9 @@ class ShardShuffled:
     def __post_init__(self) -> None:
         object.__setattr__(self, "seed", check_seed(self.seed))
         set_in_range(self, "window", 1, MOST_SAMPLES)
-        self._set_ranks()
         # Two groups: a batch may straddle them, and each batch is computed twice, as samples and as keys.
         object.__setattr__(self, "_groups", lru_cache(maxsize=2)(self._group))
         object.__setattr__(self, "_members", lru_cache(maxsize=2)(self._find))
-
-    def _set_ranks(self) -> None:
         for name, variable in (("ranks", "WORLD_SIZE"), ("ranks_per_host", "LOCAL_WORLD_SIZE")):
             value = getattr(self, name)
             if self.by_host:
@@ -168,19 +153,8 @@ class ShardShuffled:
         return self.samples(epoch, positions)
 
     def groups_ahead(self, epoch: int, start: int, rank: int = 0) -> list[list[int]]:
-        """The shards that a host is yet to read in an epoch, group by group, for code that fetches them ahead.
-
-        Args:
-            epoch: from 0.
-            start: a global position, 0 to length. The groups begin with that of the host's first position from there
-                on; there are none if it has no such position.
-            rank: any rank of the host. Without by_host all ranks read the same groups.
-
-        Raises:
-            OptionError: `start` or `rank` is out of range.
-        """
-        check_range("start", start, 0, len(self))
-        check_range("rank", rank, 0, MOST_SAMPLES if self.ranks is None else self.ranks - 1)
+        """The shards that the host of `rank` is yet to read in an epoch from global position `start` on, group by
+        group, for code that fetches them ahead."""
         host = rank // self.ranks_per_host if self.ranks_per_host else 0
         groups = self._groups(epoch)
         low = groups.hosts[host] + self._positions_of(host, start)
@@ -197,7 +171,6 @@ class ShardShuffled:
 
     @cached_property
     def _counts(self) -> Numbers:
-        """The number of samples in each shard."""
         column = self.data.numbers("shard")
         counts = np.zeros(1, np.int64)
         for low in range(0, len(column), _ROWS_AT_ONCE):
@@ -228,7 +201,7 @@ class ShardShuffled:
         return _Groups(hosts, np.cumsum(sizes), shards, lows)
 
     def _find(self, epoch: int, group: int) -> Numbers:
-        """The samples of a group, ascending. In parts: all rows at once would not fit the caches, or memory."""
+        """The samples of a group, ascending. Read in parts: all rows at once would not fit the caches, or memory."""
         groups = self._groups(epoch)
         wanted = np.zeros(len(self._counts), np.bool_)
         wanted[groups.shards[group]] = True

@@ -61,9 +61,6 @@ class SharedSlots:
     """`count` slots in anonymous memory that child processes share. A slot is a uint8 array of each of `shapes`.
 
     The memory has no name: it is freed when its last process ends, however that happens.
-
-    Raises:
-        LoaderError: the machine has less memory available, so that the OOM killer would strike.
     """
 
     is_pinned = False
@@ -127,10 +124,8 @@ class FreeSlots:
         self._taken.clear()
 
     def hand_over(self, slot: int, samples: int) -> list[npt.NDArray[np.uint8]]:
-        """The first `samples` rows of each array of `slot`, for the caller to keep.
-
-        A copy when the caller holds so many batches that the workers would run out of slots.
-        """
+        """The first `samples` rows of each array of `slot`, for the caller to keep: copies when it holds so many
+        batches that the workers would run out of slots."""
         self._taken.remove(slot)
         rows = [array[:samples] for array in self.shared[slot]]
         if self.shared.count - len(self.free) - len(self._taken) > HELD_BY_CALLER:

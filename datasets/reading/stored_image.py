@@ -7,7 +7,8 @@ import math
 import numbers
 import operator
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from functools import cached_property
+from typing import Any, NamedTuple, get_args
 
 import cv2
 import numpy as np
@@ -25,23 +26,11 @@ Pixels = npt.NDArray[np.uint8]
 
 
 class StoredJpeg:
-    """A stored JPEG, shared by the images that are made from it. Thread-safe.
+    """A copy of a stored JPEG, shared by the images that are made from it. Thread-safe.
 
     The first box that is read is decoded alone. A second one means that several views are likely, so the whole image is
-    then decoded and kept.
-
-    Args:
-        value: a copy of the JPEG, so that the dataset may be closed.
-        color: that the dataset was built for.
-        shape: (height, width) in pixels, as the index says.
-        max_pixels: that height x width may not exceed.
-        damage: makes the error that is raised for pixels that cannot be decoded.
-
-    Attributes:
-        mode: "RGB" or "L".
-
-    Raises:
-        ValueError, ImageError: the header is damaged, or not that of an image of `shape`.
+    then decoded and kept. Raises one of DAMAGE (presize.codecs.stored_value) unless the header is that of an image of
+    `shape`, and what `damage` makes of them for pixels that cannot be decoded.
     """
 
     def __init__(
@@ -61,18 +50,10 @@ class StoredJpeg:
         self._damage = damage
         self._is_used = False
         self._whole: Pixels | None = None
-        self._file: JpegImagePlugin.JpegImageFile | None = None
 
     def part(self, box: Box, *, lasting: bool) -> Pixels:
-        """Return the pixels in `box`, (height, width, 3) or (height, width), which must not be written to.
-
-        Args:
-            box: inside the image.
-            lasting: False if the thread's next call may overwrite them.
-
-        Raises:
-            DatasetError: they are damaged.
-        """
+        """Return the pixels in `box`, (height, width, 3) or (height, width), which must not be written to. Unless they
+        are to be `lasting`, the thread's next call may overwrite them."""
         whole = self._whole
         if whole is None and not self._is_used:
             self._is_used = True
@@ -93,20 +74,15 @@ class StoredJpeg:
             raise self._damage(error) from None
         return pixels[:, :, 0] if self.mode == "L" else pixels
 
-    @property
+    @cached_property
     def file(self) -> JpegImagePlugin.JpegImageFile:
-        """The header as Pillow reads it."""
-        if self._file is None:
-            try:
-                self._file = JpegImagePlugin.JpegImageFile(io.BytesIO(self._value))
-            except (SyntaxError, OSError, ValueError) as error:
-                raise self._damage(error) from None
-        return self._file
+        try:
+            return JpegImagePlugin.JpegImageFile(io.BytesIO(self._value))
+        except (SyntaxError, OSError, ValueError) as error:
+            raise self._damage(error) from None
 
 
 class JpegPart(NamedTuple):
-    """A part of a record that is not decoded yet."""
-
     record: StoredJpeg
     box: Box
 
@@ -214,14 +190,12 @@ class StoredImage(Image.Image):
         return self
 
     def close(self) -> None:
-        """Forget the pixels."""
         super().close()
         self._source = None
 
     # ---- methods that need no pixels of Pillow's ----
 
     def copy(self) -> Image.Image:
-        """Return a copy. Decodes nothing."""
         late = self._late
         return super().copy() if late is None else self._derived(late)
 
@@ -258,24 +232,23 @@ class StoredImage(Image.Image):
         request = None if late is None else _request(self, size, resample, box, reducing_gap)
         if late is None or request is None:
             return super().resize(size, resample, box, reducing_gap)
-        if request.size == self.size and request.box == (0, 0, *self.size):
+        new_size, filter, area = request
+        if new_size == self.size and area == (0, 0, *self.size):
             return self.copy()
         pixels = _pixels(late, lasting=False)
-        resized = request.resized(pixels)
+        resized = pillow_resize.resize_as_installed(pixels, new_size[::-1], filter, area)
         if resized is None:
             self._load(pixels)
             return super().resize(size, resample, box, reducing_gap)
         return self._derived(resized)
 
     def transpose(self, method: Image.Transpose) -> Image.Image:
-        """Return a mirrored or turned copy."""
         late = self._late
         if late is None or not isinstance(method, int) or method not in _TURNED:
             return super().transpose(method)
         return self._derived(_TURNED[method](_pixels(late, lasting=False)))
 
     def convert(self, mode: str | None = None, *args: Any, **options: Any) -> Image.Image:
-        """Return a converted copy. Decodes nothing if the mode is that of this image."""
         late = self._late
         if late is None or args or options or mode not in (None, "", self.mode, "RGB", "L"):
             return super().convert(mode, *args, **options)
@@ -300,14 +273,12 @@ class StoredImage(Image.Image):
         return None if late is None or self.mode == "RGBA" else self._kept(late)
 
     def point(self, lut: Any, mode: str | None = None) -> Image.Image:
-        """Return a copy with each value looked up in a table, or changed by a function."""
         pixels = None if mode is not None or isinstance(lut, Image.ImagePointHandler) else self.pixels()
         if pixels is None:
             return super().point(lut, mode)
         return self._derived(_array(cv2.LUT(pixels, _table(lut, self.mode))))
 
     def filter(self, filter: Any) -> Image.Image:
-        """Return a filtered copy."""
         made = None
         if type(filter) is ImageFilter.GaussianBlur:
             radius: Any = filter.radius
@@ -319,7 +290,6 @@ class StoredImage(Image.Image):
     def transform(
         self, size: Any, method: Any, data: Any = None, resample: Any = 0, fill: int = 1, fillcolor: Any = None
     ) -> Image.Image:
-        """Return a transformed copy."""
         made = None
         if isinstance(method, int) and method == Image.Transform.AFFINE and resample == Image.Resampling.NEAREST:
             matrix = tuple(data[:6]) if isinstance(data, (list, tuple)) else ()
@@ -330,7 +300,6 @@ class StoredImage(Image.Image):
         return made or super().transform(size, method, data, resample, fill, fillcolor)
 
     def histogram(self, mask: Image.Image | None = None, extrema: tuple[float, float] | None = None) -> list[int]:
-        """Return the number of pixels of each value, 256 for each channel."""
         pixels = self.pixels() if mask is None and self.width * self.height < 1 << 24 else None  # exact in float32
         if pixels is None:
             return super().histogram(mask, extrema)
@@ -338,7 +307,6 @@ class StoredImage(Image.Image):
         return np.concatenate(counts).astype(np.int64).ravel().tolist()
 
     def tobytes(self, encoder_name: str = "raw", *args: Any) -> bytes:
-        """Return the pixels, or what a codec of Pillow's makes of them."""
         late = self._late
         if late is None or encoder_name != "raw" or args not in ((), (self.mode,)):
             return super().tobytes(encoder_name, *args)
@@ -376,7 +344,7 @@ class StoredImage(Image.Image):
 
 
 def _table(lut: Any, mode: str) -> Pixels:
-    """Return the lookup table of point(): uint8 (1, 256, 3) or (1, 256), a column for each value."""
+    """The lookup table of point(): uint8 (1, 256, 3) or (1, 256), a column for each value."""
     try:
         if isinstance(lut, list) and len(lut) == 256 * len(mode):
             return np.frombuffer(bytes(lut), np.uint8).reshape(len(mode), 256).T.reshape(1, 256, *_SHAPES[mode])
@@ -428,34 +396,17 @@ _TURNED: dict[Any, Callable[[Pixels], Pixels]] = {
 
 
 _FILTERS: dict[int, pillow_resize.Filter] = {
-    Image.Resampling.BOX: "box",
-    Image.Resampling.BILINEAR: "bilinear",
-    Image.Resampling.HAMMING: "hamming",
-    Image.Resampling.BICUBIC: "bicubic",
-    Image.Resampling.LANCZOS: "lanczos",
+    Image.Resampling[name.upper()]: name for name in get_args(pillow_resize.Filter)
 }
 
 
-class _Request(NamedTuple):
-    """A valid resize that presize's C does.
-
-    Attributes:
-        size: (width, height) of the result.
-        filter: its name.
-        box: (left, top, right, bottom) of the part that is resized.
-    """
-
-    size: tuple[int, int]
-    filter: pillow_resize.Filter
-    box: tuple[float, float, float, float]
-
-    def resized(self, pixels: Pixels) -> Pixels | None:
-        """Resize `pixels` as the installed Pillow does; None where only Pillow can."""
-        return pillow_resize.resize_as_installed(pixels, self.size[::-1], self.filter, self.box)
+_Request = tuple[tuple[int, int], pillow_resize.Filter, tuple[float, float, float, float]]
+"""Of a valid resize the (width, height) of the result, the filter, and the (left, top, right, bottom) that it takes."""
 
 
 def _request(image: Image.Image, size: Any, resample: Any, box: Any, reducing_gap: Any) -> _Request | None:
-    """Read the arguments of resize(); None for those that Pillow refuses, and where it reduces first or is as fast."""
+    """Read the arguments of a resize that presize's C does; None for those that Pillow refuses, and where it reduces
+    first."""
     if image.mode not in ("RGB", "L") or not pillow_resize.is_available():
         return None
     try:
@@ -470,7 +421,7 @@ def _request(image: Image.Image, size: Any, resample: Any, box: Any, reducing_ga
         return None
     if int((right - left) / width / gap) > 1 or int((bottom - top) / height / gap) > 1:
         return None
-    return _Request((width, height), filter, (left, top, right, bottom))
+    return (width, height), filter, (left, top, right, bottom)
 
 
 def _real(number: Any) -> float:

@@ -6,7 +6,7 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from itertools import chain
 from typing import Any
@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from presize.datasets.reading.batch_reader import BatchReader, RowFormat
+from presize.datasets.reading.batch_reader import BatchReader
 from presize.datasets.reading.regions import Region, View, read_region
 from presize.datasets.reading.slots import SharedSlots, arrays_over, packed_bytes
 from presize.errors import OptionError, warn
@@ -39,11 +39,7 @@ _STEPS_AHEAD = 4
 
 
 def as_device(device: torch.device | str | None) -> torch.device:
-    """The device of that name, the CPU for None. An accelerator gets its number, since the current one may change.
-
-    Raises:
-        OptionError: torch knows no such device, or this machine has none.
-    """
+    """The device of that name, the CPU for None. An accelerator gets its number, since the current one may change."""
     try:
         found = torch.device("cpu" if device is None else device)
     except RuntimeError as error:
@@ -80,7 +76,7 @@ def to_device(batch: Any, device: torch.device) -> Any:
     return map_tensors(lambda tensor: tensor.to(device, non_blocking=is_asynchronous(device)), batch)
 
 
-def map_tensors(change: Callable[[torch.Tensor], torch.Tensor], batch: Any) -> Any:
+def map_tensors(change: Callable[[torch.Tensor], object], batch: Any) -> Any:
     """The batch with `change` applied to each tensor in it, also in mappings, lists and tuples; all else as it is."""
     if isinstance(batch, torch.Tensor):
         return change(batch)
@@ -94,13 +90,11 @@ def map_tensors(change: Callable[[torch.Tensor], torch.Tensor], batch: Any) -> A
     return batch
 
 
-def tensors_of(batch: Any) -> Iterator[torch.Tensor]:
-    """The tensors in a batch, also in mappings, lists and tuples."""
-    if isinstance(batch, torch.Tensor):
-        yield batch
-    elif isinstance(batch, (list, tuple, Mapping)):
-        for part in batch.values() if isinstance(batch, Mapping) else batch:
-            yield from tensors_of(part)
+def tensors_of(batch: Any) -> list[torch.Tensor]:
+    """The tensors in a batch, in the order of map_tensors()."""
+    found: list[torch.Tensor] = []
+    map_tensors(found.append, batch)
+    return found
 
 
 Parts = tuple[Any, Any]
@@ -115,8 +109,7 @@ class Transfer:
     """Takes batches to a device. For one process.
 
     CUDA and ROCm copy from slots and targets in registered memory, XPU from staging memory that torch pins: on a stream
-    of their own, a batch ahead, while the caller works. To the CPU nothing is copied; to others, such as MPS, copies
-    are done when they return.
+    of their own, a batch ahead. To the CPU nothing is copied; to others, such as MPS, copies are waited for.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -127,8 +120,8 @@ class Transfer:
         self._is_refused = False
 
     def pin(self, shared: SharedSlots) -> None:
-        """Pin `shared`, for as long as it lives, where the device copies from it directly. Warns where it cannot be
-        pinned, as where ``ulimit -l`` is too low: copies from it then wait for the device."""
+        """Pin `shared`, for as long as it lives, where the device copies from it directly. Warn where that fails, as
+        where ``ulimit -l`` is too low: copies from it then wait for the device."""
         if shared.is_pinned or self._is_refused or not self._registers:
             return
         address, nbytes = shared.memory.ctypes.data, shared.memory.nbytes
@@ -165,9 +158,8 @@ class Transfer:
     def send(self, boxes: Generator[Box, None, None]) -> Generator[Box, None, None]:
         """Take batches to the device, each a box with Parts. Closes `boxes` with itself.
 
-        To an asynchronous device, a batch that is there is on its way while the caller works on the one before. It is
-        handed over when it has arrived, even if the next one is not there yet. The caller's work on the device is
-        waited for where it is more than _STEPS_AHEAD batches behind.
+        An asynchronous copy runs while the caller works on the batch before, whose work on the device is waited for
+        where it is more than _STEPS_AHEAD batches behind.
         """
         with closing(boxes):
             if self.is_asynchronous:
@@ -252,18 +244,8 @@ def _moved(tensor: torch.Tensor, array: npt.NDArray[np.uint8]) -> torch.Tensor:
 class Normalization:
     """uint8 images (B, channels, height, width) -> (images / 255 - mean) / std, in the same memory format.
 
-    On the CPU each of the 256 grey levels of a channel is looked up, in one pass: in float32 bit for bit what
-    torchvision's ToTensor and Normalize compute. Other devices multiply and add in float32, in one kernel, which
-    differs by rounding.
-
-    Args:
-        normalize: (mean, std), one number a channel each.
-        dtype: floating point; float32 when None.
-        channels: of the images.
-        device: where the images are: the CPU, or an asynchronous one.
-
-    Raises:
-        OptionError: `normalize` does not fit `channels`, a std is not above 0, or `dtype` is not floating point.
+    Workers look up each of the 256 grey levels of a channel: in float32 bit for bit what torchvision's ToTensor and
+    Normalize compute. Asynchronous devices multiply and add in float32, in one kernel, which differs by rounding.
     """
 
     def __init__(self, normalize: Normalize, dtype: torch.dtype | None, channels: int, device: torch.device) -> None:
@@ -279,7 +261,6 @@ class Normalization:
         if not self.dtype.is_floating_point:
             raise OptionError(f"dtype: expected a floating-point type, got {dtype}")
         computed = torch.float64 if self.dtype == torch.float64 else torch.float32
-        self._is_on_cpu = device.type == "cpu"
         self._scale = (1 / (255 * std)).to(device, computed).reshape(1, -1, 1, 1)
         self._offset = (-mean / std).to(device, computed).reshape(1, -1, 1, 1)
         levels = torch.arange(256, device="cpu").to(computed).div(255)[:, None]
@@ -288,15 +269,9 @@ class Normalization:
         self._table = table.contiguous().view(torch.uint8).numpy().view(bits).reshape(1, 256, channels)
 
     def __call__(self, images: torch.Tensor) -> torch.Tensor:
-        if not self._is_on_cpu:
-            normalized = torch.empty_like(images, dtype=self.dtype)  # rounded once, as it is written
-            return torch.addcmul(self._offset, images, self._scale, out=normalized)
-        pixels = images.permute(0, 2, 3, 1).contiguous().numpy()
-        values = np.empty(pixels.shape, self._table.dtype)
-        if pixels.size:
-            rows = (-1, *pixels.shape[2:])
-            cv2.LUT(pixels.reshape(rows), self._table, dst=values.reshape(rows))
-        return torch.from_numpy(values.view(np.uint8)).view(self.dtype).permute(0, 3, 1, 2)
+        """Of images on the device."""
+        normalized = torch.empty_like(images, dtype=self.dtype)  # rounded once, as it is written
+        return torch.addcmul(self._offset, images, self._scale, out=normalized)
 
     def views(self, images: Any, count: int) -> Any:
         """A batch of images, or of several the first `count`, normalized; companions as they are."""
@@ -306,19 +281,15 @@ class Normalization:
 
     def in_workers(self, reader: BatchReader) -> BatchReader:
         """`reader`, but it reads normalized images."""
-        format = RowFormat(self.dtype, _NormalizedRows(self._table))
         companions = [companion.data for companion in reader.companions]
-        return BatchReader(reader.data, reader.crop, reader.flip, format, companions)
+        fill = _NormalizedRows(self._table)
+        return BatchReader(reader.data, reader.crop, reader.flip, fill, self.dtype, companions, reader.skips)
 
 
 def normalization_of(
     reader: BatchReader, normalize: Normalize | None, dtype: torch.dtype | None, device: torch.device
 ) -> Normalization | None:
-    """The Normalization of what `reader` reads; None without `normalize`.
-
-    Raises:
-        OptionError: the images have 16 bits, `dtype` comes without `normalize`, or as Normalization.
-    """
+    """The Normalization of what `reader` reads; None without `normalize`."""
     if normalize is None:
         if dtype is not None:
             raise OptionError(f"dtype: {dtype} needs normalize=(mean, std); without it batches are uint8")
@@ -327,7 +298,7 @@ def normalization_of(
         raise OptionError(
             f"normalize: expected images of 8 bits, {reader.data.root} has 16; leave it out, and normalize the batches"
         )
-    return Normalization(normalize, dtype, reader.shape[2], device)
+    return Normalization(normalize, dtype, reader.shapes[0][2], device)
 
 
 _BITS = {1: np.uint8, 2: np.uint16, 4: np.float32, 8: np.float64}

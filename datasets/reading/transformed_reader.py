@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from PIL import Image
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from presize.datasets.applied import EachView, apply
-from presize.datasets.reading.batch import Batch, TensorFormat
+from presize.datasets.reading.batch import TensorFormat, new_batch, tensors_over
 from presize.datasets.reading.batch_reader import BatchReader, Ints, Pixels, Skipped
 from presize.datasets.reading.draws import uniform
 from presize.datasets.reading.outputs import Decode, images_of
@@ -26,71 +26,55 @@ _STREAM = -1
 Visits = tuple[Ints, int, int, Ints]
 """(samples, seed, epoch, keys), as for BatchReader.read."""
 
-
-class Transformed(NamedTuple):
-    """What a transform gave of a sample: tensors, and how they belong together."""
-
-    sample: int
-    tensors: list[torch.Tensor]
-    spec: TreeSpec
+Transformed = tuple[int, list[torch.Tensor], TreeSpec]
+"""A sample, and what a transform gave of it: tensors, and how they belong together."""
 
 
 class TransformedReader:
     """Reads crops, and calls a transform with each, as LMDBDataset does: with each view, or with the image beside its
-    companions. What it gives is tensors, arrays, PIL images and numbers, also in lists, tuples and dicts, and alike for
-    all samples. Picklable if the transform is.
+    companions. Picklable if the transform is.
 
-    Args:
-        reader: of the crops.
-        transform: called with an image; an EachView with all views.
-        decode: the form of the image.
-        is_seeded: seed torch's, NumPy's and Python's generators for each visit, from (seed, epoch, key), and put them
-            back after each batch. Threads share them, so that for several it has to be False.
+    Where it `is_seeded`, torch's, NumPy's and Python's generators are seeded for each visit, from (seed, epoch, key),
+    and put back after each batch. Threads share them, so that for several it has to be False.
     """
 
-    formats: Sequence[TensorFormat]
-    """Of the tensors of a batch; set by learn()."""
+    formats: Sequence[TensorFormat]  # set by learn()
     _spec: TreeSpec
 
     def __init__(self, reader: BatchReader, transform: Callable[[Any], Any], decode: Decode, is_seeded: bool) -> None:
         self._reader, self._transform, self._decode, self._is_seeded = reader, transform, decode, is_seeded
 
-    def learn(self, batches: Iterable[Visits], *, skip: bool) -> None:
-        """Set `formats` to those of the first sample of `batches`, which are not empty, that can be read.
-
-        Raises:
-            DatasetError: there is none, or without `skip` the first one is damaged.
-            OptionError: the transform gives something else than tensors and the like.
-        """
+    def learn(self, batches: Iterable[Visits]) -> None:
+        """Set `formats` to those of the first sample of `batches`, which are not empty, that can be read."""
         found: list[Transformed] = []
         for samples, seed, epoch, keys in batches:
             for at in range(len(samples)):
                 one = slice(at, at + 1)
-                skipped = self._each(samples[one], seed, epoch, keys[one], skip, found.append)
+                skipped = self._each(samples[one], seed, epoch, keys[one], found.append)
                 if found:
-                    self._spec, self._described = found[0].spec, _described(found[0].tensors)
-                    self.formats = [TensorFormat.of(tensor) for tensor in found[0].tensors]
+                    _, tensors, self._spec = found[0]
+                    self._described = _described(tensors)
+                    self.formats = [TensorFormat.of(tensor) for tensor in tensors]
                     return
         raise DatasetError(skipped[0].reason)
 
-    def read(
-        self, out: Sequence[Pixels], samples: Ints, seed: int, epoch: int, keys: Ints, *, skip: bool = False
-    ) -> list[Skipped]:
+    def read(self, out: Sequence[Pixels], samples: Ints, seed: int, epoch: int, keys: Ints) -> list[Skipped]:
         """As BatchReader.read."""
-        batch, rows = Batch.over(self.formats, list(out)), count()
+        batch, rows = tensors_over(self.formats, out), count()
 
         def take(result: Transformed) -> None:
-            described = _described(result.tensors)
-            if result.spec != self._spec or described != self._described:
+            sample, tensors, spec = result
+            described = _described(tensors)
+            if spec != self._spec or described != self._described:
                 raise OptionError(
-                    f"transform: gives {described} of {self._name(result.sample)}, and {self._described} of the first "
+                    f"transform: gives {described} of {self._name(sample)}, and {self._described} of the first "
                     "sample; batches of a Loader have one shape, use make_loader for others"
                 )
             row = next(rows)
-            for stacked, tensor in zip(batch.tensors, result.tensors, strict=True):
+            for stacked, tensor in zip(batch, tensors, strict=True):
                 stacked[row].copy_(tensor)
 
-        return self._each(samples, seed, epoch, keys, skip, take)
+        return self._each(samples, seed, epoch, keys, take)
 
     def structured(self, tensors: Sequence[torch.Tensor]) -> Any:
         """As BatchReader.structured."""
@@ -102,16 +86,15 @@ class TransformedReader:
         seed: int,
         epoch: int,
         keys: Ints,
-        skip: bool,
         take: Callable[[Transformed], object],
     ) -> list[Skipped]:
         """Read samples, and call `take` with the result of each."""
-        batch = Batch.new(self._reader.formats, len(samples))
-        skipped = self._reader.read(batch.rows, samples, seed, epoch, keys, skip=skip)
+        out, batch = new_batch(self._reader.formats, len(samples))
+        skipped = self._reader.read(out, samples, seed, epoch, keys)
         kept = np.delete(np.arange(len(samples)), [position for position, _ in skipped])
         views = self._reader.views
-        parts = [images_of(tensor[: len(kept)], self._decode) for tensor in batch.tensors[:views]]
-        parts += [tensor[: len(kept)].unbind() for tensor in batch.tensors[views:]]
+        parts = [images_of(tensor[: len(kept)], self._decode) for tensor in batch[:views]]
+        parts += [tensor[: len(kept)].unbind() for tensor in batch[views:]]
         seeds = (uniform(seed, epoch, keys[kept], 1, _STREAM)[:, 0] * 2**53).astype(np.int64).tolist()
         with _generators_kept() if self._is_seeded else nullcontext():
             for sample, chosen, *images in zip(samples[kept].tolist(), seeds, *parts, strict=True):
@@ -124,7 +107,7 @@ class TransformedReader:
                 except Exception as error:  # whatever a transform raises goes to the caller, who learns of which sample
                     error.add_note(f"in the transform of {self._name(sample)}")
                     raise
-                take(Transformed(sample, tensors, spec))
+                take((sample, tensors, spec))
         return skipped
 
     def _transformed(self, images: Sequence[Any]) -> Any:
@@ -141,7 +124,6 @@ class TransformedReader:
 
 
 def _described(tensors: Sequence[torch.Tensor]) -> str:
-    """Type and shape of each."""
     return ", ".join(f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}" for tensor in tensors)
 
 
@@ -174,7 +156,6 @@ def _generators_kept() -> Iterator[None]:
 
 
 def _seed_generators(seed: int) -> None:
-    """`seed` has 53 bits."""
     torch.default_generator.manual_seed(seed)
     random.seed(seed)
     np.random.seed([seed & 0xFFFFFFFF, seed >> 32])

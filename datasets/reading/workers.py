@@ -12,11 +12,11 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import BaseContext
 from multiprocessing.util import Finalize
-from typing import Any, Literal, NamedTuple, NoReturn
+from typing import Any, Literal, NamedTuple
 
 import cv2
 import numpy as np
@@ -49,7 +49,7 @@ _POLL_EVERY_S = 2
 
 def worker_counts(num_workers: int | None, prefetch_factor: int | None) -> tuple[int, int]:
     """How many workers there are, all cores that this process may use for None, and how many batches each may be ahead,
-    2 for None, as in a DataLoader. Raises OptionError for numbers that are out of range."""
+    2 for None, as in a DataLoader."""
     workers = usable_cores() if num_workers is None else num_workers
     ahead = 2 if prefetch_factor is None else prefetch_factor
     return check_range("num_workers", workers, 0, 4096), check_range("prefetch_factor", ahead, 1, 64)
@@ -115,42 +115,33 @@ class Work(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """A batch is ready, or could not be read, as a worker sends it.
-
-    Attributes:
-        slot: where it is.
-        skipped: positions of samples that were left out.
-        work: when it was made.
-        error: why it could not be read; wrapped if it is a transform's, with its traceback.
-        worker: which one made it, from 0.
-    """
+    """A batch is ready, or could not be read, as a worker sends it."""
 
     slot: int
-    skipped: list[int]
+    skipped: list[int]  # positions of samples that were left out
     work: Work
-    error: PresizeError | ExceptionWrapper | None = None
+    error: PresizeError | ExceptionWrapper | None = None  # wrapped if it is a transform's, with its traceback
     worker: int = 0
 
-    def raise_error(self) -> NoReturn:
-        """Raise `error`, which is not None."""
+    def check(self) -> None:
+        """Raise the error, if there is one."""
         error: Any = self.error
         if isinstance(error, ExceptionWrapper):
             error.reraise()  # type: ignore[no-untyped-call]
-        raise error
+        if error is not None:
+            raise error
 
 
 _FEWER = "use fewer num_workers or a smaller batch_size"
 
 
-def read(request: BatchRequest, reader: Reader, slots: SharedSlots, skip: bool) -> Answer:
+def read(request: BatchRequest, reader: Reader, slots: SharedSlots) -> Answer:
     """Read a batch in this thread."""
     begin_s, cpu_s = time.perf_counter(), time.thread_time()
     skipped: list[Skipped] = []
     error: PresizeError | ExceptionWrapper | None = None
     try:
-        skipped = reader.read(
-            slots[request.slot], request.samples, request.seed, request.epoch, request.keys, skip=skip
-        )
+        skipped = reader.read(slots[request.slot], *request[1:])
     except PresizeError as raised:
         error = raised
     except (MemoryError, RuntimeError, cv2.error) as raised:
@@ -163,18 +154,7 @@ def read(request: BatchRequest, reader: Reader, slots: SharedSlots, skip: bool) 
 
 
 class WorkerPool:
-    """`workers` processes or threads that read batches into slots of shared memory.
-
-    Args:
-        reader: what they read with.
-        workers: how many, from 1.
-        mode: "processes" or "threads".
-        slots: where batches go.
-        ahead: requests that a worker may have at a time.
-        skip: whether to leave out damaged images.
-        timeout_s: how long to wait for an answer; 0 for ever.
-        context: start method of processes: "fork", "spawn" or "forkserver"; None is Python's default.
-    """
+    """Processes or threads that read batches into slots of shared memory, each with at most `ahead` requests."""
 
     def __init__(
         self,
@@ -184,13 +164,11 @@ class WorkerPool:
         slots: SharedSlots,
         *,
         ahead: int,
-        skip: bool,
-        timeout_s: float = TIMEOUT_S,
-        context: str | None = None,
+        timeout_s: float,
+        context: str | None,
     ) -> None:
         self._timeout_s = timeout_s
         self._busy: dict[Connection, int] = {}
-        self._numbers: dict[Connection, int] = {}
         self._ahead = ahead
         self._workers: dict[Connection, Any] = {}
         # Before multiprocessing joins its processes at exit; not in a forked child that inherits it.
@@ -204,16 +182,15 @@ class WorkerPool:
             for number in range(workers):
                 ours, theirs = processes.Pipe()
                 self._busy[ours] = 0
-                self._numbers[ours] = number
                 worker: Any
                 if mode == "threads":
                     name = f"presize-loader-{number}"
-                    worker = threading.Thread(target=_serve, args=(theirs, reader, slots, skip), name=name, daemon=True)
+                    worker = threading.Thread(target=_serve, args=(theirs, reader, slots), name=name, daemon=True)
                     worker.start()
                 else:
                     # A forked sibling would keep the pipes of the others open.
                     inherited = [ours, *self._workers] if self._is_forked else []
-                    arguments = (theirs, reader, slots, skip, inherited)
+                    arguments = (theirs, reader, slots, inherited)
                     worker = processes.Process(target=_serve_process, args=arguments, daemon=True)
                     with starting_workers():
                         worker.start()
@@ -228,7 +205,6 @@ class WorkerPool:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all workers live."""
         return all(worker.is_alive() for worker in self._workers.values())
 
     def has_room(self) -> bool:
@@ -258,8 +234,7 @@ class WorkerPool:
                 raise self._died(dead)
             waited_s += poll_s
             if 0 < self._timeout_s <= waited_s:
-                silent = {self._numbers[ours]: self._workers[ours] for ours, asked in self._busy.items() if asked}
-                raise silent_workers(silent, len(self._workers), self._timeout_s)
+                raise self._silent()
         for end in ready:
             connection: Any = end
             try:
@@ -268,7 +243,19 @@ class WorkerPool:
                 raise self._died(connection) from None
             self._busy[connection] -= 1
             self._has_answered = True
-            yield answer._replace(worker=self._numbers[connection])
+            yield answer._replace(worker=list(self._busy).index(connection))
+
+    def _silent(self) -> LoaderError:
+        """The error for workers that have a request and do not answer: the others have answered all of theirs."""
+        named = ", ".join(
+            f"{number} ({f'process {worker.pid}' if hasattr(worker, 'pid') else worker.name})"
+            for number, (ours, worker) in enumerate(self._workers.items(), 1)
+            if self._busy[ours]
+        )
+        return LoaderError(
+            f"no batch for {self._timeout_s:g} s from worker {named} of {len(self._workers)}: it was stopped, or what "
+            "it reads from does not answer; give a larger timeout= if a batch may take longer"
+        )
 
     def _died(self, connection: Connection) -> LoaderError:
         worker = self._workers[connection]
@@ -289,19 +276,6 @@ def cannot_start(number: int, workers: int, why: str) -> LoaderError:
     return LoaderError(f"cannot start worker {min(number + 1, workers)} of {workers}: {why}; use fewer num_workers")
 
 
-def silent_workers(silent: Mapping[int, Any], workers: int, timeout_s: float) -> LoaderError:
-    """The error for workers, by their numbers from 0, that have a request and do not answer: the others have answered
-    all of theirs."""
-    named = ", ".join(
-        f"{number + 1} ({f'process {worker.pid}' if hasattr(worker, 'pid') else worker.name})"
-        for number, worker in silent.items()
-    )
-    return LoaderError(
-        f"no batch for {timeout_s:g} s from worker {named} of {workers}: it was stopped, or what it reads from does "
-        "not answer; give a larger timeout= if a batch may take longer"
-    )
-
-
 def _end(workers: dict[Connection, Any]) -> bool:
     """End all workers. Returns whether they have ended: a thread may still be reading."""
     for connection, worker in workers.items():
@@ -316,23 +290,20 @@ def _end(workers: dict[Connection, Any]) -> bool:
     return ended
 
 
-def _serve_process(
-    connection: Connection, reader: Reader, slots: SharedSlots, skip: bool, inherited: Sequence[Connection]
-) -> None:
+def _serve_process(connection: Connection, reader: Reader, slots: SharedSlots, inherited: Sequence[Connection]) -> None:
     leave_to_parent()
     for other in inherited:
         other.close()
     torch.set_num_threads(1)  # per process, so not where workers are threads of the caller's
     torch.set_default_device(None)  # a forked worker inherits it, and has no accelerator
     driver = os.getppid()
-    _serve(connection, reader, slots, skip, lambda: os.getppid() == driver)
+    _serve(connection, reader, slots, lambda: os.getppid() == driver)
 
 
 def _serve(
     connection: Connection,
     reader: Reader,
     slots: SharedSlots,
-    skip: bool,
     is_wanted: Callable[[], bool] = lambda: True,
 ) -> None:
     """Read what is requested until the pipe ends."""
@@ -343,7 +314,7 @@ def _serve(
                 continue
             request = connection.recv()
             try:
-                answer = read(request, reader, slots, skip)
+                answer = read(request, reader, slots)
             except Exception:  # whatever a transform raises goes to the caller, as from a DataLoader's worker
                 error = ExceptionWrapper(where="in a Loader's worker")  # type: ignore[no-untyped-call]
                 answer = Answer(request.slot, [], Work(0.0, 0.0, 0.0), error)

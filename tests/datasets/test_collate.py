@@ -51,21 +51,8 @@ def test_a_target_transform_leaves_the_images_as_they_are(dataset: Path) -> None
     assert targets["label"].dtype == torch.int64
 
 
-def test_a_batch_with_a_transform_is_an_ordinary_list(dataset: Path) -> None:
-    batch = batch_of(dataset, transform=torch.Tensor.float)
-    assert type(batch) is list
-    images, labels = collate(batch)
-    assert images.dtype == torch.float32 and labels.shape == (4,)
-
-
 def test_what_is_no_batch_of_views_goes_to_torchs_own_collate() -> None:
     assert collate([(1, 2.0), (3, 4.0)])[0].tolist() == [1, 3]
     assert collate([torch.zeros(1), torch.ones(1)][:1]).shape == (1, 1)
     with pytest.raises(IndexError):
         collate([])
-
-
-def test_a_part_of_a_batch_is_stacked(dataset: Path) -> None:
-    batch = batch_of(dataset)
-    images, labels = collate(batch[:3])
-    assert torch.equal(images, collate(batch)[0][:3]) and len(labels) == 3

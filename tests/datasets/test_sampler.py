@@ -6,7 +6,7 @@ import json
 import operator
 import pickle
 from collections.abc import Callable
-from itertools import chain, islice
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -40,11 +40,6 @@ def test_a_visit_is_pickled_with_all_it_carries(protocol: int) -> None:
     visit = pickle.loads(pickle.dumps(Visit(7, seed=2**63 - 1, epoch=2, key=2**62), protocol))
     assert type(visit) is Visit
     assert (int(visit), visit.seed, visit.epoch, visit.key) == (7, 2**63 - 1, 2, 2**62)
-
-
-def test_a_batch_of_visits_is_pickled_in_a_few_bytes_each() -> None:
-    batch = list(islice(EpochSampler(Shuffled(10**8, seed=2**60)), 256))
-    assert len(pickle.dumps(batch)) < 256 * 32
 
 
 def test_a_sampler_gives_the_order() -> None:
@@ -130,14 +125,6 @@ def test_each_iteration_is_another_epoch_even_after_one_left_early() -> None:
     assert sampler.epoch == 2
 
 
-def test_an_epoch_can_be_begun_by_who_draws_its_positions_himself() -> None:
-    sampler = loaded(Shuffled(20), EpochSampler(Shuffled(20)).state_dict(consumed=12))
-    assert [sampler.begin() for _ in range(3)] == [(0, 12), (1, 0), (2, 0)]
-    sampler.set_epoch(7)
-    assert sampler.begin() == (7, 0)
-    assert {visit.epoch for visit in sampler} == {8}
-
-
 def test_set_epoch_is_obeyed() -> None:
     sampler = EpochSampler(Shuffled(20))
     for epoch in (5, 5, 0, 1):
@@ -175,12 +162,6 @@ def test_a_rank_is_the_one_that_the_process_has_when_an_epoch_begins(monkeypatch
     assert list(sampler) == alone[1::2]
     monkeypatch.undo()
     assert sampler.state_after(3, 2)["consumed"] == 12, "of the ranks that took part, though they are gone"
-
-
-def test_all_ranks_save_the_same_state() -> None:
-    states = [EpochSampler(Shuffled(7), rank=rank, ranks=4).state_after(1, 1) for rank in range(4)]
-    assert [state["consumed"] for state in states] == [4] * 4
-    assert all(state == states[0] for state in states)
 
 
 def test_a_state_is_a_few_integers() -> None:
@@ -293,35 +274,3 @@ def test_a_state_in_the_middle_of_an_epoch_needs_to_be_told_what_was_consumed() 
 def test_what_cannot_be_is_refused_by_name_and_value(make: Callable[[], object], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         make()
-
-
-VALUES = st.one_of(
-    st.integers(-3, 200),
-    st.integers(),
-    st.none(),
-    st.booleans(),
-    st.floats(),
-    st.text(),
-    st.binary(),
-    st.lists(st.integers()),
-    st.just(np.array([1, 2])),
-)
-
-
-@given(changes=st.dictionaries(st.sampled_from(["length", "population", "seed", "order", "epoch", "consumed"]), VALUES))
-def test_a_state_that_was_changed_is_an_error_or_another_position_of_the_same_order(changes: dict[str, Any]) -> None:
-    order = Shuffled(100, seed=3)
-    saved = EpochSampler(order).state_dict()
-    sampler = EpochSampler(order)
-    try:
-        sampler.load_state_dict(saved | changes)
-    except OptionError as error:
-        assert "\n" not in str(error) and len(str(error)) < 10_000
-        assert sampler.state_dict() == saved, "it is as it was"
-        return
-    loaded = {**saved, **changes}
-    assert {name: loaded[name] for name in ("length", "population", "seed", "order")} == {
-        name: saved[name] for name in ("length", "population", "seed", "order")
-    }
-    rest = order.samples(loaded["epoch"], np.arange(loaded["consumed"], 100))
-    assert list(sampler) == rest.tolist()

@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 import torch
 from shards import Shards
-from torch.utils.data import ConcatDataset, DataLoader, DistributedSampler
+from torch.utils.data import ConcatDataset, DataLoader
 
 from presize.datasets import (
-    CenterCrop,
     EpochSampler,
     FolderDataset,
     LMDBDataset,
@@ -134,12 +133,6 @@ def test_a_copy_of_a_sampler_has_the_seed_that_was_drawn(copied: Callable[[Any],
     assert list(again) == list(sampler)
 
 
-def test_two_loaders_of_one_order_draw_a_seed_each(data: LMDBDataset) -> None:
-    order = Shuffled(len(data))
-    assert epoch(Loader(data, 8, shuffle=order, num_workers=0)) != epoch(Loader(data, 8, shuffle=order, num_workers=0))
-    assert order.seed is None
-
-
 def between_ranks(monkeypatch: pytest.MonkeyPatch, rank: int) -> None:
     """As if torch.distributed had two ranks and this process were `rank`."""
     for name, value in (("is_initialized", True), ("get_world_size", 2), ("get_rank", rank)):
@@ -158,20 +151,6 @@ def test_ranks_agree_on_an_order_without_a_seed(share: dict[str, int], monkeypat
         seeds.add(sampler.order.seed)
         monkeypatch.undo()
     assert seeds == {0}, "as in DistributedSampler; Accelerate shares what a sampler of one rank gives"
-
-
-def test_ranks_share_every_sample_as_those_of_a_distributed_sampler_do(data: LMDBDataset) -> None:
-    for batch_size, ranks in ((5, 2), (8, 3), (16, 2)):
-        for make in (Loader, make_loader):
-            loaders = [make(data, batch_size, shuffle=True, num_workers=0, rank=r, ranks=ranks) for r in range(ranks)]
-            theirs = [
-                DataLoader(data, batch_size, sampler=DistributedSampler(data, ranks, rank)) for rank in range(ranks)
-            ]
-            assert [*map(len, loaders)] == [*map(len, theirs)]
-            assert [sum(1 for _ in loader) for loader in loaders] == [*map(len, loaders)]
-            samples = [list(loader.sampler) for loader in loaders]
-            assert set().union(*map(set, samples)) == {*range(len(data))}
-            assert len({*map(len, samples)}) == 1
 
 
 def test_what_is_not_full_is_kept_by_one_process_and_filled_up_by_several(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,9 +191,3 @@ def test_a_shard_shuffle_refuses_a_state_of_samples_in_other_shards() -> None:
     EpochSampler(second).load_state_dict(state)
     with pytest.raises(OptionError, match=r"state: samples of the dataset are in other shards .* set_epoch"):
         EpochSampler(other).load_state_dict(state)
-
-
-def test_a_crop_that_is_not_random_needs_no_seed(data: LMDBDataset) -> None:
-    assert epoch(Loader(data, 8, crop=CenterCrop(16), flip=0, num_workers=0)) == epoch(
-        Loader(data, 8, crop=CenterCrop(16), flip=0, num_workers=0)
-    )

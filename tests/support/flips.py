@@ -46,7 +46,7 @@ def samples(root: Path, check: bool) -> list[Any]:
     images = LMDBDataset(root, decode="numpy", check=check)
     try:
         whole = [_given(lambda i=i: (images.data.path(i), *_plain(images[i]))) for i in range(len(images))]
-        return [images.classes, *whole, *_crops(BatchReader(images.data, CenterCrop(8)))]
+        return [images.classes, *whole, *_crops(BatchReader(images.data, CenterCrop(8), skips=True))]
     finally:
         for shard in images.data.shards:
             shard.close()  # so that the next reader checks its pages again
@@ -55,9 +55,9 @@ def samples(root: Path, check: bool) -> list[Any]:
 def _crops(reader: BatchReader) -> list[Any]:
     """What a Loader makes of all samples: its pixels, None for what it skips."""
     numbers = np.arange(len(reader.data))
-    out = np.zeros((len(numbers), *reader.shape), np.uint8)
+    out = np.zeros((len(numbers), *reader.shapes[0]), np.uint8)
     try:
-        skipped = [sample.position for sample in reader.read([out], numbers, 0, 0, numbers, skip=True)]
+        skipped = [sample.position for sample in reader.read([out], numbers, 0, 0, numbers)]
     except DatasetError:
         return [None] * len(numbers)
     kept = iter(out)

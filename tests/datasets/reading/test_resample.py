@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -54,17 +54,6 @@ def test_rgb_has_the_bytes_that_pillow_makes_of_the_box(
     np.testing.assert_array_equal(out[:, ::-1] if flip else out, np.asarray(expected))
 
 
-@pytest.mark.parametrize("size", [(50, 60), (12, 13), (20, 40)])
-def test_every_channel_is_resized_by_itself(size: tuple[int, int]) -> None:
-    pixels = noise((20, 40, 4))
-    whole = np.empty((*size, 4), np.uint8)
-    resample(pixels, whole, flip=True)
-    for channel in range(4):
-        out = np.empty((*size, 1), np.uint8)
-        resample(pixels[:, :, channel], out, flip=True)
-        np.testing.assert_array_equal(out[:, :, 0], whole[:, :, channel])
-
-
 @pytest.mark.parametrize("channels", [1, 3, 4])
 @pytest.mark.parametrize("size", [(50, 60), (12, 13), (20, 50), (20, 40)])
 def test_16_bits_are_resized_as_8_bits_are_and_finer(size: tuple[int, int], channels: int) -> None:
@@ -85,19 +74,3 @@ def test_no_byte_beside_a_row_of_the_batch_is_written(width: int, dtype: type) -
         batch = np.full((3, 40, width, 3), 7, dtype)
         resample(noise(before, dtype=dtype), batch[1], flip=True)
         assert (batch[::2] == 7).all() and (batch[1] != 7).any()
-
-
-@pytest.mark.parametrize(
-    "view",
-    [lambda x: x[:, ::-1], lambda x: x[::-1], lambda x: x[:, :, ::-1], lambda x: x[:, ::2], np.asfortranarray],
-    ids=["mirrored", "upside down", "BGR", "every second column", "in another order"],
-)
-@pytest.mark.parametrize("size", [(50, 60), (12, 13)])
-def test_pixels_that_lie_in_memory_in_another_way_are_resized_all_the_same(
-    view: Callable[[Pixels], Pixels], size: tuple[int, int]
-) -> None:
-    pixels = view(noise((20, 40, 3)))
-    out, expected = np.empty((2, *size, 3), np.uint8)
-    resample(pixels, out, flip=True)
-    by_pillow(pixels, expected)
-    np.testing.assert_array_equal(out[:, ::-1], expected)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 
 from presize.datasets.reading.slots import HELD_BY_CALLER, FreeSlots, SharedSlots
 
@@ -29,11 +28,6 @@ def filled(slots: FreeSlots, value: int) -> list[np.ndarray]:
 
 def shares_memory(slots: FreeSlots, batch: list[np.ndarray]) -> bool:
     return np.shares_memory(batch[0], slots.shared.memory)
-
-
-def test_a_batch_is_in_shared_memory_as_long_as_few_are_held(slots: FreeSlots) -> None:
-    held = [filled(slots, value) for value in range(HELD_BY_CALLER)]
-    assert all(shares_memory(slots, batch) for batch in held)
 
 
 def test_a_caller_that_holds_many_gets_copies_which_stay_what_they_are(slots: FreeSlots) -> None:
@@ -63,10 +57,3 @@ def test_the_slots_of_the_caller_are_not_filled_ahead(slots: FreeSlots) -> None:
         busy.append(slots.take())
     assert len(busy) == 3  # two that workers fill, and one that is due
     assert len(slots.free) == HELD_BY_CALLER - 1
-
-
-def test_an_image_of_a_batch_keeps_its_slot(slots: FreeSlots) -> None:
-    image = torch.from_numpy(filled(slots, 7)[0])[1]
-    for value in range(20):
-        filled(slots, value)
-    assert (image == 7).all()

@@ -49,21 +49,6 @@ def test_a_device_that_torch_does_not_know_is_refused_by_name() -> None:
         as_device("toaster")
 
 
-@pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
-def test_every_grey_level_is_normalized_as_torchvision_does_it(dtype: torch.dtype, channels: int) -> None:
-    mean, std = torch.tensor([0.485, 0.456, 0.406][:channels]), torch.tensor([0.229, 0.224, 0.225][:channels])
-    images = torch.arange(256, dtype=torch.uint8).reshape(2, 1, 8, 16).repeat(1, channels, 1, 1)
-    images = images.contiguous(memory_format=torch.channels_last)
-    exact = torch.float64 if dtype == torch.float64 else torch.float32
-    normalization = Normalization((mean.tolist(), std.tolist()), dtype, channels, torch.device("cpu"))
-    expected = (images.to(exact) / 255 - mean.view(-1, 1, 1)) / std.view(-1, 1, 1)
-    found = normalization(images)
-    assert found.dtype == dtype and found.is_contiguous(memory_format=torch.channels_last)
-    assert torch.allclose(found, expected.to(dtype), rtol=0, atol=1e-7 if dtype == torch.float64 else 0)
-    assert normalization(images[:0]).shape == images[:0].shape
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
 def test_a_device_rounds_a_normalized_number_once(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     Accelerator(monkeypatch)
