@@ -43,7 +43,7 @@ def open_dataset(
 
 
 def default_cache_dir(option: str = "cache_dir") -> Path:
-    """``$XDG_CACHE_HOME``, by default ``~/.cache``. Raises OptionError, about `option`, without a home."""
+    """Return ``$XDG_CACHE_HOME``, by default ``~/.cache``. Raises OptionError, about `option`, without a home."""
     try:
         return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     except RuntimeError:
@@ -51,19 +51,16 @@ def default_cache_dir(option: str = "cache_dir") -> Path:
 
 
 class Cache:
-    """Brings the shards of a Dataset from a store (presize.store.data_files.ShardFetcher) to the folder `root`.
+    """A ShardFetcher that brings the shards of a Dataset from a store to the folder `root`.
 
-    For all threads and processes of this machine: each shard comes once. It can be pickled. Needs no obstore in this
-    process, see presize.remote.cache_folder.
+    For all threads and processes of this machine: each shard comes once. It can be pickled, and does not use obstore in
+    this process, see presize.remote.cache_folder. Raises as cache_folder.prepare.
 
     Args:
         url: of the folder with manifest.json, as for fetch_dataset.
-        cache_dir: where the shards are kept, from run to run; None for default_cache_dir(). All is in a folder of it,
-            presize-shards (see place_in), to which nobody else has access.
+        cache_dir: where the shards are kept, from run to run, in a private folder (see place_in); None for
+            default_cache_dir().
         cache_bytes: bytes that all shards there may take together, at least 1; None for any number.
-
-    Raises:
-        RemoteError, DatasetError, OptionError, BuildError: as presize.remote.cache_folder.prepare.
     """
 
     def __init__(
@@ -82,19 +79,17 @@ class Cache:
 
     @property
     def max_bytes(self) -> int | None:
-        """Bytes that the shards may take; None for any number."""
         return self._folder.max_bytes
 
     def provide(self, files: Sequence[DataFile]) -> None:
-        """Have all of these files, and the index, in the folder at the same time, as presize.remote.cache_folder.fetch.
-        Raises OptionError when they are more than the cache may hold."""
+        """Have these files in the folder at the same time. Raises OptionError when the cache is too small."""
         if not self._folder.is_there() or not all(map(self._folder.has, files)):
             self._check_room(files, f"{plural(len(files), 'shard')} that are read together")
             _in_child(self._url, cache_folder.fetch, self._url, self._folder, files)
 
     def fetch_ahead(self, groups: Sequence[Sequence[DataFile]]) -> None:
-        """Begin to fetch groups of files in the background, as cache_folder.fetch_ahead does, and end what was
-        begun before. Raises OptionError when two groups in a row are more than the cache may hold."""
+        """Begin to fetch groups of files in the background, in place of what was begun before. Raises OptionError when
+        two groups in a row are more than the cache may hold."""
         if self.max_bytes is not None:
             for two in zip(groups, [*groups[1:], ()], strict=True):
                 self._check_room([*two[0], *two[1]], "two groups of shards")

@@ -1,8 +1,7 @@
 """The folder of a cached dataset: what is there, room for more, and the files that are fetched to it.
 
-What fetches runs in processes of its own (presize.system.child): a process that has used obstore must not be forked,
-and one that was forked must not use it. Training does both.
-"""
+Fetching runs in processes of its own (presize.system.child): one that has used obstore must not be forked, and one that
+was forked must not use it. Training does both."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ from presize.system.files import file_digest, is_file_of, names_in, reason_and_f
 from presize.system.locks import NoLocksError, file_lock
 
 PLACE = "presize-shards"
-"""The folder of the cache in the one that a user gives, in which there may be anything else."""
+"""The folder of the cache in the one that a user gives."""
 
 _FOREVER_S = float("inf")
 _POLL_S = 0.1
@@ -36,7 +35,7 @@ _DATASET = re.compile(r"[0-9a-f]{64}")
 
 
 class _Kept(NamedTuple):
-    """A shard in the cache, or one that is on its way. They sort by when they were used."""
+    """A shard in the cache or on its way. They sort by when they were used."""
 
     used_ns: int
     path: Path
@@ -45,9 +44,8 @@ class _Kept(NamedTuple):
 
 @dataclass(frozen=True)
 class CacheFolder:
-    """Where all processes of this machine keep the shards of a dataset in a store: `root`, a folder in PLACE that is
-    named by the SHA-256 of its manifest. The shards of all datasets in PLACE may take `max_bytes`; None for any number.
-    """
+    """A dataset's folder `root` in PLACE, named by the SHA-256 of its manifest, for all processes of this machine.
+    Shards of all datasets in PLACE may take `max_bytes`; None for any number."""
 
     root: Path
     max_bytes: int | None
@@ -62,15 +60,10 @@ class CacheFolder:
         return is_file_of(self.root / file.file, file.bytes)
 
     def make_room(self, file: DataFile, keep: Collection[str]) -> bool:
-        """Reserve room for a file of this dataset. Shards of any dataset are removed for it, least recently used first,
-        except those in `keep`. Processes that have one open read on; its room is free when the last closes it.
+        """Reserve room for a file: remove shards of any dataset but `keep`, least recently used first.
 
-        Returns:
-            False where `keep`, and what others are fetching, take the room.
-
-        Raises:
-            OptionError: the disk is full.
-        """
+        A removed shard that is open frees its room when the last process closes it. Returns False where `keep`, and
+        what others are fetching, take the room. Raises OptionError when the disk is full."""
         path = self.root / file.file
         with file_lock(self.root.parent / _ROOM_LOCK, patience_s=_FOREVER_S):
             if self.max_bytes is not None:
@@ -119,7 +112,7 @@ def _look_at(shard: Path) -> _Kept:
 
 
 def _lock_of(path: Path) -> Path:
-    """Locked by whoever fetches a file. It says how many bytes the file will have."""
+    """Locked by whoever fetches a file; says how many bytes the file will have."""
     return path.with_name(f".{path.name}.lock")
 
 
@@ -136,8 +129,7 @@ def _remove(path: Path) -> bool:
 
 
 def place_in(folder: Path) -> Path:
-    """Return the folder of this user's cache in one that a user gives: PLACE, with the user's number behind it where
-    PLACE is that of another user."""
+    """Return PLACE in a folder, with this user's number behind it where PLACE is that of another user."""
     place = folder / PLACE
     with suppress(OSError):  # prepare() says more
         if place.lstat().st_uid != os.geteuid():
@@ -173,7 +165,7 @@ def prepare(url: str, place: Path) -> Path:
 
 
 def _check_private(folder: Path) -> None:
-    """Nobody else may put anything there: what is there is not compared with its SHA-256 once more."""
+    """Nobody else may write there: files are not compared with their SHA-256 again."""
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
         raise OptionError(
@@ -194,9 +186,8 @@ def _writing_in(folder: Path) -> Iterator[None]:
 
 
 def fetch(url: str, folder: CacheFolder, files: Sequence[DataFile]) -> None:
-    """Have these files in the folder at the same time: fetch what is missing, several at a time, or wait for other
-    processes that fetch it. A folder that somebody has removed is made again. Raises as prepare, download_file and
-    CacheFolder.make_room do, and DatasetError when another dataset is at `url` then."""
+    """Have these files in the folder at the same time: fetch what is missing, or wait for processes that do. A removed
+    folder is made again. Raises as prepare, download_file and make_room, and DatasetError for another dataset."""
     bucket = Bucket(url)
     keep = {file.file for file in files}
 
@@ -220,8 +211,8 @@ def fetch(url: str, folder: CacheFolder, files: Sequence[DataFile]) -> None:
 
 
 def fetch_ahead(url: str, folder: CacheFolder, groups: Sequence[Sequence[DataFile]]) -> None:
-    """Fetch groups of files in the order in which they will be read, as far ahead as there is room. When one of a group
-    is used, those of the groups before may go. What cannot be fetched is left to fetch(), which says why."""
+    """Fetch groups of files in the order of reading, as far ahead as there is room: when one of a group is used, the
+    groups before may go. What cannot be fetched is left to fetch(), which says why."""
     bucket, connections = Bucket(url), Connections()
 
     def fetch_one(file: DataFile) -> None:
@@ -243,7 +234,7 @@ def _download(bucket: Bucket, folder: CacheFolder, file: DataFile, connections: 
 
 
 def as_room_comes(folder: CacheFolder, groups: Sequence[Sequence[DataFile]]) -> Iterator[DataFile]:
-    """The files of `groups` in their order, each when there is room for it."""
+    """Yield the files of `groups` in their order, each when there is room for it."""
     at = _Reading(folder, groups)
     for number, group in enumerate(groups):
         for count, file in enumerate(group, 1):
@@ -272,7 +263,7 @@ class _Reading:
         self._begun_ns = time.time_ns()
 
     def files(self, last: int, count: int) -> list[DataFile]:
-        """Those of the group that is being read and of those that follow, up to `count` of group `last`."""
+        """Return files from the group that is being read up to `count` of group `last`."""
         for number in range(last, self._group, -1):
             if any(map(self._is_used, self._groups[number])):
                 self._group = number

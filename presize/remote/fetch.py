@@ -42,8 +42,7 @@ class FetchResult:
 
     Attributes:
         out: the folder, as it was given.
-        samples: in the dataset.
-        bytes: of all of its files.
+        bytes: of all files of the dataset.
         fetched: bytes that came over the network.
         seconds: from the request for the manifest to its rename.
     """
@@ -62,9 +61,9 @@ def fetch_dataset(
     on_plan: Callable[[int], None] = lambda _: None,
     on_bytes: Callable[[int], None] = lambda _: None,
 ) -> FetchResult:
-    """Copy the dataset at `url` to the folder `out`, where it appears when all of it is there. Calling it again
-    finishes a copy that was interrupted, from the byte at which it was. Of a finished copy it fetches files that are
-    missing or do not have their size; presize verify compares their content.
+    """Copy the dataset at `url` to the folder `out`, where it appears when all of it is there; called again, finish a
+    copy from the byte at which it was. Of a finished copy it fetches files that are missing or do not have their size;
+    presize verify compares their content.
 
     Args:
         url: of the folder with manifest.json: s3://BUCKET/PATH, http(s)://HOST/PATH, gs:// or az:// (see Bucket).
@@ -145,7 +144,7 @@ def _begin(out: Path, text: bytes, url: str) -> bool:
 
 
 def _is_there(path: Path, file: DataFile, was_finished: bool) -> bool:
-    """Return whether a file, which may be empty, has its size, and what came of an unfinished copy its SHA-256."""
+    """Return whether a file has its size, and its SHA-256 if it came of an unfinished copy."""
     return is_file_of(path, file.bytes) and (was_finished or file_digest(path) == (file.bytes, file.sha256))
 
 
@@ -162,7 +161,7 @@ _Image = tuple[str, int, int]
 
 
 def _images(index: pa.RecordBatch, url: str) -> Iterator[_Image]:
-    """Those of a folder dataset. Raises DatasetError for a name that leads out of it, is too deep, or one of ours."""
+    """Yield the images of a folder dataset. Raises DatasetError for a name that leaves it, or is one of ours."""
     for batch in (index.slice(at, 10_000) for at in range(0, index.num_rows, 10_000)):
         for image in zip(*(batch.column(name).to_pylist() for name in ("file", "nbytes", "crc32")), strict=True):
             if not can_be_made(image[0]) or re.match(OUR_NAMES, image[0]):

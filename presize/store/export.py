@@ -37,15 +37,13 @@ _RAW_AS = ImageOptions(format="png")
 
 @dataclass(frozen=True)
 class ImageFiles:
-    """An image file, or a .npy, for each sample of a dataset, or of a companion's. Its path in `names` has the suffix
-    of what is in it; all are safe and distinct."""
+    """An image file or .npy for each sample, of images or a companion, whose paths are safe and distinct."""
 
     dataset: Dataset
     names: pa.ChunkedArray
 
     @classmethod
     def of(cls, dataset: Dataset, paths: pa.ChunkedArray) -> ImageFiles:
-        """Name the files after `paths`: those of the sources, or of the images whose companions they are."""
         return cls(dataset, file_names(paths, dataset.manifest.format))
 
     @property
@@ -54,25 +52,22 @@ class ImageFiles:
 
     @property
     def suffix(self) -> str:
-        """That of the format, such as ``.jpg``."""
         return SUFFIXES[self.dataset.manifest.format][0]
 
     def contents(self, samples: Sequence[int]) -> Iterator[tuple[int, bytes]]:
-        """For each of `samples` its position in that list and the content of its file, in the order on disk."""
+        """Yield, for each of `samples`, its position in that list and the content of its file, in the order on disk."""
         if self.dataset.manifest.format == "raw":
             yield from ((position, encode(pixels, _RAW_AS)) for position, pixels in self.dataset.pixels(samples))
         else:
             yield from ((position, bytes(value)) for position, value in self.dataset.values(samples))
 
     def content(self, sample: int) -> bytes:
-        """The content of one file."""
         return next(content for _, content in self.contents((sample,)))
 
 
 @dataclass(frozen=True)
 class Exported:
-    """A dataset that is exported, its paths and columns checked, and the names of the columns of its label table,
-    ``label`` among them."""
+    """A dataset whose paths and columns were checked, and the columns of its label table, ``label`` among them."""
 
     dataset: Dataset
     images: ImageFiles
@@ -81,7 +76,7 @@ class Exported:
 
     @classmethod
     def of(cls, root: str | os.PathLike[str]) -> Exported:
-        """Raises DatasetError when the dataset in `root` is damaged, or has a path that is no file of a folder."""
+        """Raise DatasetError when the dataset is damaged, or has a path that is no file of a folder."""
         dataset = Dataset(root, readahead=True)  # shards are read from beginning to end
         own = index_columns(dataset.manifest.layout, True, dataset.companions)
         columns = tuple(name for name in dataset.index.schema.names if name not in own)
@@ -95,7 +90,7 @@ class Exported:
         return cls(dataset, images, companions, columns)
 
     def all_files(self, taken: Collection[str] = ()) -> dict[str, ImageFiles]:
-        """The images, called ``image``, then the companions by name; with ``_`` behind a name that is taken."""
+        """Return ``image`` and the companions by name; with ``_`` behind a name that is taken."""
         companions: dict[str, ImageFiles] = {}
         for name, files in self.companions.items():
             companions[_free(name, {*taken, *companions})] = files
@@ -112,15 +107,10 @@ _BATCH = 256
 
 
 def write_folder(exported: Exported, out: Path, on_image: Callable[[], None]) -> None:
-    """Write a file for each image into `out`, and a folder for each class, whether or not it has images.
+    """Write a file for each image, and a folder for each class.
 
-    With companions, images and each of those have a folder of their own, such as ``out/image`` and ``out/mask``, as
-    ``--pair mask=mask/{subdir}/{stem}.png`` reads them; a folder that held all images in the source is left out.
-
-    Raises:
-        OSError: a file cannot be written.
-        DatasetError: a record is damaged.
-    """
+    With companions, images and each companion have a folder, such as ``out/image`` and ``out/mask``, as
+    ``--pair mask=mask/{subdir}/{stem}.png`` reads them; a folder that held all images in the source is left out."""
     folders = exported.all_files() if exported.companions else {"": exported.images}
     classes = exported.dataset.manifest.classes or ()
     first, second = (_parts_at(exported.images.names, depth) for depth in (0, 1))
@@ -144,23 +134,17 @@ def write_folder(exported: Exported, out: Path, on_image: Callable[[], None]) ->
 
 
 def _parts_at(names: pa.ChunkedArray, depth: int) -> set[str]:
-    """Return the parts at a depth of paths: their first folders at 0, and so on."""
+    """Return the parts of paths at a depth: their first folders at 0."""
     parts = pc.replace_substring_regex(names, rf"(?s)^(?:[^/]*/){{{depth}}}([^/]*).*$", r"\1")
     return {*parts.unique().to_pylist()}
 
 
 def write_tars(exported: Exported, out: Path, on_image: Callable[[], None]) -> None:
-    """Write ``out/NAME-000000.tar`` and so on, one for each shard, where NAME is that of `out`; and ``classes.txt``.
+    """Write ``NAME-000000.tar`` and so on, one for each shard, where NAME is that of `out`; and ``classes.txt``.
 
-    WebDataset reads a tar from beginning to end and shuffles a few thousand samples at a time. So a tar has the samples
-    of one shard, which are a random part of the dataset, in random order. A sample is its image, its companions (as
-    ``.mask.png``), its label if that is a whole number (``.cls``), and its other columns (``.json``, in which NaN and
-    infinities are null).
-
-    Raises:
-        OSError: a file cannot be written.
-        DatasetError: a record is damaged, or a column or a class name cannot be written as text.
-    """
+    WebDataset shuffles a few thousand samples at a time, so a tar has the samples of a shard, a random part of the
+    dataset, in random order. A sample is its image, its companions (``.mask.png``), a whole-number label (``.cls``),
+    and its other columns (``.json``, in which NaN and infinities are null)."""
     dataset = exported.dataset
     classes = _class_list(exported)
     number_labels = "label" in exported.columns and pa.types.is_integer(dataset.column("label").type)
@@ -200,9 +184,8 @@ def write_tars(exported: Exported, out: Path, on_image: Callable[[], None]) -> N
 
 
 def sample_keys(names: pa.ChunkedArray) -> pa.ChunkedArray:
-    """What WebDataset calls the samples of files with these `names`: the names without their suffix, and without any
-    other dot in their last part, since a key ends there. A key that would be there twice ends with the sample's number.
-    """
+    """Return WebDataset's keys for `names`: without suffix and other dots, where a key ends. One that would be there
+    twice ends with the sample's number."""
     keys = pc.replace_substring_regex(names, r"\.[^./]*$", "")
     dot = r"\.([^./]*)$"
     while pc.any(pc.match_substring_regex(keys, dot)).as_py():
@@ -215,7 +198,7 @@ def sample_keys(names: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _class_list(exported: Exported) -> bytes:
-    """The class names, one a line, as ``presize build --classes`` reads them; empty without classes."""
+    """Class names, one a line, as ``presize build --classes`` reads them."""
     names = exported.dataset.manifest.classes or ()
     for name in names:
         if "\n" in name or "\r" in name:
@@ -224,7 +207,7 @@ def _class_list(exported: Exported) -> bytes:
 
 
 def _fits_json(kind: pa.DataType) -> bool:
-    """Whether the values of a column of this type can be JSON. Dates and times become text, as ISO 8601 has it."""
+    """Return whether JSON can hold values of a type. Dates and times become text, as ISO 8601 has it."""
     if pa.types.is_nested(kind):
         return all(_fits_json(kind.field(i).type) for i in range(kind.num_fields))
     return any(is_one(kind) for is_one in _JSON_TYPES)
@@ -245,7 +228,7 @@ def _json(values: dict[str, Any]) -> bytes:
 
 
 def _with_null(value: Any) -> Any:
-    """`value` with null where it has what JSON has no number for: NaN and the infinities."""
+    """`value` with null in place of NaN and infinities."""
     if isinstance(value, dict):
         return {name: _with_null(part) for name, part in value.items()}
     if isinstance(value, list):
@@ -254,7 +237,7 @@ def _with_null(value: Any) -> Any:
 
 
 def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
-    """Add a file. What TarInfo does not get is the same everywhere: time 0, owner 0, mode 0644."""
+    """Add a file; the rest of TarInfo is the same everywhere: time 0, owner 0, mode 0644."""
     member = tarfile.TarInfo(name)
     member.size = len(content)
     tar.addfile(member, io.BytesIO(content))
@@ -307,14 +290,14 @@ def _schema(exported: Exported) -> pa.Schema:
 
 
 def _numbers(exported: Exported, nbytes: int) -> npt.NDArray[np.int64]:
-    """For each sample the number of its part, where parts of about `nbytes` each follow one another."""
+    """Number each sample's part, where parts of about `nbytes` each follow one another."""
     arrays = (files.dataset.numbers("nbytes") for files in exported.companions.values() if files.are_arrays)
     lengths = sum(arrays, exported.dataset.numbers("nbytes"))
     return np.asarray((np.cumsum(lengths) - lengths) // nbytes)
 
 
 def _runs(numbers: npt.NDArray[np.integer]) -> Iterator[tuple[int, int]]:
-    """Where each run of equal numbers begins and ends."""
+    """Yield where each run of equal numbers begins and ends."""
     return pairwise([0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)])
 
 
@@ -336,22 +319,15 @@ def _image_column(files: ImageFiles, samples: range) -> pa.StructArray:
 
 
 _KEY_BYTES = 511
-"""The most that a key of an LMDB may have."""
 _COMMIT_RECORDS = 10_000
 _BASICSR_KEY = r"^[!-\-/-~][ -\-/-~]*$"
-"""ASCII without a dot, since BasicSR's reader ends a name there, and asks for ASCII."""
+"""ASCII without a dot, where BasicSR's reader ends a name."""
 
 
 def write_lmdb(
     exported: Exported, out: Path, on_image: Callable[[], None], keys: str, label_keys: str | None = None
 ) -> None:
-    """Write ``out/data.mdb``, and ``meta_info.txt`` for ``basicsr``, with keys as ``presize build --keys`` reads them.
-
-    Raises:
-        OptionError: `keys` or `label_keys` is no preset and no pattern.
-        BuildError: a file cannot be written.
-        DatasetError: a record is damaged, or the layout has no place for what the dataset holds. Nothing was written.
-    """
+    """Write ``data.mdb``, and ``meta_info.txt`` for ``basicsr``, with keys as ``presize build --keys`` reads them."""
     dataset = exported.dataset
     if exported.companions:
         names = ", ".join(exported.companions)
@@ -384,7 +360,7 @@ def write_lmdb(
 
 
 def _lmdb_keys(exported: Exported, keys: str, label_keys: str | None) -> tuple[list[bytes], dict[bytes, bytes]]:
-    """The keys of the images, and all other records."""
+    """Keys of the images, and all other records."""
     names = exported.images.names
     if keys in get_args(KeyPreset) and label_keys is not None:
         raise OptionError(f"label_keys: --keys {keys} has its own; give patterns for both, or leave it out")
@@ -415,7 +391,7 @@ def _lmdb_keys(exported: Exported, keys: str, label_keys: str | None) -> tuple[l
 
 
 def _texts(exported: Exported, column: str) -> list[str]:
-    """The values of a column as text; labels that have names as these."""
+    """Values of a column as text; class names for labels that have them."""
     if column not in exported.columns:
         has = ", ".join(exported.columns) or "none"
         raise DatasetError(
@@ -440,7 +416,6 @@ def _texts(exported: Exported, column: str) -> list[str]:
 
 
 def _check_keys(keys: list[bytes]) -> None:
-    """Raises DatasetError when a key is too long for LMDB, or there twice."""
     taken = set()
     for key in keys:
         if len(key) > _KEY_BYTES or key in taken:
@@ -450,7 +425,7 @@ def _check_keys(keys: list[bytes]) -> None:
 
 
 def _meta_info(exported: Exported) -> str:
-    """What BasicSR has beside its LMDBs: name, size and a level of compression, which nobody reads, of each image."""
+    """Name, size and compression level, which nobody reads, of each image, as BasicSR has them."""
     dataset = exported.dataset
     channels = dataset.manifest.channels
     sizes = zip(
@@ -479,8 +454,8 @@ def export_dataset(
 ) -> int:
     """Write every image of a dataset for other programs, and return their number.
 
-    They are the stored bytes, at the path that each image had in its source, with the suffix of the stored format as
-    with ``--to folder``; raw pixels become PNG. The same dataset gives the same bytes in every file.
+    They are the stored bytes, at the path that each image had in its source, with the suffix of the stored format; raw
+    pixels become PNG. The same dataset gives the same bytes in every file.
 
     Args:
         root: the dataset.

@@ -24,12 +24,10 @@ from presize.system.resources import max_open_shards
 
 
 class ShardReader:
-    """Reads one shard: ``with reader as get: value = get(row)``.
+    """Reads one shard: ``with reader as get: value = get(row)``, a memoryview that is valid inside the ``with`` block.
 
-    `get` returns a memoryview of the map that is valid only inside the ``with`` block. Threads may share a reader,
-    and forked children may keep using it. All readers of the same file in a process share an LMDB environment,
-    since LMDB refuses to open a file twice. It is opened on first use and, when many are open, closed while it is
-    idle. A pickled reader holds path, size and readahead.
+    For all threads and forked children. Readers of a file in a process share an LMDB environment, which LMDB refuses to
+    open twice; it is opened on first use and, when many are open, closed while idle. A pickle holds the arguments.
 
     Args:
         path: the shard.
@@ -48,14 +46,14 @@ class ShardReader:
         self._shard: _OpenShard | None = None
 
     def __enter__(self) -> Callable[[int], memoryview]:
-        """Raises DatasetError when the file is missing, is not a shard, or does not have its size."""
+        """Raise DatasetError when the file is missing, is not a shard, or does not have its size."""
         while (shard := self._entered()) is None:
             if self._fetch is not None:
                 self._fetch()  # not under the lock, and again where others have removed it meanwhile
         return shard.get
 
     def _entered(self) -> _OpenShard | None:
-        """None when the file has to be fetched first."""
+        """Return None when the file has to be fetched first."""
         with _lock:
             try:
                 if self._shard is None or self._shard.closed:
@@ -81,19 +79,17 @@ class ShardReader:
                 self._shard.readers -= 1
 
     def remove(self) -> None:
-        """Remove the file, unless it is another one by now than this reader has opened."""
+        """Remove the file, unless it is no longer the one that this reader has opened."""
         with _lock, suppress(FileNotFoundError):
             if self._shard is None or is_same_file(self.path, self._shard.inode):
                 os.unlink(self.path)
 
     def entries(self) -> int:
-        """How many records the shard holds."""
         with self:
             return 0 if self._shard is None else int(self._shard.env.stat()["entries"])
 
     def close(self) -> None:
-        """Close the file, unless someone is reading from it or a parent process opened it. Then code other than
-        presize can open it in this process. The next use opens it again."""
+        """Close the file, for other code to open it, unless it is read from or a parent opened it."""
         with _lock:
             shard = self._shard
             if shard is not None and not shard.closed and shard.readers == 0 and shard.pid == os.getpid():
@@ -117,11 +113,10 @@ class _OpenShard:
     _idle: list[Callable[[bytes], memoryview | None]] = field(default_factory=list)
 
     def get(self, row: int) -> memoryview:
-        """The record, as a view of the map. Raises DatasetError when there is no such row.
+        """Return a view of a record.
 
-        A transaction serves one thread at a time. Since shards never change, it can stay open at no cost and be
-        reused. (A new one for each call would leak in forked children, where lmdb frees none.)
-        """
+        A transaction serves one thread at a time. Shards never change, so it stays open at no cost and is reused: a new
+        one for each call would leak in forked children, where lmdb frees none."""
         try:
             try:
                 lookup = self._idle.pop()
@@ -192,7 +187,7 @@ _opened_from_caches = 0
 
 
 def _close_removed() -> None:
-    """Close the environments of files that a cache has removed, which frees their room; at every fifth opening."""
+    """Close, at every fifth opening, files that a cache has removed, which frees their room."""
     global _opened_from_caches
     _opened_from_caches += 1
     if _opened_from_caches % 5 == 0:

@@ -32,12 +32,7 @@ from presize.system.resources import usable_cores
 
 
 class Problem(NamedTuple):
-    """What is wrong with a file.
-
-    Attributes:
-        file: its path from the dataset's folder.
-        what: the finding.
-    """
+    """What is wrong with a file of a dataset, whose path begins in its folder."""
 
     file: str
     what: str
@@ -45,12 +40,7 @@ class Problem(NamedTuple):
 
 @dataclass(frozen=True)
 class VerifyResult:
-    """The findings about a dataset.
-
-    Attributes:
-        samples: how many it has.
-        problems: all that is wrong with its files; empty for a sound dataset.
-    """
+    """The number of samples of a dataset, and all that is wrong with its files."""
 
     samples: int
     problems: tuple[Problem, ...] = ()
@@ -64,18 +54,17 @@ def verify_dataset(
 ) -> VerifyResult:
     """Read every byte of a dataset and list all problems.
 
-    It checks the size and the SHA-256 of each file that the manifest names; the structure of each shard, with a
-    reader that hostile files cannot crash; that index and shards agree row by row; the CRC-32 of each value; and that
-    each image decodes to the size in the index. A shard whose SHA-256 differs is not opened.
+    It checks size and SHA-256 of each file that the manifest names; the structure of shards, with a reader that hostile
+    files cannot crash; that index and shards agree; the CRC-32 of each value; and that each image decodes to its size.
 
     Args:
         root: the dataset.
         jobs: threads; all cores by default.
-        on_images: called with the number of images, companions among them, that were checked since the last call.
+        on_images: called with the number of images and companions that were checked since the last call.
 
     Raises:
-        DatasetError: there is no dataset, or another one by now: it was updated or replaced meanwhile; or a limit, of
-            memory for example, keeps this process from reading it.
+        DatasetError: there is no dataset, it was updated or replaced meanwhile, or a limit, of memory for example,
+            keeps this process from reading it.
     """
     root = Path(expanded(root))
     manifest = read_manifest(root)
@@ -114,7 +103,7 @@ def _problems(root: Path, manifest: Manifest, jobs: int | None, on_images: Calla
 
 
 def check_data_file(root: Path, expected: DataFile) -> Iterator[str]:
-    """What is wrong with a file, as the manifest names it: its size and its SHA-256."""
+    """Yield what is wrong with size and SHA-256 of a file."""
     try:
         if not stat.S_ISREG((root / expected.file).stat().st_mode):  # a named pipe would never end
             yield "is not a regular file"
@@ -131,9 +120,8 @@ def check_data_file(root: Path, expected: DataFile) -> Iterator[str]:
 
 
 def damaged_records(root: Path, file: DataFile, records: pa.RecordBatch) -> tuple[str, npt.NDArray[np.bool_]]:
-    """Read a shard, all of it and then each of `records`, given by its ``row``, ``nbytes`` and ``crc32``.
-
-    If its structure is damaged, which a reader of LMDB might not survive, no record is whole.
+    """Read a whole shard and each of `records`, given by ``row``, ``nbytes`` and ``crc32``. None is whole in a damaged
+    tree.
 
     Returns:
         What is wrong with the file, as the end of a sentence, or nothing; and for each record whether it is damaged.
@@ -233,11 +221,10 @@ def _check_images(root: Path, manifest: Manifest, rows: pa.RecordBatch) -> Itera
 
 
 _CHECKED = ("nbytes", "crc32", "height", "width")
-"""The columns of the index that _check_value compares."""
 
 
 def _check_value(value: memoryview, manifest: Manifest, row: dict[str, Any]) -> str:
-    """What is wrong with a stored value, as the end of a sentence; empty if nothing."""
+    """Return what is wrong with a stored value, as the end of a sentence; empty if nothing."""
     if len(value) != row["nbytes"] or zlib.crc32(value) != row["crc32"]:
         return "is not what was stored: its length or CRC-32 differs from the index"
     shape = (row["height"], row["width"])

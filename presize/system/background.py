@@ -1,4 +1,4 @@
-"""Calls in threads that nobody has to wait for: one that waits for a silent server does not keep the process alive."""
+"""Calls in threads that nobody has to wait for: one to a silent server does not keep the process alive."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ def in_background(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -
 
 
 def interruptible(function: Callable[P, R]) -> Callable[P, R]:
-    """`function`, which may wait where Python's signal handlers do not run, for Ctrl-C to reach the main thread all the
-    same. It goes on in the background then."""
+    """Let Ctrl-C reach the main thread while `function` waits in foreign code; it goes on in the background then."""
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -27,7 +27,7 @@ T = TypeVar("T")
 SILENT_S = 60.0
 """How long a child may give no sign of life."""
 _START_S = 30.0
-"""Its first sign of life comes when Python has started, which may have to be read over a network."""
+"""Python may have to be read over a network before the first sign of life."""
 _ENDS_WITHIN_S = 5.0
 _POLL_S = 1.0
 _WATCH_S = 0.5
@@ -47,11 +47,7 @@ _ENVIRONMENT = {
 
 
 class ChildDiedError(Exception):
-    """A child ended while it ran a function, or before it could run one. ``str(error)`` says how.
-
-    Attributes:
-        code: its exit code, or minus the number of the signal that ended it.
-    """
+    """A child ended while, or before, it ran a function. `code` is its exit code, or minus the signal."""
 
     def __init__(self, code: int) -> None:
         super().__init__(f"exit code {code}" if code >= 0 else signal.Signals(-code).name)
@@ -59,7 +55,7 @@ class ChildDiedError(Exception):
 
 
 class ChildStoppedError(ChildDiedError):
-    """A child gave no sign of life, and was killed. It was stopped, or waited for a file system that did not answer."""
+    """A child gave no sign of life, and was killed: it was stopped, or waited for a silent file system."""
 
     def __init__(self, silent_s: float) -> None:
         super().__init__(-signal.SIGKILL)
@@ -69,10 +65,9 @@ class ChildStoppedError(ChildDiedError):
 class Child:
     """Runs functions in a process of its own, one at a time; for one thread at a time.
 
-    It is started afresh and not forked, so it may be made in any thread, and holds no lock or environment of its
-    parent. It leaves Ctrl-C and the signals of job schedulers to its parent, ends when its parent does, whatever ends
-    that, and is the first to go when memory runs out. Its standard output is closed, and its standard error is that of
-    its parent. While it runs a function, a thread of it gives signs of life.
+    It is started afresh and not forked, so it holds no lock or environment of its parent. It leaves Ctrl-C and the
+    signals of job schedulers to its parent, ends when that does, and is the first to go when memory runs out. Its
+    standard output is closed. While it runs a function, a thread of it gives signs of life.
 
     Args:
         keep: open files that it inherits, under the same numbers.
@@ -109,16 +104,11 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """The number of the process."""
         return self._process.pid
 
     def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """What ``function(*args, **kwargs)`` returns or raises there. All of it is pickled.
-
-        Raises:
-            ChildDiedError: the process ended before the function did.
-            ChildStoppedError: it gave no sign of life, and was killed.
-        """
+        """Return or raise what ``function(*args, **kwargs)`` does there. All of it is pickled. Raises ChildDiedError
+        when the process ended, ChildStoppedError when it was killed without a sign of life."""
         with suppress(OSError):  # it has died or stopped, and _receive says which
             self._pipe.send((function, args, kwargs))
         raised, result = self._receive(self._silent_s)
@@ -166,7 +156,6 @@ class Child:
 
 
 def _serve(pipe: int, parent: int) -> None:
-    """What a child does."""
     leave_to_parent()
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     _offer_memory()

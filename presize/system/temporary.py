@@ -15,8 +15,8 @@ from presize.system.files import names_in
 
 @contextmanager
 def temporary_folder(prefix: str) -> Iterator[Path]:
-    """A new folder whose name begins with `prefix`, removed with the block. Those that killed processes of this user
-    have left are removed first: nobody holds a lock (flock) on them."""
+    """A new folder, removed with the block. Those with its prefix that killed processes of this user have left, on
+    which nobody holds a lock (flock), are removed first."""
     place = Path(tempfile.gettempdir())
     for name in names_in(place):
         if name.startswith(prefix):

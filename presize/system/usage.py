@@ -8,8 +8,7 @@ from contextlib import suppress
 
 
 def cpu_seconds(pids: Iterable[int] = ()) -> float:
-    """Return the CPU time, user and system, that this process and `pids`, its running children, have used since they
-    started. Children that have ended count as zero."""
+    """Return the CPU time, user and system, of this process and `pids`, its running children, since they started."""
     seconds = time.process_time()
     for pid in pids:
         with suppress(OSError):
