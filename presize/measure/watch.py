@@ -27,8 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from presize.formatting import plural
 from presize.system.files import write_atomically
-from presize.system.resources import read_cpu
-from presize.system.usage import cpu_seconds
+from presize.system.resources import cpu_seconds, read_cpu
 
 if TYPE_CHECKING:
     from presize.measure.watched import Watched

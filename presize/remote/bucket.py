@@ -5,24 +5,26 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
-from functools import cached_property, partial
+from functools import cached_property, partial, wraps
 from http.client import HTTPException
 from io import BufferedReader, BytesIO
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 from urllib.parse import quote, unquote_plus, urlencode
 from xml.etree import ElementTree
 
 from presize.errors import RemoteError
-from presize.system.background import interruptible
 from presize.system.files import writing
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 SCHEMES = ("s3", "http", "https", "gs", "az")
@@ -51,6 +53,32 @@ _NOT_ALLOWED = re.compile(r"status code: 40[13]|169\.254\.169\.254|metadata\.goo
 
 _used_in: int | None = None
 """The process that has used obstore."""
+
+
+def in_background(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+    """Call `function` in a thread of its own. The process may end before it has."""
+    answer: Future[T] = Future()
+
+    def call() -> None:
+        try:
+            answer.set_result(function(*args, **kwargs))
+        except BaseException as error:
+            answer.set_exception(error)
+
+    threading.Thread(target=call, name="presize-background", daemon=True).start()
+    return answer
+
+
+def interruptible(function: Callable[P, T]) -> Callable[P, T]:
+    """Let Ctrl-C reach the main thread while `function` waits in foreign code; it goes on in the background then."""
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        if threading.current_thread() is not threading.main_thread():
+            return function(*args, **kwargs)
+        return in_background(function, *args, **kwargs).result()
+
+    return call
 
 
 class Listed(NamedTuple):

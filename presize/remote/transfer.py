@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from presize.errors import RemoteError
-from presize.remote.bucket import Bucket
+from presize.remote.bucket import Bucket, in_background
 from presize.store.data_files import MANIFEST, DataFile
 from presize.store.manifest import Manifest, parse_manifest
-from presize.system.background import in_background
 from presize.system.files import file_digest, writing
 
 T = TypeVar("T")

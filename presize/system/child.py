@@ -14,12 +14,10 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from typing import Any, ParamSpec, TypeVar
-
-from presize.system.signals import leave_to_parent, starting_workers
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -44,6 +42,27 @@ _ENVIRONMENT = {
     "MALLOC_TRIM_THRESHOLD_": str(64 << 20),
 }
 """Of children, where the user has not set it; bytes."""
+
+
+FOR_PARENTS = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2})
+"""Signals that a terminal or a job scheduler sends to a whole process group: workers leave them to their parent."""
+
+
+@contextmanager
+def starting_workers() -> Iterator[None]:
+    """Hold back FOR_PARENTS: in this thread for the block, in a process that it starts until leave_to_parent()."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, FOR_PARENTS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)  # those that came meanwhile are delivered here
+
+
+def leave_to_parent(numbers: frozenset[signal.Signals] = FOR_PARENTS) -> None:
+    """Ignore signals in this process, whose parent ends it. For the main thread."""
+    for number in numbers:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
 
 
 class ChildDiedError(Exception):

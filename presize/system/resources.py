@@ -11,7 +11,8 @@ import os
 import platform
 import resource
 import shutil
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,16 @@ def allowed_cores() -> int:
 
 def cpu_quota(proc: Path = PROC, sys: Path = SYS) -> float | None:
     """Return the CPU time that control groups (containers) allow this process, in cores; None without a limit."""
-    return min(_quotas(proc, sys), default=None)
+    quotas = []
+    for group in control_groups("cpu", proc, sys):
+        with contextlib.suppress(ValueError, ZeroDivisionError):  # "max" and "" are no numbers
+            if (group / "cpu.max").exists():
+                quota, period = map(int, read_text(group / "cpu.max").split())
+            else:
+                quota, period = int(read_text(group / "cpu.cfs_quota_us")), int(read_text(group / "cpu.cfs_period_us"))
+            if quota > 0:  # -1 is no limit
+                quotas.append(quota / period)
+    return min(quotas, default=None)
 
 
 def usable_cores(proc: Path = PROC, sys: Path = SYS) -> int:
@@ -48,15 +58,13 @@ def whole_cores(usable: float) -> int:
     return max(1, math.ceil(usable))
 
 
-def _quotas(proc: Path, sys: Path) -> Iterator[float]:
-    for group in control_groups("cpu", proc, sys):
-        with contextlib.suppress(ValueError, ZeroDivisionError):  # "max" and "" are no numbers
-            if (group / "cpu.max").exists():
-                quota, period = map(int, read_text(group / "cpu.max").split())
-            else:
-                quota, period = int(read_text(group / "cpu.cfs_quota_us")), int(read_text(group / "cpu.cfs_period_us"))
-            if quota > 0:  # -1 is no limit
-                yield quota / period
+def cpu_seconds(pids: Iterable[int] = ()) -> float:
+    """Return the CPU time, user and system, of this process and `pids`, its running children, since they started."""
+    seconds = time.process_time()
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            seconds += time.clock_gettime(~pid << 3 | 2)  # MAKE_PROCESS_CPUCLOCK(pid, CPUCLOCK_SCHED), in nanoseconds
+    return seconds
 
 
 @dataclass(frozen=True)
@@ -150,27 +158,22 @@ class Limits:
 
 
 def read_limits(proc: Path = PROC) -> Limits:
-    files, most = map(_limit, resource.getrlimit(resource.RLIMIT_NOFILE))
-    locked = None
-    if hasattr(resource, "RLIMIT_MEMLOCK") and not _may_lock_all(proc):
-        locked = _limit(resource.getrlimit(resource.RLIMIT_MEMLOCK)[0])
-    return Limits(files, most, locked)
-
-
-def _limit(value: int) -> int | None:
-    return None if value == resource.RLIM_INFINITY else value
-
-
-def _may_lock_all(proc: Path) -> bool:
+    locked = _limit(resource.RLIMIT_MEMLOCK)
     with contextlib.suppress(ValueError):
-        return bool(int(read_fields(proc / "self" / "status").get("CapEff", ""), 16) & _CAP_IPC_LOCK)
-    return False
+        if int(read_fields(proc / "self" / "status").get("CapEff", ""), 16) & _CAP_IPC_LOCK:
+            locked = None
+    return Limits(_limit(resource.RLIMIT_NOFILE), _limit(resource.RLIMIT_NOFILE, hard=True), locked)
+
+
+def _limit(kind: int, hard: bool = False) -> int | None:
+    value = resource.getrlimit(kind)[hard]
+    return None if value == resource.RLIM_INFINITY else value
 
 
 def max_open_shards() -> int:
     """Return half of ``ulimit -n``, at least 8, at most 30,000: half of the memory maps that Linux allows a process."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return 30_000 if soft == resource.RLIM_INFINITY else min(max(8, soft // 2), 30_000)
+    files = _limit(resource.RLIMIT_NOFILE)
+    return 30_000 if files is None else min(max(8, files // 2), 30_000)
 
 
 _NO_THREAD = ("can't start new thread", "failed to launch worker thread")
@@ -188,20 +191,17 @@ def limit_of(error: BaseException | None, proc: Path = PROC, sys: Path = SYS) ->
         return None
     code, words = getattr(error, "errno", None), str(error).lower()
     starts = code == errno.EAGAIN or any(said in words for said in _NO_THREAD)
-    address_bytes = _limit(resource.getrlimit(resource.RLIMIT_AS)[0])
-    in_memory = starts and address_bytes is not None and _address_bytes(proc) + _STACK_BYTES > address_bytes
+    address_bytes = _limit(resource.RLIMIT_AS)
+    taken = (_number(read_text(proc / "self" / "statm").partition(" ")[0]) or 0) * os.sysconf("SC_PAGE_SIZE")
+    in_memory = starts and address_bytes is not None and taken + _STACK_BYTES > address_bytes
     if in_memory or isinstance(error, MemoryError) or code == errno.ENOMEM or any(said in words for said in _NO_MEMORY):
         named = "this machine" if address_bytes is None else f"ulimit -v {address_bytes >> 10}"
         return f"{named} allows no more memory"
     if starts:
         return f"{_process_limit(proc, sys)} allows no more processes and threads"
     if code == errno.EMFILE:
-        return f"ulimit -n {resource.getrlimit(resource.RLIMIT_NOFILE)[0]} allows no more open files"
+        return f"ulimit -n {_limit(resource.RLIMIT_NOFILE)} allows no more open files"
     return limit_of(error.__context__, proc, sys)
-
-
-def _address_bytes(proc: Path) -> int:
-    return (_number(read_text(proc / "self" / "statm").partition(" ")[0]) or 0) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _process_limit(proc: Path, sys: Path) -> str:
@@ -211,16 +211,12 @@ def _process_limit(proc: Path, sys: Path) -> str:
         allowed, current = (_number(read_text(group / name).strip()) for name in ("pids.max", "pids.current"))
         if allowed is not None:
             room[f"pids.max {allowed} of a control group"] = allowed - (current or 0)
-    allowed = _limit(resource.getrlimit(resource.RLIMIT_NPROC)[0])
+    allowed = _limit(resource.RLIMIT_NPROC)
     if allowed is not None and os.getuid():  # root has no such limit
-        room[f"ulimit -u {allowed}"] = allowed - _own_threads(proc)
+        processes = (read_fields(status) for status in proc.glob("[0-9]*/status"))
+        own = (each for each in processes if each.get("Uid", "").split()[:1] == [str(os.getuid())])
+        room[f"ulimit -u {allowed}"] = allowed - sum(_number(each.get("Threads", "")) or 0 for each in own)
     return min(room, key=room.__getitem__, default="this machine")
-
-
-def _own_threads(proc: Path) -> int:
-    fields = (read_fields(status) for status in proc.glob("[0-9]*/status"))
-    mine = (each for each in fields if each.get("Uid", "").split()[:1] == [str(os.getuid())])
-    return sum(_number(each.get("Threads", "")) or 0 for each in mine)
 
 
 # --- memory ---

@@ -34,9 +34,8 @@ from presize.datasets import (
 from presize.datasets.subsets import as_lmdb_dataset
 from presize.errors import DatasetError, OptionError, RemoteError
 from presize.options import BuildOptions
-from presize.remote import cache_folder
-from presize.remote.cache import Cache, default_cache_dir
-from presize.remote.cache_folder import PLACE, CacheFolder
+from presize.remote import cache as module
+from presize.remote.cache import PLACE, Cache, CacheFolder, as_room_comes, default_cache_dir, place_in, prepare
 from presize.store.data_files import DataFile
 from presize.store.dataset import Dataset
 from presize.system.locks import file_lock
@@ -374,7 +373,7 @@ def test_no_dataset_of_shards_at_the_url_is_one_line(raw: Path, url: str, prefix
 
 def test_a_fetching_process_that_dies_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = Cache(URL, tmp_path)
-    monkeypatch.setattr(cache_folder, "fetch", errands.die)
+    monkeypatch.setattr(module, "fetch", errands.die)
     message = rf"^{URL}: the process that fetches from it ended \(SIGSEGV\); run again$"
     with pytest.raises(RemoteError, match=message):
         cache.provide([DataFile("shards/00000.lmdb", 1, "", 1)])
@@ -460,7 +459,7 @@ def test_a_cache_on_a_file_system_without_locks_is_refused_with_what_to_do(
 ) -> None:
     without_locks(monkeypatch)
     with pytest.raises(OptionError, match=r"^cache_dir: .*no locks .*\(Lustre: -o flock\), or choose .*a local disk$"):
-        cache_folder.prepare(URL, tmp_path / PLACE)
+        prepare(URL, tmp_path / PLACE)
 
 
 @NEEDS_ROOT
@@ -468,8 +467,8 @@ def test_a_second_user_has_a_cache_beside_that_of_the_first() -> None:
     with shared_folder() as folder:
         for number in (1001, 1002):
             with user(number):
-                place = cache_folder.place_in(folder)
-                assert cache_folder.prepare(URL, place).parent == place
+                place = place_in(folder)
+                assert prepare(URL, place).parent == place
         assert sorted(path.name for path in folder.iterdir()) == [PLACE, f"{PLACE}-1002"]
         assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o700}
 
@@ -583,7 +582,7 @@ def test_no_more_comes_ahead_than_there_is_room_for_whatever_others_remove(
         raise WaitError
 
     folder = folder_with(tmp_path, 400)
-    files_ahead = cache_folder.as_room_comes(folder, [[DataFile(f"shards/{k}.lmdb", 100, "", 1)] for k in range(9)])
+    files_ahead = as_room_comes(folder, [[DataFile(f"shards/{k}.lmdb", 100, "", 1)] for k in range(9)])
     for file in islice(files_ahead, 4):
         (tmp_path / OWN / ".lock").unlink(missing_ok=True)
         (tmp_path / OWN / "shards" / f".{Path(file.file).name}.lock").unlink()

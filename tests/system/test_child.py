@@ -19,8 +19,7 @@ import pytest
 
 import errands
 from presize.errors import ImageError
-from presize.system.child import Child, ChildDiedError, ChildStoppedError
-from presize.system.signals import FOR_PARENTS
+from presize.system.child import FOR_PARENTS, Child, ChildDiedError, ChildStoppedError
 from processes import is_running
 
 

@@ -19,6 +19,7 @@ from presize.system.resources import (
     available_memory,
     control_groups,
     cpu_quota,
+    cpu_seconds,
     limit_of,
     max_open_shards,
     read_cpu,
@@ -354,3 +355,28 @@ def test_pynvml_tells_the_lanes_where_it_is_installed(
     found = read_nvidia(roots(tmp_path, DRIVER)[0])
     assert found is not None
     assert found.pcie_lanes == expected
+
+
+# --- CPU time ---
+
+
+def test_cpu_time_of_this_process_grows_with_its_work() -> None:
+    before = cpu_seconds()
+    sum(range(300_000))
+    assert cpu_seconds() > before
+
+
+def test_a_child_counts_while_it_runs_and_a_pid_that_is_none_counts_for_nothing() -> None:
+    pid = os.fork()
+    if pid == 0:
+        sum(range(2_000_000))
+        os.read(0, 0)
+        while True:
+            pass
+    try:
+        while cpu_seconds([pid]) - cpu_seconds() < 0.02:
+            pass
+        assert cpu_seconds([2**22 + 1]) - cpu_seconds() < 0.02
+    finally:
+        os.kill(pid, 9)
+        os.waitpid(pid, 0)
