@@ -294,18 +294,6 @@ def test_options_of_a_cache_are_for_urls(place: str, options: dict[str, Any], me
 # --- crashes and damage ---
 
 
-def test_a_shard_that_had_begun_to_come_goes_on(shards: Path, proxy: Proxy, tmp_path: Path) -> None:
-    root = Cache(URL, tmp_path).root
-    whole = (shards / "shards" / "00000.lmdb").read_bytes()
-    (root / "shards" / ".00000.lmdb.part").write_bytes(whole[: len(whole) // 2])
-    proxy.answered = 0
-    dataset = Dataset(root, origin=Cache(URL, tmp_path))
-    sample = dataset.numbers("shard").tolist().index(0)
-    dataset.value(sample)
-    assert proxy.answered < len(whole) * 3 / 4
-    assert (root / "shards" / "00000.lmdb").read_bytes() == whole
-
-
 KILLED = """
 import os, sys, threading, signal
 from presize.datasets import LMDBDataset
@@ -341,16 +329,6 @@ def test_a_damaged_shard_of_a_cache_is_fetched_again(shards: Path, tmp_path: Pat
         path.write_bytes(damage(content, content.index(record) + len(record) // 2))
         assert LMDBDataset(URL, decode="bytes", cache_dir=tmp_path)[5][0] == record
         assert path.read_bytes() == content == (shards / "shards" / path.name).read_bytes()
-
-
-def test_damage_at_the_origin_is_one_line(shards: Path, url: str, prefix: str, tmp_path: Path) -> None:
-    shutil.copytree(shards, tmp_path / "set")
-    for path in (tmp_path / "set" / "shards").iterdir():
-        path.write_bytes(path.read_bytes()[:-1] + b"?")
-    upload(tmp_path / "set", prefix)
-    with pytest.raises(RemoteError, match=r"\.lmdb: its SHA-256 differs from the manifest"):
-        LMDBDataset(url, cache_dir=tmp_path / "cache")[0]
-    assert kept(tmp_path / "cache") == []
 
 
 def test_a_shard_that_is_not_there_is_one_line(shards: Path, url: str, prefix: str, tmp_path: Path) -> None:
@@ -431,18 +409,6 @@ def test_what_is_removed_from_a_cache_is_made_again(shards: Path, tmp_path: Path
     assert {path.stat().st_mode & 0o777 for path in tmp_path.glob(f"cache/{PLACE}/*/")} == {0o700}
 
 
-def test_an_epoch_goes_on_when_its_cache_is_removed(shards: Path, tmp_path: Path) -> None:
-    dataset, theirs = LMDBDataset(URL, crop=CROP, cache_dir=tmp_path / "cache"), LMDBDataset(shards, crop=CROP)
-    order = ShardShuffled(dataset.data, seed=3, window=1)
-    epochs = (
-        iter(Loader(each, 5, shuffle=order, num_workers=workers)) for each, workers in ((dataset, 1), (theirs, 0))
-    )
-    for number, (one, other) in enumerate(zip(*epochs, strict=True)):
-        assert_equal([one], [other])
-        if number == 1:
-            remove(tmp_path, f"cache/{PLACE}/*")
-
-
 def test_another_dataset_than_was_removed_from_a_cache_is_not_read(
     dataset: Path, url: str, prefix: str, tmp_path: Path
 ) -> None:
@@ -514,26 +480,6 @@ def folder_with(tmp_path: Path, most: int | None, *used: tuple[str, int]) -> Cac
 
 OWN, OTHER = "a" * 64, "b" * 64
 NEW = DataFile("shards/9.lmdb", 100, "", 1)
-
-
-def test_a_shard_that_comes_while_the_cache_is_looked_at_is_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = folder_with(tmp_path, 300)
-    coming = folder.root / "shards" / "1.lmdb"
-    lock = coming.with_name(".1.lmdb.lock")
-    lock.write_text("250")
-    listdir = os.listdir
-
-    def listed_before_it_came(path: Path) -> list[str]:
-        names = listdir(path)
-        coming.write_bytes(bytes(250))
-        lock.unlink(missing_ok=True)
-        return names
-
-    monkeypatch.setattr("os.listdir", listed_before_it_came)
-    assert folder.make_room(NEW, keep=())
-    assert not coming.exists()
 
 
 @pytest.mark.parametrize(

@@ -113,18 +113,15 @@ def test_a_folder_dataset_comes_with_its_images(raw: Path, url: str, prefix: str
 
 
 def test_a_copy_goes_on_from_the_byte_at_which_it_ended(dataset: Path, tmp_path: Path) -> None:
-    class StopError(Exception):
-        pass
-
     came: list[int] = []
 
-    def stop(nbytes: int) -> None:
+    def stop_at_the_second(nbytes: int) -> None:
         came.append(nbytes)
         if len(came) > 1:
-            raise StopError
+            stop()
 
     with pytest.raises(StopError):
-        fetch_dataset(URL, tmp_path / "copy", on_bytes=stop)
+        fetch_dataset(URL, tmp_path / "copy", on_bytes=stop_at_the_second)
     assert read_error(tmp_path / "copy") == (
         f"{tmp_path / 'copy'} holds an unfinished copy; run the same presize fetch again to finish it"
     )

@@ -140,7 +140,6 @@ class Proxy:
         cut: connections that it has ended.
         asked: the paths that were asked for, in order.
         put: the paths to which something was written, in order.
-        answered: bytes of answers that it has passed on.
     """
 
     def __init__(self, port: int, most: int | None) -> None:
@@ -150,7 +149,6 @@ class Proxy:
         self.damage: Callable[[bytes], bytes] = bytes
         self.asked: list[str] = []
         self.put: list[str] = []
-        self.answered = 0
         self._threads: list[threading.Thread] = []
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listening.getsockname()[1])
@@ -198,7 +196,6 @@ class Proxy:
                     self.cut += 1
                     break
                 client.sendall(self.damage(chunk))
-                self.answered += len(chunk)
         self._end(server, client)
 
     def _end(self, one: socket.socket, other: socket.socket) -> None:

@@ -38,22 +38,6 @@ def test_the_last_of_many_becomes_alone(tmp_path: Path) -> None:
             pass
 
 
-def test_a_lock_is_waited_for(tmp_path: Path) -> None:
-    order = []
-
-    def wait() -> None:
-        with file_lock(tmp_path / "lock", patience_s=60):
-            order.append("second")
-
-    with file_lock(tmp_path / "lock"):
-        waiting = threading.Thread(target=wait)
-        waiting.start()
-        waiting.join(0.1)
-        order.append("first")
-    waiting.join()
-    assert order == ["first", "second"]
-
-
 def test_whoever_waited_for_a_lock_that_was_removed_holds_the_new_one(tmp_path: Path) -> None:
     path = tmp_path / "lock"
 
