@@ -100,13 +100,10 @@ class CacheFolder:
     def _kept(self) -> Iterator[_Kept]:
         for dataset in os.scandir(self.root.parent):
             if _DATASET.fullmatch(dataset.name):
-                yield from self._kept_of(Path(dataset.path, "shards"))
-
-    def _kept_of(self, folder: Path) -> Iterator[_Kept]:
-        entries = os.listdir(folder) if folder.is_dir() else ()
-        for shard in {name.removeprefix(".").removesuffix(".lock").removesuffix(".part") for name in entries}:
-            with suppress(FileNotFoundError):  # it has just gone
-                yield _look_at(folder / shard)
+                names = names_in(folder := Path(dataset.path, "shards"))
+                for shard in {name.removeprefix(".").removesuffix(".lock").removesuffix(".part") for name in names}:
+                    with suppress(FileNotFoundError):  # it has just gone
+                        yield _look_at(folder / shard)
 
 
 def _look_at(shard: Path) -> _Kept:
@@ -248,12 +245,20 @@ def _download(bucket: Bucket, folder: CacheFolder, file: DataFile, connections: 
 
 def as_room_comes(folder: CacheFolder, groups: Sequence[Sequence[DataFile]]) -> Iterator[DataFile]:
     """Yield the files of `groups` in their order, each when there is room for it."""
-    at = _Reading(folder, groups)
+    begun_ns, reading = time.time_ns(), 0
+
+    def is_used(file: DataFile) -> bool:
+        try:
+            return (folder.root / file.file).stat().st_atime_ns > begun_ns
+        except FileNotFoundError:
+            return False
+
     for number, group in enumerate(groups):
         for count, file in enumerate(group, 1):
             while not folder.has(file):
                 begun = time.monotonic()
-                needed = at.files(number, count)
+                reading = next((at for at in range(number, reading, -1) if any(map(is_used, groups[at]))), reading)
+                needed = [*(one for group in groups[reading:number] for one in group), *group[:count]]
                 # Whether or not others have removed some of these, no more are wanted at a time.
                 fits = folder.max_bytes is None or sum(one.bytes for one in needed) <= folder.max_bytes
                 with suppress(FileNotFoundError):  # fetch() makes the folder again, if somebody has removed it
@@ -266,29 +271,6 @@ def as_room_comes(folder: CacheFolder, groups: Sequence[Sequence[DataFile]]) -> 
 def _mark_unused(path: Path) -> None:
     """Whoever opens a shard sets both of its times."""
     os.utime(path, ns=(0, time.time_ns()))
-
-
-class _Reading:
-    """Finds out which group of files is being read."""
-
-    def __init__(self, folder: CacheFolder, groups: Sequence[Sequence[DataFile]]) -> None:
-        self._folder, self._groups, self._group = folder, groups, 0
-        self._begun_ns = time.time_ns()
-
-    def files(self, last: int, count: int) -> list[DataFile]:
-        """Return files from the group that is being read up to `count` of group `last`."""
-        for number in range(last, self._group, -1):
-            if any(map(self._is_used, self._groups[number])):
-                self._group = number
-                break
-        before = (file for group in self._groups[self._group : last] for file in group)
-        return [*before, *self._groups[last][:count]]
-
-    def _is_used(self, file: DataFile) -> bool:
-        try:
-            return (self._folder.root / file.file).stat().st_atime_ns > self._begun_ns
-        except FileNotFoundError:
-            return False
 
 
 def open_dataset(
@@ -342,15 +324,12 @@ class Cache:
         self._url = url
         kept_in = Path(os.path.realpath(default_cache_dir() if cache_dir is None else expanded(cache_dir)))
         self.root: Path = _in_child(url, prepare, url, place_in(kept_in))
+        self.max_bytes = cache_bytes
         self._folder = CacheFolder(self.root, cache_bytes)
         self._stop: Callable[[], object] | None = None  # of what fetches ahead
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_stop": None}
-
-    @property
-    def max_bytes(self) -> int | None:
-        return self._folder.max_bytes
 
     def provide(self, files: Sequence[DataFile]) -> None:
         """Have these files in the folder at the same time. Raises OptionError when the cache is too small."""

@@ -91,7 +91,9 @@ def fetch_dataset(
         if was_finished and manifest.report in files:  # it may have been removed on purpose
             files.remove(manifest.report)
         missing = sum(file.bytes - size_of(part_of(out / file.file)) for file in files)
-        _check_space(out, missing)
+        if missing > (free := shutil.disk_usage(out).free):
+            needs = f"needs {size_text(missing)}; make room, or choose another"
+            raise BuildError(f"{out} has {size_text(free)} free and {needs}")
         on_plan(missing)
         connections.all_of(lambda file: download_file(bucket, file, out / file.file, connections.passed), files)
         if manifest.layout == "folder":
@@ -146,14 +148,6 @@ def _begin(out: Path, text: bytes, url: str) -> bool:
 def _is_there(path: Path, file: DataFile, was_finished: bool) -> bool:
     """Return whether a file has its size, and its SHA-256 if it came of an unfinished copy."""
     return is_file_of(path, file.bytes) and (was_finished or file_digest(path) == (file.bytes, file.sha256))
-
-
-def _check_space(out: Path, nbytes: int) -> None:
-    free = shutil.disk_usage(out).free
-    if nbytes > free:
-        raise BuildError(
-            f"{out} has {size_text(free)} free and needs {size_text(nbytes)}; make room, or choose another"
-        )
 
 
 _Image = tuple[str, int, int]

@@ -93,8 +93,9 @@ def upload_dataset(
     there = _find_earlier(bucket, manifest, text)
     connections = Connections(on_bytes)
     # The store's own answer for a small object, if only that of the claim; a build has sent its files itself.
-    known = there if claim else bucket.get_with_etag(CLAIM, _CLAIM_BYTES) or there
-    compare_etags = known is not None and etag_of(BytesIO(known[0])) == known[1].strip('"')  # not where it is encrypted
+    known = None if claim else bucket.get_with_etag(CLAIM, _CLAIM_BYTES)
+    content, etag = (known or there or (b"", ""))[:2]
+    compare_etags = etag_of(BytesIO(content)) == etag.strip('"')  # not where it is encrypted
     try:
         sent = _copy_files(bucket, root, manifest, connections, on_plan, compare_etags)
     except (DatasetError, RemoteError):
@@ -110,7 +111,7 @@ def upload_dataset(
         if is_data_file(found.path) and found.path not in files:
             bucket.remove(found.path)
     bucket.remove(CLAIM)
-    if there is None or (there[0] != text and _is_manifest(there[0])):
+    if there is None or there[2]:
         sent = ()  # nothing of this state was there
     elif there[0] != text:
         sent = (*sent, MANIFEST)
@@ -177,11 +178,14 @@ def _whoever_runs_this() -> str:
     return f"{user}@{platform.node()}, process {os.getpid()}"
 
 
-def _find_earlier(bucket: Bucket, manifest: Manifest, text: bytes) -> tuple[bytes, str] | None:
-    """Return the manifest at the place and its ETag. Raises RemoteError unless `manifest` may take its place."""
+def _find_earlier(bucket: Bucket, manifest: Manifest, text: bytes) -> tuple[bytes, str, bool] | None:
+    """Return the manifest at the place, its ETag, and whether it is that of an older state. Raises RemoteError unless
+    `manifest` may take its place."""
     there = bucket.get_with_etag(MANIFEST, MANIFEST_BYTES)
-    if there is None or there[0] == text:
-        return there
+    if there is None:
+        return None
+    if there[0] == text:
+        return *there, False
     try:
         old = parse_manifest(there[0], bucket.url)
     except DatasetError as error:
@@ -190,17 +194,9 @@ def _find_earlier(bucket: Bucket, manifest: Manifest, text: bytes) -> tuple[byte
                 f"{error}; to copy a dataset there, remove what is there with a tool of the store, or choose another "
                 "place"
             ) from None
-    else:
-        _check_follows(manifest, old, bucket.url)
-    return there
-
-
-def _is_manifest(text: bytes) -> bool:
-    try:
-        parse_manifest(text, "")
-    except DatasetError:
-        return False
-    return True
+        return *there, False
+    _check_follows(manifest, old, bucket.url)
+    return *there, True
 
 
 def _holds_files_of(bucket: Bucket, manifest: Manifest) -> bool:

@@ -33,6 +33,7 @@ from presize.store.shard import ShardWriter, map_bytes_in_any_order
 from presize.system.files import expanded, new_files, writing
 
 _RAW_AS = ImageOptions(format="png")
+_BATCH = 256
 
 
 @dataclass(frozen=True)
@@ -41,14 +42,6 @@ class ImageFiles:
 
     dataset: Dataset
     names: pa.ChunkedArray
-
-    @classmethod
-    def of(cls, dataset: Dataset, paths: pa.ChunkedArray) -> ImageFiles:
-        return cls(dataset, file_names(paths, dataset.manifest.format))
-
-    @property
-    def are_arrays(self) -> bool:
-        return self.dataset.manifest.is_array
 
     @property
     def suffix(self) -> str:
@@ -60,6 +53,12 @@ class ImageFiles:
             yield from ((position, encode(pixels, _RAW_AS)) for position, pixels in self.dataset.pixels(samples))
         else:
             yield from ((position, bytes(value)) for position, value in self.dataset.values(samples))
+
+    def all_contents(self) -> Iterator[tuple[int, bytes]]:
+        """Yield each sample and the content of its file, batch by batch in the order on disk."""
+        for start in range(0, len(self.names), _BATCH):
+            batch = range(start, min(start + _BATCH, len(self.names)))
+            yield from ((start + position, content) for position, content in self.contents(batch))
 
     def content(self, sample: int) -> bytes:
         return next(content for _, content in self.contents((sample,)))
@@ -85,9 +84,10 @@ class Exported:
         problem = path_problem(dataset.column("path"))
         if problem is not None:
             raise DatasetError(f"the index of {dataset.root} has {problem}; nothing was written")
-        images = ImageFiles.of(dataset, dataset.column("path"))
-        companions = {name: ImageFiles.of(dataset.companion(name), images.names) for name in dataset.companions}
-        return cls(dataset, images, companions, columns)
+        names = file_names(dataset.column("path"), dataset.manifest.format)
+        parts = {name: dataset.companion(name) for name in dataset.companions}
+        companions = {name: ImageFiles(part, file_names(names, part.manifest.format)) for name, part in parts.items()}
+        return cls(dataset, ImageFiles(dataset, names), companions, columns)
 
     def all_files(self, taken: Collection[str] = ()) -> dict[str, ImageFiles]:
         """Return ``image`` and the companions by name; with ``_`` behind a name that is taken."""
@@ -103,9 +103,6 @@ def _free(name: str, taken: Collection[str]) -> str:
     return name
 
 
-_BATCH = 256
-
-
 def write_folder(exported: Exported, out: Path, on_image: Callable[[], None]) -> None:
     """Write a file for each image, and a folder for each class.
 
@@ -118,16 +115,14 @@ def write_folder(exported: Exported, out: Path, on_image: Callable[[], None]) ->
     for folder, files in folders.items():
         root = out / folder
         root.mkdir(parents=True, exist_ok=True)
-        for start in range(0, len(files.names), _BATCH):
-            names = files.names.slice(start, _BATCH).to_pylist()
-            names = [name.partition("/")[2] for name in names] if leave_out else names
-            for i, content in files.contents(range(start, start + len(names))):
-                file = root / names[i]
-                file.parent.mkdir(parents=True, exist_ok=True)
-                with file.open("xb") as new:  # two records may not share a file
-                    new.write(content)
-                if files is exported.images:
-                    on_image()
+        for sample, content in files.all_contents():
+            name = files.names[sample].as_py()
+            file = root / (name.partition("/")[2] if leave_out else name)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with file.open("xb") as new:  # two records may not share a file
+                new.write(content)
+            if files is exported.images:
+                on_image()
         for name in classes:
             if can_be_made(name):
                 (root / name).mkdir(parents=True, exist_ok=True)
@@ -251,22 +246,15 @@ _IMAGE = pa.struct({"bytes": pa.binary(), "path": pa.string()})
 
 
 def write_parquet(exported: Exported, out: Path, on_image: Callable[[], None]) -> None:
-    """Write ``out/NAME-00000-of-00002.parquet`` and so on, where NAME is that of `out`: one row a sample, in dataset
-    order.
+    """Write ``NAME-00000-of-00002.parquet`` and so on, where NAME is that of `out`: a row for each sample, in order.
 
     ``image`` and the companions, with ``_`` behind a name that the label table has, come before the columns of that.
-    Labels with a class list are a ClassLabel.
-
-    Raises:
-        OSError: a file cannot be written.
-        DatasetError: a record is damaged.
-    """
+    Labels with a class list are a ClassLabel."""
     schema, others = _schema(exported), list(exported.columns)
     # Images are neither compressed nor looked through for statistics.
     encoding: Any = {"compression": "none", "use_dictionary": others, "write_statistics": others}
     numbers_of_group = _numbers(exported, GROUP_BYTES)
-    numbers_of_file = _numbers(exported, FILE_BYTES)
-    files = list(_runs(numbers_of_file))
+    files = list(_runs(_numbers(exported, FILE_BYTES)))
     out.mkdir(parents=True, exist_ok=True)
     with new_files(out) as new_file:
         for number, (first, end) in enumerate(files):
@@ -282,7 +270,8 @@ def write_parquet(exported: Exported, out: Path, on_image: Callable[[], None]) -
 def _schema(exported: Exported) -> pa.Schema:
     images = exported.all_files(exported.columns)
     fields = dict.fromkeys(images, _IMAGE) | {n: exported.dataset.column(n).type for n in exported.columns}
-    features: dict[str, Any] = {name: {"_type": "Image"} for name, files in images.items() if not files.are_arrays}
+    pictures = (name for name, files in images.items() if not files.dataset.manifest.is_array)
+    features: dict[str, Any] = {name: {"_type": "Image"} for name in pictures}
     if exported.dataset.manifest.classes is not None:
         fields["label"] = pa.int64()
         features["label"] = {"names": list(exported.dataset.manifest.classes), "_type": "ClassLabel"}
@@ -291,7 +280,8 @@ def _schema(exported: Exported) -> pa.Schema:
 
 def _numbers(exported: Exported, nbytes: int) -> npt.NDArray[np.int64]:
     """Number each sample's part, where parts of about `nbytes` each follow one another."""
-    arrays = (files.dataset.numbers("nbytes") for files in exported.companions.values() if files.are_arrays)
+    companions = (files.dataset for files in exported.companions.values())
+    arrays = (data.numbers("nbytes") for data in companions if data.manifest.is_array)
     lengths = sum(arrays, exported.dataset.numbers("nbytes"))
     return np.asarray((np.cumsum(lengths) - lengths) // nbytes)
 
@@ -348,10 +338,9 @@ def write_lmdb(
         new_files(out) as new_file,
         ShardWriter(new_file("data.mdb"), space, _COMMIT_RECORDS, "choose a folder on another disk") as lmdb,
     ):
-        for start in range(0, len(image_keys), _BATCH):
-            for i, content in exported.images.contents(range(start, min(start + _BATCH, len(image_keys)))):
-                lmdb.put(image_keys[start + i], content)
-                on_image()
+        for sample, content in exported.images.all_contents():
+            lmdb.put(image_keys[sample], content)
+            on_image()
         for key, value in others.items():
             lmdb.put(key, value)
         if keys == "basicsr":
@@ -426,15 +415,11 @@ def _check_keys(keys: list[bytes]) -> None:
 
 def _meta_info(exported: Exported) -> str:
     """Name, size and compression level, which nobody reads, of each image, as BasicSR has them."""
-    dataset = exported.dataset
-    channels = dataset.manifest.channels
-    sizes = zip(
-        exported.images.names.to_pylist(),
-        dataset.numbers("height").tolist(),
-        dataset.numbers("width").tolist(),
-        strict=True,
-    )
-    return "".join(f"{name} ({height},{width},{channels}) 1\n" for name, height, width in sizes)
+    lines = []
+    for sample, name in enumerate(exported.images.names.to_pylist()):
+        height, width = exported.dataset.shape(sample)
+        lines.append(f"{name} ({height},{width},{exported.dataset.manifest.channels}) 1\n")
+    return "".join(lines)
 
 
 _WRITERS: dict[ExportLayout, Callable[[Exported, Path, Callable[[], None]], None]] = {

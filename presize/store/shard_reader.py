@@ -10,7 +10,6 @@ from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any
 
 import lmdb
@@ -71,9 +70,7 @@ class ShardReader:
         """Whether it can be read even if the file has gone."""
         return self._shard is not None and not self._shard.closed
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with _lock:
             if self._shard is not None:  # the one that was entered: it is not closed while read from
                 self._shard.readers -= 1
@@ -145,7 +142,7 @@ def _open(path: str, nbytes: int, readahead: bool, is_cached: bool) -> _OpenShar
     status = check_file(path, nbytes)
     inode = (status.st_dev, status.st_ino)
     if inode not in open_shards:
-        _close_idle(room_for=1)
+        _close_idle()
         if is_cached:
             _close_removed()
             with suppress(FileNotFoundError):  # as it may be by now, of which the next line tells
@@ -172,9 +169,9 @@ def _open_environment(path: str, readahead: bool) -> lmdb.Environment:
         raise CannotOpenError(f"{path} cannot be opened as a shard: {reason}{hint}") from None
 
 
-def _close_idle(room_for: int) -> None:
-    """Close the environments that have been idle longest, except those that a parent process opened."""
-    surplus = len(open_shards) + room_for - max_open_shards()
+def _close_idle() -> None:
+    """Make room for one more: close what has been idle longest, except what a parent process opened."""
+    surplus = len(open_shards) + 1 - max_open_shards()
     for shard in _idle()[:surplus] if surplus > 0 else ():
         _close(shard)
 

@@ -92,14 +92,13 @@ def _problems(root: Path, manifest: Manifest, jobs: int | None, on_images: Calla
         return
     for what in _check_index(manifest, index):
         yield Problem(manifest.index.file, what)
-    stored = [(manifest, index)]
-    for companion in manifest.companions:
-        stored.append((manifest.companion(companion.name), companion_index(index, companion.name)))
-    parts = (part for of_whom, rows in stored for part in _parts(root, of_whom, rows, broken))
+    parts = _parts(root, manifest, index, broken)
+    for name in (companion.name for companion in manifest.companions):
+        parts += _parts(root, manifest.companion(name), companion_index(index, name), broken)
     with ThreadPoolExecutor(jobs or usable_cores()) as pool:  # decoders release the GIL
-        for checked, found in pool.map(lambda part: (part[0].num_rows, list(part[1]())), parts):
+        for (rows, _), found in zip(parts, pool.map(lambda part: list(part[1](part[0])), parts), strict=True):
             yield from found
-            on_images(checked)
+            on_images(rows.num_rows)
 
 
 def check_data_file(root: Path, expected: DataFile) -> Iterator[str]:
@@ -160,22 +159,20 @@ def _check_index(manifest: Manifest, index: pa.RecordBatch) -> Iterator[str]:
                 yield f"it does not list each of the {file.rows} rows of {file.file} once"
 
 
-_Part = tuple[pa.RecordBatch, Callable[[], Iterator[Problem]]]
-"""Some rows of the index, and what checks them; parts can be checked concurrently."""
+_Part = tuple[pa.RecordBatch, Callable[[pa.RecordBatch], Iterator[Problem]]]
+"""The rows of a shard, or of some files of a folder, and what checks them."""
 
 
-def _parts(root: Path, manifest: Manifest, index: pa.RecordBatch, broken: set[str]) -> Iterator[_Part]:
-    """A part is a shard, or some files of a folder."""
-    if manifest.layout == "lmdb":
-        shards = index["shard"].to_numpy()
-        for number, file in enumerate(manifest.shards):
-            if file.file not in broken:
-                rows = index.take(pa.array(np.flatnonzero(shards == number)))
-                yield rows, partial(_check_shard, root, manifest, file, rows)
-    else:
-        for start in range(0, index.num_rows, 1000):
-            rows = index.slice(start, 1000)
-            yield rows, partial(_check_images, root, manifest, rows)
+def _parts(root: Path, manifest: Manifest, index: pa.RecordBatch, broken: set[str]) -> list[_Part]:
+    if manifest.layout == "folder":
+        check = partial(_check_images, root, manifest)
+        return [(index.slice(start, 1000), check) for start in range(0, len(index), 1000)]
+    shards = index["shard"].to_numpy()
+    return [
+        (index.take(pa.array(np.flatnonzero(shards == number))), partial(_check_shard, root, manifest, file))
+        for number, file in enumerate(manifest.shards)
+        if file.file not in broken
+    ]
 
 
 def _check_shard(root: Path, manifest: Manifest, file: DataFile, rows: pa.RecordBatch) -> Iterator[Problem]:
