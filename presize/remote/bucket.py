@@ -114,7 +114,6 @@ class Bucket:
         self.url, self._scheme = url.rstrip("/"), scheme
         self._obstore = obstore
         self._get = obstore.get
-        self._no_ranges = obstore.exceptions.NotSupportedError
         self._failures = (obstore.exceptions.BaseError, OSError, ValueError)
         options: Any = {
             "allow_http": True,  # where the user's endpoint is one
@@ -174,7 +173,7 @@ class Bucket:
         with self._at_name(name):
             try:
                 found = self._get(self._store, name, options={"range": {"offset": start}} if start else None)
-            except self._no_ranges:  # as some web servers
+            except self._obstore.exceptions.NotSupportedError:  # as some web servers
                 found, skip = self._get(self._store, name), start
             if found.meta["size"] != nbytes:
                 raise RemoteError(f"{self._at(name)} has {found.meta['size']} bytes where the manifest says {nbytes}")
@@ -287,7 +286,6 @@ class Bucket:
         pages = iter(self._obstore.list(self._store))
         next_page = interruptible(lambda: next(pages, None))
         listed = 0
-        rest: Iterator[Listed] = iter(())
         while True:
             with self._at_name(""):
                 try:
@@ -295,13 +293,13 @@ class Bucket:
                 except self._obstore.exceptions.InvalidPathError:
                     if self._scheme != "s3":
                         raise
-                    page, rest = None, islice(self._list_any(), listed, None)
+                    break
             if page is None:
-                break
+                return
             for found in page:
                 listed += 1
                 yield self._listed(found)
-        yield from rest
+        yield from islice(self._list_any(), listed, None)
 
     def _list_any(self) -> Iterator[Listed]:
         """list(), by requests of our own: obstore ends at a name such as a//b."""
@@ -314,9 +312,8 @@ class Bucket:
                 page = ask(query)
                 decoded = unquote_plus if page.findtext("{*}EncodingType") == "url" else str
                 for found in page.iterfind("{*}Contents"):
-                    path = (
-                        decoded(found.findtext("{*}Key", "")).removeprefix(self._prefix).removesuffix("/")
-                    )  # as obstore
+                    key = decoded(found.findtext("{*}Key", ""))
+                    path = key.removeprefix(self._prefix).removesuffix("/")  # as obstore
                     changed = datetime.fromisoformat(found.findtext("{*}LastModified", ""))
                     size = int(found.findtext("{*}Size", ""))
                     listed.append(self._listed({"path": path, "size": size, "last_modified": changed}))

@@ -102,11 +102,6 @@ def is_data_file(name: str) -> bool:
     return _FILE_NAMES.fullmatch(name) is not None
 
 
-def is_companion_name(name: str) -> bool:
-    """True for names that a companion may have."""
-    return re.fullmatch(COMPANION_NAME, name, re.ASCII) is not None
-
-
 def companion_shard(name: str, shard: str) -> str:
     """The file of a companion beside an image's shard; without a name the image's.
 

@@ -74,7 +74,12 @@ class Dataset:
         self._set_up()
 
     def _set_up(self) -> None:
-        self.readahead = self._choose_readahead() if self._readahead is None else self._readahead
+        if self._readahead is None:
+            nbytes = sum(shard.bytes for shard in self.manifest.shards)
+            window = window_bytes(self.root / "shards")
+            self.readahead = readahead_pays(nbytes / len(self), nbytes, available_memory(), window)
+        else:
+            self.readahead = self._readahead
         self.shards = list(map(self._reader, self.manifest.shards))
         """The readers of the shards, by number."""
         self._renewed: set[int] = set()
@@ -120,10 +125,6 @@ class Dataset:
         if "_failure" in vars(self):
             raise vars(self)["_failure"]
         raise AttributeError(name)
-
-    def _choose_readahead(self) -> bool:
-        nbytes = sum(shard.bytes for shard in self.manifest.shards)
-        return readahead_pays(nbytes / len(self), nbytes, available_memory(), window_bytes(self.root / "shards"))
 
     def preload(self, how: Preload) -> list[MappedFile]:
         """Read all shards into the page cache, as presize.system.pagecache.preload."""
@@ -266,23 +267,19 @@ class Dataset:
         """Yield, for each of `samples`, its position in that list and its pixels, in the order of values(): a new uint8
         array, (height, width, 3) RGB or (height, width) grey, depending on the options of the build. Raises as values()
         does, and DatasetError for a value that cannot be decoded."""
+        format, color, depth = self.manifest.format, self.manifest.color, self.manifest.depth
         for position, value in self.values(samples):
             try:
-                pixels = self._decode(value, samples[position])
+                pixels = decode_value(value, format, color, self.shape(samples[position]), self.max_pixels, depth)
             except DAMAGE as error:
                 raise self.damage(samples[position], error) from None
             yield position, pixels
-
-    def _decode(self, value: memoryview, sample: int) -> Pixels:
-        manifest = self.manifest
-        return decode_value(value, manifest.format, manifest.color, self.shape(sample), self.max_pixels, manifest.depth)
 
     def damage(self, sample: int, what: object) -> DatasetError:
         whose = "" if self.companion_name is None else f"the {self.companion_name} of "
         return DatasetError(
             f"{whose}sample {sample} ({self.path(sample)}) of {self.root} is damaged: "
-            f"{str(what) or 'not enough memory'}; "
-            "presize verify lists all damaged samples"
+            f"{str(what) or 'not enough memory'}; presize verify lists all damaged samples"
         )
 
 

@@ -90,17 +90,16 @@ def _folders(paths: pa.ChunkedArray) -> pa.Array:
 
 def path_problem(paths: pa.Array) -> str | None:
     """Return what first keeps `paths` (large_string, valid UTF-8) from being distinct files of one folder."""
-    unsafe = paths.filter(pc.match_substring_regex(paths, _UNSAFE))
-    if len(unsafe):
-        return f"the path {_shown(unsafe[0])}, which leads out of the folder"
-    long = paths.filter(pc.greater(pc.binary_length(paths), PATH_MAX_BYTES))
-    if len(long):
-        return f"the path {_shown(long[0])}, which is longer than {PATH_MAX_BYTES} bytes"
-    deep = paths.filter(_is_deep(paths))
-    if len(deep):
-        return f"the path {_shown(deep[0])}, which has more than {MAX_FOLDERS} folders"
+    for problem, what in (
+        (pc.match_substring_regex(paths, _UNSAFE), "which leads out of the folder"),
+        (pc.greater(pc.binary_length(paths), PATH_MAX_BYTES), f"which is longer than {PATH_MAX_BYTES} bytes"),
+        (_is_deep(paths), f"which has more than {MAX_FOLDERS} folders"),
+    ):
+        found = paths.filter(problem)
+        if len(found):
+            return f"the path {reprlib.repr(found[0].as_py())}, {what}"
     if pc.count_distinct(paths).as_py() < len(paths):
-        return f"the path {_shown(repeated(paths)[0])} twice"
+        return f"the path {reprlib.repr(repeated(paths)[0].as_py())} twice"
     return None
 
 
@@ -118,10 +117,6 @@ def unsafe_paths(paths: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArra
 
 def _is_deep(paths: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     return pc.greater(pc.count_substring(paths, "/"), MAX_FOLDERS)
-
-
-def _shown(path: pa.Scalar) -> str:
-    return reprlib.repr(path.as_py())
 
 
 def is_safe(path: str) -> bool:

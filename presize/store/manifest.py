@@ -17,14 +17,13 @@ from types import NoneType
 from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 
 from presize.errors import DatasetError
-from presize.options import Color, Depth, Format, Layout, StoredColor, check_choice, companion_color
+from presize.options import COMPANION_NAME, Color, Depth, Format, Layout, StoredColor, check_choice, companion_color
 from presize.store.data_files import (
     FETCHING,
     MANIFEST,
     STATE,
     CompanionFiles,
     DataFile,
-    is_companion_name,
     is_data_file,
 )
 from presize.system.files import open_at_once, write_atomically
@@ -234,7 +233,7 @@ def parse_manifest(text: bytes, root: Path | str) -> Manifest:
     """Return the manifest with this content, of the dataset in `root`, as read_manifest does."""
     where = f"{root}/{MANIFEST}"
     try:
-        values = json.loads(text, object_pairs_hook=_object)
+        values = json.loads(text)
         if not isinstance(values, dict) or values.get("format") != "presize":
             raise DatasetError(f"{where} is not a presize manifest, but that of another program")
         version = _from_json(int, values["version"], "version")
@@ -253,13 +252,6 @@ def parse_manifest(text: bytes, root: Path | str) -> Manifest:
     raise DatasetError(f"{where} is damaged: {what}; copy or build the dataset again")
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    values = dict(pairs)
-    if len(values) < len(pairs):
-        raise ValueError("an object in it has a key twice")
-    return values
-
-
 def _manifest(values: dict[str, Any]) -> Manifest:
     manifest: Manifest = _from_json(Manifest, values, "manifest")
     image = _from_json(dict[str, Any], manifest.identity["options"], "options")["image"]
@@ -269,7 +261,7 @@ def _manifest(values: dict[str, Any]) -> Manifest:
     check_choice("color", manifest.color, Color)
     check_choice("depth", manifest.depth, Depth)
     for companion in manifest.companions:
-        if not is_companion_name(companion.name):
+        if not re.fullmatch(COMPANION_NAME, companion.name, re.ASCII):
             raise ValueError(f"{reprlib.repr(companion.name)} is not the name of a companion")
         check_choice("depth", companion.depth, Depth)
     for file in manifest.files():

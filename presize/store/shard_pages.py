@@ -131,7 +131,9 @@ class Nodes(NamedTuple):
 def read_nodes(file: Shorts, pages: Words, page_bytes: int, kind: int) -> Nodes:
     shorts = page_bytes >> 1  # in a page
     start = pages.astype(np.int64) * shorts
-    number, flags, lower, upper = _headers(file, start)
+    headers = file[start[:, np.newaxis] + np.arange(HEADER_BYTES >> 1)]
+    number, flags = headers[:, :4].copy().view("<u8")[:, 0], headers[:, 5]
+    lower, upper = headers[:, 6:].T.astype(np.int64)  # the bounds of the free room
     require((number == pages).all(), "a page of its tree has another's number")
     require((flags == kind).all(), "a page of its tree is of another kind")
     require(((lower > HEADER_BYTES) & (lower <= upper) & (upper <= page_bytes)).all(), "a page overlaps itself")
@@ -145,12 +147,6 @@ def read_nodes(file: Shorts, pages: Words, page_bytes: int, kind: int) -> Nodes:
     first = start[page_of] + (begin >> 1)
     nodes = file[np.minimum(first[:, np.newaxis] + _NODE_SHORTS, len(file) - 1)].view("<u8")
     return Nodes(nodes[:, 0], nodes[:, 1], nodes[:, 2], start[page_of] << 1, begin, page_bytes)
-
-
-def _headers(file: Shorts, start: Numbers) -> tuple[Words, Shorts, Numbers, Numbers]:
-    """Return numbers, flags and bounds of the free room (bytes) of pages."""
-    shorts = file[start[:, np.newaxis] + np.arange(HEADER_BYTES >> 1)]
-    return shorts[:, :4].copy().view("<u8")[:, 0], shorts[:, 5], *shorts[:, 6:].T.astype(np.int64)
 
 
 def child_pages(nodes: Nodes) -> Words:

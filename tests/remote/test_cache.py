@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,7 @@ from presize.datasets.subsets import as_lmdb_dataset
 from presize.errors import DatasetError, OptionError, RemoteError
 from presize.options import BuildOptions
 from presize.remote import cache as module
-from presize.remote.cache import PLACE, Cache, CacheFolder, as_room_comes, default_cache_dir, place_in, prepare
+from presize.remote.cache import PLACE, Cache, CacheFolder, default_cache_dir, place_in, prepare
 from presize.store.data_files import DataFile
 from presize.store.dataset import Dataset
 from presize.system.locks import file_lock
@@ -516,25 +515,6 @@ def test_what_somebody_fetches_is_left_alone(tmp_path: Path) -> None:
         assert not folder.make_room(DataFile("shards/8.lmdb", 100, "", 1), keep=())
     assert folder.make_room(DataFile("shards/8.lmdb", 100, "", 1), keep=()), "left by a process that ended"
     assert not part.exists()
-
-
-def test_no_more_comes_ahead_than_there_is_room_for_whatever_others_remove(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class WaitError(Exception):
-        pass
-
-    def wait(_: float) -> None:
-        raise WaitError
-
-    folder = folder_with(tmp_path, 400)
-    files_ahead = as_room_comes(folder, [[DataFile(f"shards/{k}.lmdb", 100, "", 1)] for k in range(9)])
-    for file in islice(files_ahead, 4):
-        (tmp_path / OWN / ".lock").unlink(missing_ok=True)
-        (tmp_path / OWN / "shards" / f".{Path(file.file).name}.lock").unlink()
-    monkeypatch.setattr(time, "sleep", wait)
-    with pytest.raises(WaitError):
-        next(files_ahead)
 
 
 def test_a_full_disk_is_said_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,6 @@ from presize.datasets import LMDBDataset, Loader, RandomResizedCrop, make_loader
 from presize.system.resources import (
     Cpu,
     Nvidia,
-    control_groups,
     cpu_quota,
     cpu_seconds,
     limit_of,
@@ -107,13 +106,6 @@ def test_limits_of_control_groups(
 ) -> None:
     places = roots(tmp_path, {"meminfo": MEMINFO, **proc}, groups)
     assert (cpu_quota(*places), read_memory(*places).limit) == expected, reason
-
-
-def test_the_innermost_group_comes_first_and_none_lies_outside(tmp_path: Path) -> None:
-    own = {"self/mountinfo": V2_ROOT, "self/cgroup": "0::/a/b\n"}
-    proc, system = roots(tmp_path, own, {"fs/cgroup/a/b/x": "", "fs/x": ""})
-    groups = [group.relative_to(system).as_posix() for group in control_groups("cpu", proc, system)]
-    assert groups == ["fs/cgroup/a/b", "fs/cgroup/a", "fs/cgroup"]
 
 
 # --- memory ---
@@ -233,16 +225,6 @@ def test_a_cpu_has_a_model_instructions_and_cores(
     cpu = read_cpu(*roots(tmp_path, proc, {"devices/system/cpu/online": f"{online}\n"} if online else {}))
     assert (cpu.instructions, cpu.online, cpu.quota) == (instructions, cores, None)
     assert cpu.model == model if model else cpu.model
-
-
-def test_this_process_may_use_the_cores_it_is_bound_to() -> None:
-    allowed = os.sched_getaffinity(0)
-    try:
-        os.sched_setaffinity(0, {min(allowed)})
-        assert read_cpu().cores == 1
-    finally:
-        os.sched_setaffinity(0, allowed)
-    assert read_cpu().cores == len(allowed)
 
 
 @pytest.mark.parametrize(("cores", "quota", "usable"), [(64, 2.5, 2.5), (2, 8.0, 2.0), (4, None, 4.0)])
