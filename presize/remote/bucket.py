@@ -110,7 +110,10 @@ class Bucket:
             import obstore.store
         except ImportError:
             raise RemoteError(f'{url} needs obstore, which is not installed: pip install "presize[remote]"') from None
-        _check_process(url)
+        global _used_in
+        if _used_in not in (None, os.getpid()):
+            raise RemoteError(f"{url}: this process was forked from one that has used a store; start it by spawn")
+        _used_in = os.getpid()
         self.url, self._scheme = url.rstrip("/"), scheme
         self._obstore = obstore
         self._get = obstore.get
@@ -440,10 +443,3 @@ def _reason(error: Exception) -> str:
         return f"the name {named[1]!r} is no path; rename that object, or remove it"
     asking = r"Error performing \w+ \S+ in \S+( after \d+ retries.*?)? +- "
     return re.sub(rf"^(Generic \w+ error: )?(Error performing list request: )?({asking})?", "", first)
-
-
-def _check_process(url: str) -> None:
-    global _used_in
-    if _used_in not in (None, os.getpid()):
-        raise RemoteError(f"{url}: this process was forked from one that has used a store; start it by spawn")
-    _used_in = os.getpid()

@@ -238,7 +238,8 @@ def _download(bucket: Bucket, folder: CacheFolder, file: DataFile, connections: 
     path = folder.root / file.file
     try:
         if not folder.has(file):
-            download_file(bucket, file, path, connections.passed, _mark_unused)
+            # Unused: whoever opens a shard sets both of its times.
+            download_file(bucket, file, path, connections.passed, lambda part: os.utime(part, ns=(0, time.time_ns())))
     finally:
         _lock_of(path).unlink(missing_ok=True)
 
@@ -266,11 +267,6 @@ def as_room_comes(folder: CacheFolder, groups: Sequence[Sequence[DataFile]]) -> 
                         yield file
                         break
                 time.sleep(max(_POLL_S, 10 * (time.monotonic() - begun)))  # a look at a large cache takes a while
-
-
-def _mark_unused(path: Path) -> None:
-    """Whoever opens a shard sets both of its times."""
-    os.utime(path, ns=(0, time.time_ns()))
 
 
 def open_dataset(

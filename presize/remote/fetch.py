@@ -87,7 +87,12 @@ def fetch_dataset(
         for folder in folders:
             folder.mkdir(exist_ok=True)
         connections = Connections(on_bytes)
-        files = [file for file in manifest.files() if not _is_there(out / file.file, file, was_finished)]
+
+        def is_there(file: DataFile) -> bool:  # with its SHA-256 if it came of an unfinished copy
+            path = out / file.file
+            return is_file_of(path, file.bytes) and (was_finished or file_digest(path) == (file.bytes, file.sha256))
+
+        files = [file for file in manifest.files() if not is_there(file)]
         if was_finished and manifest.report in files:  # it may have been removed on purpose
             files.remove(manifest.report)
         missing = sum(file.bytes - size_of(part_of(out / file.file)) for file in files)
@@ -143,11 +148,6 @@ def _begin(out: Path, text: bytes, url: str) -> bool:
             f"the dataset at {url} has changed since this copy was begun; remove {out} and fetch it again"
         )
     return True
-
-
-def _is_there(path: Path, file: DataFile, was_finished: bool) -> bool:
-    """Return whether a file has its size, and its SHA-256 if it came of an unfinished copy."""
-    return is_file_of(path, file.bytes) and (was_finished or file_digest(path) == (file.bytes, file.sha256))
 
 
 _Image = tuple[str, int, int]

@@ -195,7 +195,12 @@ def _find_earlier(bucket: Bucket, manifest: Manifest, text: bytes) -> tuple[byte
                 "place"
             ) from None
         return *there, False
-    _check_follows(manifest, old, bucket.url)
+    files, shards = _files_of(old), {*old.shards} & {*manifest.shards}
+    # The next state shares shards, and its other files have other names: readers find the old ones until it is there.
+    if not shards or any(files.get(file.file, file) != file for file in manifest.files()):
+        raise RemoteError(f"{bucket.url} holds another dataset; choose another place")
+    if manifest.generation <= old.generation:
+        raise RemoteError(f"{bucket.url} holds a newer state of this dataset; presize fetch copies it from there")
     return *there, True
 
 
@@ -204,15 +209,6 @@ def _holds_files_of(bucket: Bucket, manifest: Manifest) -> bool:
     names = {found.path for found in bucket.list() if is_data_file(found.path)}
     shards = (file for file in manifest.shards if file.file in names)
     return names <= {*_files_of(manifest)} and any(bucket.holds(each.file, each.bytes, each.sha256) for each in shards)
-
-
-def _check_follows(new: Manifest, old: Manifest, url: str) -> None:
-    """Raise RemoteError unless `new` is a later state of `old`: it shares shards, and names no other file the same."""
-    files, shards = _files_of(old), {*old.shards} & {*new.shards}
-    if not shards or any(files.get(file.file, file) != file for file in new.files()):
-        raise RemoteError(f"{url} holds another dataset; choose another place")
-    if new.generation <= old.generation:
-        raise RemoteError(f"{url} holds a newer state of this dataset; presize fetch copies it from there")
 
 
 def _copy_files(

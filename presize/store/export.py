@@ -171,7 +171,11 @@ def write_tars(exported: Exported, out: Path, on_image: Callable[[], None]) -> N
                 for start in range(first, end, _BATCH):
                     for files in fields(pa.array(order[start : min(start + _BATCH, end)])):
                         for name, content in files:
-                            _add(tar, name, content)
+                            member = tarfile.TarInfo(
+                                name
+                            )  # the rest is the same everywhere: time 0, owner 0, mode 0644
+                            member.size = len(content)
+                            tar.addfile(member, io.BytesIO(content))
                         on_image()
                     tar.members.clear()  # type: ignore[attr-defined]  # which it keeps for readers
         if classes:
@@ -229,13 +233,6 @@ def _with_null(value: Any) -> Any:
     if isinstance(value, list):
         return [_with_null(part) for part in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
-    """Add a file; the rest of TarInfo is the same everywhere: time 0, owner 0, mode 0644."""
-    member = tarfile.TarInfo(name)
-    member.size = len(content)
-    tar.addfile(member, io.BytesIO(content))
 
 
 GROUP_BYTES = 16 << 20

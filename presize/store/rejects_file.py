@@ -51,7 +51,9 @@ class Rejects:
     @classmethod
     def with_columns(cls, columns: Iterable[object]) -> Rejects:
         """Take arrays, chunked arrays or lists of values, in the order of SCHEMA."""
-        arrays = [_flat(column, kind) for column, kind in zip(columns, SCHEMA.types, strict=True)]
+        arrays = []
+        for column, kind in zip(columns, SCHEMA.types, strict=True):
+            arrays.append(pa.array(column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column, kind))
         return cls(pa.RecordBatch.from_arrays(arrays, schema=SCHEMA))
 
     @classmethod
@@ -156,12 +158,6 @@ def _reject(line: dict[str, object]) -> Reject:
     if not all(type(count) is int and -(2**63) <= count < 2**63 for count in counts):
         counts = [None, None]
     return Reject(*texts, *counts)  # type: ignore[arg-type]
-
-
-def _flat(column: object, kind: pa.DataType) -> pa.Array:
-    if isinstance(column, pa.ChunkedArray):
-        column = column.combine_chunks()
-    return pa.array(column, kind)
 
 
 def _values(column: pa.Array) -> list[object]:

@@ -142,7 +142,8 @@ def _open(path: str, nbytes: int, readahead: bool, is_cached: bool) -> _OpenShar
     status = check_file(path, nbytes)
     inode = (status.st_dev, status.st_ino)
     if inode not in open_shards:
-        _close_idle()
+        for shard in _idle()[: max(0, len(open_shards) + 1 - max_open_shards())]:  # to have room for one more
+            _close(shard)
         if is_cached:
             _close_removed()
             with suppress(FileNotFoundError):  # as it may be by now, of which the next line tells
@@ -169,14 +170,8 @@ def _open_environment(path: str, readahead: bool) -> lmdb.Environment:
         raise CannotOpenError(f"{path} cannot be opened as a shard: {reason}{hint}") from None
 
 
-def _close_idle() -> None:
-    """Make room for one more: close what has been idle longest, except what a parent process opened."""
-    surplus = len(open_shards) + 1 - max_open_shards()
-    for shard in _idle()[:surplus] if surplus > 0 else ():
-        _close(shard)
-
-
 def _idle() -> list[_OpenShard]:
+    """Those of this process that nobody reads, least recently used first."""
     return [shard for shard in open_shards.values() if shard.readers == 0 and shard.pid == os.getpid()]
 
 

@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from threading import Timer
 
 import pytest
 
@@ -170,17 +169,6 @@ def test_a_connection_that_is_cut_again_and_again_is_taken_up_where_it_was(
     assert proxy.cut > 0
     assert files(tmp_path / "copy") == files(dataset)
     assert result.fetched == sum(file.bytes for file in read_manifest(dataset).files()), "no byte came twice"
-
-
-@pytest.mark.slow
-def test_a_store_that_is_away_for_a_moment_is_waited_for(dataset: Path, proxy: Proxy, tmp_path: Path) -> None:
-    def meanwhile(_: int) -> None:
-        proxy.most = 0
-        Timer(1, lambda: setattr(proxy, "most", None)).start()
-
-    fetch_dataset(URL, tmp_path / "copy", on_plan=meanwhile)
-    assert proxy.cut > 0
-    assert files(tmp_path / "copy") == files(dataset)
 
 
 @pytest.mark.slow

@@ -17,13 +17,6 @@ from presize.system.child import Child, ChildDiedError
 from presize.system.locks import RWLock, file_lock, is_alone
 
 
-def test_a_lock_is_held_by_one(tmp_path: Path) -> None:
-    with file_lock(tmp_path / "lock"), pytest.raises(BlockingIOError), file_lock(tmp_path / "lock"):
-        pass
-    with file_lock(tmp_path / "lock"):
-        pass
-
-
 def test_a_shared_lock_is_held_by_many_and_keeps_others_out(tmp_path: Path) -> None:
     with file_lock(tmp_path / "lock", shared=True) as held, file_lock(tmp_path / "lock", shared=True):
         assert not is_alone(held)
