@@ -121,8 +121,6 @@ def test_a_relative_path_means_the_same_from_anywhere(dataset: Path, monkeypatch
     assert read_all(pickle.loads(pickled)) == read_all(Dataset(dataset))
 
 
-# --- pixels ---
-
 FORMATS: list[Format] = ["jpeg", "png", "webp", "raw"]
 COLORS: list[Color] = ["rgb", "gray", "keep"]
 KINDS = [(format, color) for format in FORMATS for color in COLORS if (format, color) != ("webp", "keep")]
@@ -162,9 +160,6 @@ def test_an_image_beyond_pillows_own_limit_is_read(monkeypatch: pytest.MonkeyPat
     value = encode.encode(smooth_image(20, 24), ImageOptions(format="png"))
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
     assert decode_value(memoryview(value), "png", "rgb", (20, 24)).shape == (20, 24, 3)
-
-
-# --- damage ---
 
 
 def test_damaged_records_can_be_left_out(copied: Path) -> None:
@@ -252,9 +247,6 @@ def test_threads_that_read_at_once_find_the_same_damage(copied: Path) -> None:
         assert all(found == {0, 13, 55} for found in pool.map(damaged, range(32)))
 
 
-# --- a dataset that changes while it is open ---
-
-
 @pytest.fixture
 def two_sources(small: Path) -> tuple[Path, Path]:
     """Two folders of 3 pictures."""
@@ -311,9 +303,6 @@ def test_a_dataset_that_is_replaced_while_it_is_being_opened_is_opened_as_it_is_
         open_settled(tmp_path / "OUT", read)
 
 
-# --- threads ---
-
-
 def test_reading_that_is_broken_off_lets_its_shard_go(dataset: Path) -> None:
     data = Dataset(dataset)
 
@@ -329,8 +318,6 @@ def test_reading_that_is_broken_off_lets_its_shard_go(dataset: Path) -> None:
     del begun  # in another thread than it was begun in
     assert sum(shard.readers for shard in presize.store.shard_reader.open_shards.values()) == before
 
-
-# --- old bytes ---
 
 OLD = Path(__file__).parents[1] / "fixtures" / "format-1"  # made once, by tools/make_fixture.py
 OLD_SAMPLES = [  # path, label, shape, CRC-32 of the stored value and of the pixels
@@ -355,9 +342,6 @@ def test_a_dataset_of_format_1_is_read_and_says_the_same_of_itself_for_ever() ->
     assert shards == [("shards/00000.lmdb", 2), ("shards/00001.lmdb", 4)]
     assert manifest.left_out["rejected"] == 1
     assert verify_dataset(OLD, jobs=1) == VerifyResult(6)
-
-
-# --- from an origin ---
 
 
 class Copying:

@@ -174,9 +174,6 @@ def test_content_that_is_no_manifest_is_refused(tmp_path: Path, content: bytes, 
     assert "\n" not in str(caught.value)
 
 
-# --- what is there instead ---
-
-
 def test_a_url_is_no_folder() -> None:
     with pytest.raises(DatasetError, match=r"^s3://data/64 is no folder; copy a dataset from a URL with presize fetch"):
         read_manifest("s3://data/64")
@@ -214,17 +211,11 @@ def test_links_in_a_circle_are_no_dataset(tmp_path: Path) -> None:
         read_manifest(tmp_path / "OUT")
 
 
-# --- index.arrow ---
-
-
 def test_names_of_folders_need_not_be_utf8(dataset: Path, tmp_path: Path) -> None:
     folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
     shutil.copytree(dataset, folder)
     data = Dataset(folder)
     assert data.value(0) == Dataset(dataset).value(0)
-
-
-# --- names ---
 
 
 OURS = [

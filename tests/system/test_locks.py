@@ -49,9 +49,6 @@ def test_whoever_waited_for_a_lock_that_was_removed_holds_the_new_one(tmp_path: 
     assert ended == [True]
 
 
-# --- many processes ---
-
-
 @pytest.fixture
 def file() -> Iterator[int]:
     with tempfile.TemporaryFile() as opened:

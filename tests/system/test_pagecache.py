@@ -45,15 +45,9 @@ def shard_bytes(root: Path) -> int:
     return sum(path.stat().st_size for path in (root / "shards").iterdir())
 
 
-# --- the window ---
-
-
 def test_the_kernels_window_is_some_pages(tmp_path: Path) -> None:
     assert window_bytes(tmp_path) % 1024 == 0
     assert window_bytes(tmp_path / "absent") == 128 << 10
-
-
-# --- bringing files in ---
 
 
 def test_files_are_in_the_page_cache_afterwards(file: tuple[Path, int]) -> None:
@@ -74,9 +68,6 @@ def test_mapping_many_files_takes_no_descriptors(file: tuple[Path, int]) -> None
     before = len(os.listdir("/proc/self/fd"))
     held = preload([file, file], "memory")
     assert len(os.listdir("/proc/self/fd")) == before, held
-
-
-# --- what does not fit ---
 
 
 @pytest.mark.parametrize("how", ["page-cache", "memory"])

@@ -39,76 +39,38 @@ V1 = "41 31 0:35 {root} /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n42 3
 V1_OWN = "4:memory:{path}\n3:cpu,cpuacct:{path}\n1:name=systemd:/\n"
 
 
-# --- control groups ---
-
 GROUPS = [
-    (
-        {"self/mountinfo": V2_ROOT, "self/cgroup": "0::/\n"},
-        {"fs/cgroup/cpu.max": "250000 100000\n", "fs/cgroup/memory.max": f"{8 * GIB}\n"},
-        (2.5, 8 * GIB), "version 2: a container sees its own group as the root",
-    ),
-    (
-        {"self/mountinfo": V2_ROOT, "self/cgroup": "0::/system.slice/run.scope\n"},
-        {
-            "fs/cgroup/system.slice/cpu.max": "400000 100000\n", "fs/cgroup/system.slice/memory.max": "max\n",
-            "fs/cgroup/system.slice/run.scope/cpu.max": "max 100000\n",
-            "fs/cgroup/system.slice/run.scope/memory.max": f"{GIB}\n",
-        },
-        (4.0, GIB), "version 2: a group is limited by those that it lies in",
-    ),
-    (
-        {"self/mountinfo": V2_ROOT, "self/cgroup": "0::/../../else\n"},
-        {"fs/cgroup/cpu.max": "100000 100000\n", "else/cpu.max": "1 100000\n"},
-        (1.0, None), "version 2: a group outside of what is mounted",
-    ),
-    (
-        {"self/mountinfo": V2_ROOT, "self/cgroup": "0::/\n"}, {"fs/cgroup/cgroup.procs": "1\n"}, (None, None),
-        "version 2: the root of a machine has no limits",
-    ),
-    (
-        {"self/mountinfo": V1.format(root="/docker/1f"), "self/cgroup": V1_OWN.format(path="/docker/1f")},
-        {
-            "fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "150000\n", "fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "100000\n",
-            "fs/cgroup/memory/memory.limit_in_bytes": f"{2 * GIB}\n",
-        },
-        (1.5, 2 * GIB), "version 1: a container",
-    ),
-    (
-        {"self/mountinfo": V1.format(root="/"), "self/cgroup": V1_OWN.format(path="/slurm/job_7")},
-        {
-            "fs/cgroup/cpu,cpuacct/slurm/job_7/cpu.cfs_quota_us": "-1\n",
-            "fs/cgroup/cpu,cpuacct/slurm/job_7/cpu.cfs_period_us": "100000\n",
-            "fs/cgroup/memory/slurm/job_7/memory.limit_in_bytes": f"{4 * GIB}\n",
-            "fs/cgroup/memory/memory.limit_in_bytes": UNLIMITED,
-        },
-        (None, 4 * GIB), "version 1: a batch job",
-    ),
-    (
-        {"self/mountinfo": V1.format(root="/"), "self/cgroup": V1_OWN.format(path="/")},
-        {
-            "fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "-1\n", "fs/cgroup/memory/memory.limit_in_bytes": UNLIMITED,
-        },
-        (None, None), "version 1: no limits",
-    ),
-    (
-        {"self/mountinfo": V1.format(root="/") + V2_ROOT.replace("/cgroup rw", "/cgroup/unified rw"),
-         "self/cgroup": V1_OWN.format(path="/a") + "0::/b\n"},
-        {"fs/cgroup/memory/a/memory.limit_in_bytes": f"{GIB}\n", "fs/cgroup/unified/b/cpu.max": "max 100000\n"},
-        (None, GIB), "both versions",
-    ),
-    ({}, {}, (None, None), "no control groups"),
+    ("version 2: a container sees its own group as the root", V2_ROOT, "0::/\n",
+     {"cpu.max": "250000 100000\n", "memory.max": f"{8 * GIB}\n"}, (2.5, 8 * GIB)),
+    ("version 2: a group is limited by those that it lies in", V2_ROOT, "0::/system.slice/run.scope\n",
+     {"system.slice/cpu.max": "400000 100000\n", "system.slice/memory.max": "max\n",
+      "system.slice/run.scope/cpu.max": "max 100000\n", "system.slice/run.scope/memory.max": f"{GIB}\n"}, (4.0, GIB)),
+    ("version 2: a group outside of what is mounted", V2_ROOT, "0::/../../else\n",
+     {"cpu.max": "100000 100000\n", "../../else/cpu.max": "1 100000\n"}, (1.0, None)),
+    ("version 2: the root of a machine has no limits", V2_ROOT, "0::/\n", {"cgroup.procs": "1\n"}, (None, None)),
+    ("version 1: a container", V1.format(root="/docker/1f"), V1_OWN.format(path="/docker/1f"),
+     {"cpu,cpuacct/cpu.cfs_quota_us": "150000\n", "cpu,cpuacct/cpu.cfs_period_us": "100000\n",
+      "memory/memory.limit_in_bytes": f"{2 * GIB}\n"}, (1.5, 2 * GIB)),
+    ("version 1: a batch job", V1.format(root="/"), V1_OWN.format(path="/slurm/job_7"),
+     {"cpu,cpuacct/slurm/job_7/cpu.cfs_quota_us": "-1\n", "cpu,cpuacct/slurm/job_7/cpu.cfs_period_us": "100000\n",
+      "memory/slurm/job_7/memory.limit_in_bytes": f"{4 * GIB}\n", "memory/memory.limit_in_bytes": UNLIMITED},
+     (None, 4 * GIB)),
+    ("version 1: no limits", V1.format(root="/"), V1_OWN.format(path="/"),
+     {"cpu,cpuacct/cpu.cfs_quota_us": "-1\n", "memory/memory.limit_in_bytes": UNLIMITED}, (None, None)),
+    ("both versions", V1.format(root="/") + V2_ROOT.replace("/cgroup rw", "/cgroup/unified rw"),
+     V1_OWN.format(path="/a") + "0::/b\n",
+     {"memory/a/memory.limit_in_bytes": f"{GIB}\n", "unified/b/cpu.max": "max 100000\n"}, (None, GIB)),
+    ("no control groups", "", "", {}, (None, None)),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("proc", "groups", "expected", "reason"), GROUPS, ids=[row[3] for row in GROUPS])
+@pytest.mark.parametrize(("reason", "mounts", "own", "groups", "expected"), GROUPS, ids=[row[0] for row in GROUPS])
 def test_limits_of_control_groups(
-    proc: Mapping[str, str], groups: Mapping[str, str], expected: tuple[object, object], reason: str, tmp_path: Path
+    reason: str, mounts: str, own: str, groups: Mapping[str, str], expected: tuple[object, object], tmp_path: Path
 ) -> None:
-    places = roots(tmp_path, {"meminfo": MEMINFO, **proc}, groups)
+    proc = {"meminfo": MEMINFO, "self/mountinfo": mounts, "self/cgroup": own}
+    places = roots(tmp_path, proc, {f"fs/cgroup/{name}": text for name, text in groups.items()})
     assert (cpu_quota(*places), read_memory(*places).limit) == expected, reason
-
-
-# --- memory ---
 
 
 def test_memory_is_what_the_kernel_says(tmp_path: Path) -> None:
@@ -190,8 +152,6 @@ def test_the_number_of_open_shards_follows_from_the_limits(
     assert max_open_shards() == shards, reason
 
 
-# --- the CPU ---
-
 X86 = """\
 processor\t: 0
 vendor_id\t: GenuineIntel
@@ -241,9 +201,6 @@ def test_shared_memory_may_be_absent(tmp_path: Path) -> None:
     assert 0 < found.free <= found.total
 
 
-# --- limits ---
-
-
 def test_limits_are_those_of_this_process(tmp_path: Path) -> None:
     limits = read_limits(tmp_path)
     files, locked = resource.getrlimit(resource.RLIMIT_NOFILE), resource.getrlimit(resource.RLIMIT_MEMLOCK)
@@ -284,8 +241,6 @@ def test_an_error_tells_of_the_limit_that_is_nearest(error: Exception, said: str
     assert found == said or (said is not None and str(found).startswith(said))
 
 
-# --- NVIDIA's driver ---
-
 VERSION = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build\nGCC version:  gcc 12\n"
 DRIVER = {
     "driver/nvidia/version": VERSION,
@@ -320,9 +275,6 @@ def test_pynvml_tells_the_lanes_where_it_is_installed(
     found = read_nvidia(roots(tmp_path, DRIVER)[0])
     assert found is not None
     assert found.pcie_lanes == expected
-
-
-# --- CPU time ---
 
 
 def test_cpu_time_of_this_process_grows_with_its_work() -> None:

@@ -100,9 +100,6 @@ def test_this_machine_knows_where_its_files_are(tmp_path: Path) -> None:
     assert find_storage(Path("/proc")).file_system == "proc"
 
 
-# --- mounts ---
-
-
 def mounts_of(tmp_path: Path, text: str) -> tuple[Mount, ...]:
     return read_mounts(write_tree(tmp_path / "proc", {"self/mountinfo": text}))
 
