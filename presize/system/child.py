@@ -68,17 +68,13 @@ def leave_to_parent(numbers: frozenset[signal.Signals] = FOR_PARENTS) -> None:
 class ChildDiedError(Exception):
     """A child ended while, or before, it ran a function. `code` is its exit code, or minus the signal."""
 
-    def __init__(self, code: int) -> None:
-        super().__init__(f"exit code {code}" if code >= 0 else signal.Signals(-code).name)
+    def __init__(self, code: int, said: str = "") -> None:
+        super().__init__(said or (f"exit code {code}" if code >= 0 else signal.Signals(-code).name))
         self.code = code
 
 
 class ChildStoppedError(ChildDiedError):
     """A child gave no sign of life, and was killed: it was stopped, or waited for a silent file system."""
-
-    def __init__(self, silent_s: float) -> None:
-        super().__init__(-signal.SIGKILL)
-        self.args = (f"it gave no sign of life for {silent_s:g} s",)
 
 
 class Child:
@@ -153,7 +149,7 @@ class Child:
         if self._is_killed:
             raise ChildDiedError(-signal.SIGKILL)
         self.kill()
-        raise ChildStoppedError(silent_s)
+        raise ChildStoppedError(-signal.SIGKILL, f"it gave no sign of life for {silent_s:g} s")
 
     def leave(self, function: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
         """Have it run a function that nobody waits for, and end then, or with close(). It can be called no more."""

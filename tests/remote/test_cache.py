@@ -365,28 +365,17 @@ def test_a_cache_is_private(tmp_path: Path) -> None:
     assert root.parent == tmp_path / "new" / "cache" / PLACE
 
 
-def readable(folder: Path) -> None:
-    folder.chmod(0o755)
-
-
-def a_link(folder: Path) -> None:
-    folder.symlink_to(folder.rename(folder.parents[1] / "elsewhere"))
-
-
-def a_file(folder: Path) -> None:
-    shutil.rmtree(folder)
-    folder.touch()
-
-
-@pytest.mark.parametrize(("spoil", "above"), [(readable, 0), (readable, 1), (a_link, 0), (a_file, 1)])
-def test_a_folder_that_is_not_for_this_user_alone_is_refused(
-    spoil: Callable[[Path], None], above: int, tmp_path: Path
-) -> None:
-    root = Cache(URL, tmp_path).root
-    spoil([root, root.parent][above])
-    words = (
-        "File exists; choose another" if spoil is a_file else "is not for you alone; remove it, chmod 700, or choose"
-    )
+@pytest.mark.parametrize("spoilt", ["readable", "readable above", "a link", "a file above"])
+def test_a_folder_that_is_not_for_this_user_alone_is_refused(spoilt: str, tmp_path: Path) -> None:
+    root, words = Cache(URL, tmp_path).root, "is not for you alone; remove it, chmod 700, or choose"
+    if spoilt == "a link":
+        root.symlink_to(root.rename(tmp_path / "elsewhere"))
+    elif spoilt == "a file above":
+        shutil.rmtree(root.parent)
+        root.parent.touch()
+        words = "File exists; choose another"
+    else:
+        (root.parent if "above" in spoilt else root).chmod(0o755)
     with pytest.raises(OptionError, match=rf"^cache_dir: .* ?{words}"):
         Cache(URL, tmp_path)
 

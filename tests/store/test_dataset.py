@@ -175,20 +175,6 @@ def test_damaged_records_can_be_left_out(copied: Path) -> None:
 # --- checks: the SHA-256 of the index, the CRC-32 of each record ---
 
 
-@pytest.fixture
-def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The lengths of the records whose CRC-32 was computed."""
-    found: list[int] = []
-    real = zlib_ng.crc32
-
-    def crc32(value: memoryview) -> int:
-        found.append(len(value))
-        return real(value)
-
-    monkeypatch.setattr(zlib_ng, "crc32", crc32)
-    return found
-
-
 def with_other_label(root: Path) -> None:
     """Change one label in place: the index keeps its size."""
     labels = read_table(root)["label"].to_numpy()
@@ -221,8 +207,9 @@ def test_without_checks_flipped_bits_give_other_pixels_and_labels(copied: Path, 
     assert [i for i in range(56) if not np.array_equal(pixels[i], expected[i])] == [5]
 
 
-def test_a_record_is_checked_once(dataset: Path, computed: list[int]) -> None:
-    data = Dataset(dataset)
+def test_a_record_is_checked_once(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, computed, crc32 = Dataset(dataset), list[int](), zlib_ng.crc32
+    monkeypatch.setattr(zlib_ng, "crc32", lambda value: computed.append(len(value)) or crc32(value))
     for _ in range(3):
         list(data.values(range(56)))
         assert len(computed) == 56

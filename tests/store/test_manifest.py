@@ -8,7 +8,7 @@ import os
 import random
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -93,30 +93,18 @@ def test_color_and_depth_decide_on_channels_and_what_is_plain(
         manifest.check_plain("bench")
 
 
-def flipped(content: bytes, bits: Iterable[int]) -> Iterator[tuple[int, bytes]]:
-    """Each of `bits`, and `content` with that one flipped."""
-    for bit in bits:
-        changed = bytearray(content)
-        changed[bit >> 3] ^= 1 << (bit & 7)
-        yield bit, bytes(changed)
-
-
-def is_read(root: Path) -> bool:
-    try:
-        read_manifest(root)
-    except DatasetError:
-        return False
-    return True
-
-
 def test_every_flipped_bit_of_a_manifest_is_noticed(damaged: Path) -> None:
     content = (damaged / "manifest.json").read_bytes()
     name_of_hash = range(8 * (content.rindex(b'"sha256"') - 3), 8 * len(content))
     bits = random.Random(0).sample(range(name_of_hash.start), min(name_of_hash.start, 500 * EFFORT))
-    assert is_read(damaged)
-    for bit, other in flipped(content, [*bits, *name_of_hash[:: max(1, 8 // EFFORT)]]):
-        (damaged / "manifest.json").write_bytes(other)
-        assert not is_read(damaged), f"byte {bit >> 3}, bit {bit & 7}"
+    read_manifest(damaged)
+    for bit in [*bits, *name_of_hash[:: max(1, 8 // EFFORT)]]:
+        changed = bytearray(content)
+        changed[bit >> 3] ^= 1 << (bit & 7)
+        (damaged / "manifest.json").write_bytes(changed)
+        with pytest.raises(DatasetError):
+            read_manifest(damaged)
+            pytest.fail(f"byte {bit >> 3}, bit {bit & 7}")
 
 
 @pytest.mark.parametrize(
