@@ -16,6 +16,7 @@ import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -200,18 +201,12 @@ def fetch(url: str, folder: CacheFolder, files: Sequence[DataFile]) -> None:
     folder is made again. Raises as prepare, download_file and make_room, and DatasetError for another dataset."""
     bucket = Bucket(url)
     keep = {file.file for file in files}
-
-    def fetch_one(file: DataFile) -> None:
-        with file_lock(_lock_of(folder.root / file.file), patience_s=_FOREVER_S):
-            while not folder.has(file) and not folder.make_room(file, keep):
-                time.sleep(_POLL_S)
-            _download(bucket, folder, file, connections)
-
     with _writing_in(folder.root):
         while True:
             if not folder.is_there() and prepare(url, folder.root.parent) != folder.root:
                 raise DatasetError(f"{url} was updated or replaced since it was opened; open it again")
             connections = Connections()
+            fetch_one = partial(_fetch_one, bucket, folder, connections=connections, keep=keep)
             try:
                 return connections.all_of(fetch_one, files)
             except (FileNotFoundError, BuildError) as error:  # it may be on its way out
@@ -226,22 +221,29 @@ def fetch_ahead(url: str, folder: CacheFolder, groups: Sequence[Sequence[DataFil
     bucket, connections = Bucket(url), Connections()
 
     def fetch_one(file: DataFile) -> None:
-        lock = _lock_of(folder.root / file.file)
-        with suppress(RemoteError, FileNotFoundError), file_lock(lock, patience_s=_FOREVER_S):
-            _download(bucket, folder, file, connections)
+        with suppress(RemoteError, FileNotFoundError):
+            _fetch_one(bucket, folder, file, connections)
 
     with _writing_in(folder.root):
         connections.all_of(fetch_one, as_room_comes(folder, groups))
 
 
-def _download(bucket: Bucket, folder: CacheFolder, file: DataFile, connections: Connections) -> None:
+def _fetch_one(
+    bucket: Bucket, folder: CacheFolder, file: DataFile, connections: Connections, keep: Collection[str] | None = None
+) -> None:
+    """Fetch a file, or wait until others have, once there is room beside `keep`; None where it has been made."""
     path = folder.root / file.file
-    try:
-        if not folder.has(file):
-            # Unused: whoever opens a shard sets both of its times.
-            download_file(bucket, file, path, connections.passed, lambda part: os.utime(part, ns=(0, time.time_ns())))
-    finally:
-        _lock_of(path).unlink(missing_ok=True)
+    with file_lock(_lock_of(path), patience_s=_FOREVER_S):
+        while keep is not None and not folder.has(file) and not folder.make_room(file, keep):
+            time.sleep(_POLL_S)
+        try:
+            if not folder.has(file):
+                # Unused: whoever opens a shard sets both of its times.
+                download_file(
+                    bucket, file, path, connections.passed, lambda part: os.utime(part, ns=(0, time.time_ns()))
+                )
+        finally:
+            _lock_of(path).unlink(missing_ok=True)
 
 
 def as_room_comes(folder: CacheFolder, groups: Sequence[Sequence[DataFile]]) -> Iterator[DataFile]:

@@ -35,7 +35,7 @@ def preload(files: Sequence[tuple[Path, int]], how: Preload) -> list[MappedFile]
         check_file(path, nbytes)
     _check_room(files, how)
     with ThreadPoolExecutor(_READERS) as pool:
-        list(pool.map(lambda file: _read(*file), files))
+        list(pool.map(_read, (path for path, _ in files)))
     if how == "page-cache":
         return []
     mapped = [MappedFile(path, nbytes) for path, nbytes in files]
@@ -63,18 +63,14 @@ def _check_room(files: Sequence[tuple[Path, int]], how: Preload) -> None:
         )
 
 
-def _read(path: Path, nbytes: int) -> None:
-    buffer, done = bytearray(_READ_BYTES), 0
+def _read(path: Path) -> None:
+    buffer = bytearray(_READ_BYTES)
     try:
         with path.open("rb", buffering=0) as file:
-            while count := file.readinto(buffer):
-                done += count
+            while file.readinto(buffer):
+                pass
     except OSError as error:
         raise DatasetError(f"{path} cannot be read: {error.strerror}; copy or build the dataset again") from None
-    if done != nbytes:
-        raise DatasetError(
-            f"{path} changed while it was read: {done} bytes of {nbytes}; copy or build the dataset again"
-        )
 
 
 _libc = ctypes.CDLL(None, use_errno=True)

@@ -103,13 +103,6 @@ def assert_equal(ours: list[tuple[Any, Any]], theirs: list[tuple[Any, Any]]) -> 
         assert torch.equal(one[1], other[1])
 
 
-def test_a_url_is_read_as_the_folder_is(shards: Path, tmp_path: Path) -> None:
-    ours, theirs = LMDBDataset(URL, cache_dir=tmp_path / "cache"), LMDBDataset(shards)
-    assert (len(ours), ours.classes) == (56, theirs.classes)
-    for k in (0, 17, 55):
-        assert (ours[k][0].tobytes(), ours[k][1]) == (theirs[k][0].tobytes(), theirs[k][1])
-
-
 @pytest.mark.slow
 def test_the_program_of_the_page_runs(tmp_path: Path) -> None:
     (program,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import presize.system.pagecache
-from presize.datasets import LMDBDataset, Loader, Resize
+from presize.datasets import LMDBDataset
 from presize.errors import DatasetError, OptionError
 from presize.system.pagecache import MappedFile, drop, preload, readahead_pays, resident_share
 from presize.system.resources import Memory
@@ -153,13 +153,6 @@ def _read_bytes() -> int:
     """By this process, from files and the page cache alike."""
     lines = Path("/proc/self/io").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("rchar:"))
-
-
-@pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
-def test_workers_read_a_preloaded_dataset(dataset: Path, context: str) -> None:
-    ds = LMDBDataset(dataset, preload="memory")
-    with Loader(ds, 8, crop=Resize(32), num_workers=2, multiprocessing_context=context) as loader:
-        assert sum(len(images) for images, _ in loader) == len(ds)
 
 
 @pytest.mark.parametrize(
