@@ -358,7 +358,7 @@ class Bucket:
 
     @interruptible
     def put(self, name: str, content: bytes, etag: str | None = None) -> bool:
-        """Write an object where there is none, or none but that with `etag`; return False where another is there."""
+        """Write an object where there is none, or replace that with `etag`; return False where another is there."""
         errors = self._obstore.exceptions
         mode: Any = "create" if etag is None else {"e_tag": etag}
         with self._at_name(name):

@@ -231,7 +231,7 @@ def fetch_ahead(url: str, folder: CacheFolder, groups: Sequence[Sequence[DataFil
 def _fetch_one(
     bucket: Bucket, folder: CacheFolder, file: DataFile, connections: Connections, keep: Collection[str] | None = None
 ) -> None:
-    """Fetch a file, or wait until others have, once there is room beside `keep`; None where it has been made."""
+    """Fetch a file, or wait for others that do. With `keep`, room is made first beside these files."""
     path = folder.root / file.file
     with file_lock(_lock_of(path), patience_s=_FOREVER_S):
         while keep is not None and not folder.has(file) and not folder.make_room(file, keep):
@@ -305,7 +305,7 @@ class Cache:
     """A ShardFetcher that brings the shards of a Dataset from a store to the folder `root`.
 
     For all threads and processes of this machine: each shard comes once. It can be pickled, and does not use obstore in
-    this process, see presize.remote. Raises as prepare.
+    this process. Raises as prepare.
 
     Args:
         url: of the folder with manifest.json, as for fetch_dataset.

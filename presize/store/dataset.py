@@ -300,7 +300,7 @@ def _at(position: int, on_damage: OnDamage | None) -> OnDamage | None:
 
 
 def _reopen(arguments: tuple[Any, ...], index_sha256: str, companion: str | None, read_with: Sequence[str]) -> Dataset:
-    """Open a pickle. What fails raises on first use: while unpickling it would end a worker, untold."""
+    """Open a pickle. Errors are raised on first use: while unpickling, one would end a worker silently."""
     origin = arguments[-1]
     try:
         if origin is not None:

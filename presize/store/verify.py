@@ -32,7 +32,7 @@ from presize.system.resources import usable_cores
 
 
 class Problem(NamedTuple):
-    """What is wrong with a file of a dataset, whose path begins in its folder."""
+    """What is wrong with a file, given by its path from the dataset's folder."""
 
     file: str
     what: str
@@ -119,11 +119,11 @@ def check_data_file(root: Path, expected: DataFile) -> Iterator[str]:
 
 
 def damaged_records(root: Path, file: DataFile, records: pa.RecordBatch) -> tuple[str, npt.NDArray[np.bool_]]:
-    """Read a whole shard and each of `records`, given by ``row``, ``nbytes`` and ``crc32``. None is whole in a damaged
-    tree.
+    """Read a whole shard and each of `records`, given by ``row``, ``nbytes`` and ``crc32``.
 
     Returns:
-        What is wrong with the file, as the end of a sentence, or nothing; and for each record whether it is damaged.
+        What is wrong with the file, as the end of a sentence, or nothing; and for each record whether it is damaged:
+        all of them where the tree is.
     """
     what = next(check_data_file(root, file), "")
     damaged = np.ones(len(records), np.bool_)

@@ -130,7 +130,7 @@ _FILES_SAMPLED = 1000
 
 
 def resident_share(files: Sequence[Path]) -> float:
-    """Return the share of pages in memory, from 0 to 1, of up to 1,000 files; 1 for files that are read only."""
+    """Return the share of pages in memory, from 0 to 1, of up to 1,000 files; 1 where they may not be written."""
     pages = resident = 0
     for path in files[:: -(-len(files) // _FILES_SAMPLED) or 1]:
         nbytes = path.stat().st_size
