@@ -34,8 +34,8 @@ from presize.datasets.subsets import as_lmdb_dataset, check_labels, check_length
 from presize.errors import LoaderError, OptionError, PresizeError
 from presize.formatting import plural, size_text
 from presize.options import check_range
+from presize.system.child import FOR_PARENTS, leave_to_parent, starting_workers
 from presize.system.resources import limit_of
-from presize.system.signals import FOR_PARENTS, leave_to_parent, starting_workers
 
 SHARED_MEMORY = "/dev/shm"
 

@@ -29,8 +29,8 @@ from presize.datasets.reading.slots import SharedSlots
 from presize.datasets.reading.transformed_reader import TransformedReader
 from presize.errors import LoaderError, OptionError, PresizeError
 from presize.options import check_above_0, check_range
+from presize.system.child import leave_to_parent, starting_workers
 from presize.system.resources import limit_of, usable_cores
-from presize.system.signals import leave_to_parent, starting_workers
 
 Mode = Literal["processes", "threads"]
 

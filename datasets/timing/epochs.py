@@ -15,7 +15,7 @@ from presize.datasets.reading.transfer import to_device
 from presize.datasets.timing.loops import Budget, Clock, clock_of, repeat
 from presize.errors import OptionError
 from presize.options import check_range
-from presize.system.usage import cpu_seconds
+from presize.system.resources import cpu_seconds
 
 STEP_BUDGET = Budget(100, 1.0)
 """How often, and for how many seconds, a step without a loader is repeated."""

@@ -22,8 +22,7 @@ from presize.cli.output import print_json, print_text, several_lines
 from presize.formatting import printable
 from presize.measure.bench_options import DiagnoseOptions
 from presize.options import Size
-from presize.system.files import write_atomically
-from presize.system.temporary import temporary_folder
+from presize.system.files import temporary_folder, write_atomically
 
 TRIAL = [
     click.Option(

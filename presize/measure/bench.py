@@ -30,11 +30,10 @@ from presize.measure.results import Results, bench_page, row_of, to_csv, to_json
 from presize.options import BuildOptions, ImageOptions, RunOptions, Size
 from presize.store.data_files import MANIFEST
 from presize.store.manifest import read_manifest
-from presize.system.files import expanded, write_atomically, writing
+from presize.system.files import expanded, temporary_folder, write_atomically, writing
 from presize.system.pagecache import drop, preload, resident_share
 from presize.system.resources import read_cpu, read_memory
 from presize.system.storage import find_storage
-from presize.system.temporary import temporary_folder
 
 COLD_AT_MOST = 0.05
 """Share of a cold run's files that may still be in the page cache; with more, a note says that it was not cold."""

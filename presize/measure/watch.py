@@ -38,8 +38,7 @@ from presize.measure.stages import (
     regular_stops,
 )
 from presize.system.files import write_atomically
-from presize.system.resources import read_cpu
-from presize.system.usage import cpu_seconds
+from presize.system.resources import cpu_seconds, read_cpu
 
 _LEAST_BATCHES = 10
 """Batches after the first of an epoch without which nothing is said."""

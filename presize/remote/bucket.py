@@ -5,24 +5,26 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
-from functools import cached_property, partial
+from functools import cached_property, partial, wraps
 from http.client import HTTPException
 from io import BufferedReader, BytesIO
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 from urllib.parse import quote, unquote_plus, urlencode
 from xml.etree import ElementTree
 
 from presize.errors import RemoteError
-from presize.system.background import interruptible
 from presize.system.files import writing
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 SCHEMES = ("s3", "http", "https", "gs", "az")
@@ -34,7 +36,7 @@ CHUNK_BYTES = 1 << 20
 """How much of a download is written at once, or a little more."""
 _SHA256 = "sha256"
 _ATTEMPTS = 6
-"""How often in a row a download may break off without a byte more; the pauses between add up to 6 s."""
+"""How often in a row a download may break off without a byte more; the pauses add up to 6 s."""
 _CONNECT_S = 10
 SILENCE_S = 30
 """How long a server may send nothing in the middle of an answer."""
@@ -47,10 +49,36 @@ _CREDENTIALS = {
     "AZURE_SKIP_SIGNATURE=true",
 }
 _NOT_ALLOWED = re.compile(r"status code: 40[13]|169\.254\.169\.254|metadata\.google")
-"""In what obstore says without credentials, or with wrong ones. Where none are set, it asks the machine for them."""
+"""In what obstore says with wrong credentials, or none, where it asks the machine for them."""
 
 _used_in: int | None = None
 """The process that has used obstore."""
+
+
+def in_background(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+    """Call `function` in a thread of its own. The process may end before it has."""
+    answer: Future[T] = Future()
+
+    def call() -> None:
+        try:
+            answer.set_result(function(*args, **kwargs))
+        except BaseException as error:
+            answer.set_exception(error)
+
+    threading.Thread(target=call, name="presize-background", daemon=True).start()
+    return answer
+
+
+def interruptible(function: Callable[P, T]) -> Callable[P, T]:
+    """Let Ctrl-C reach the main thread while `function` waits in foreign code; it goes on in the background then."""
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        if threading.current_thread() is not threading.main_thread():
+            return function(*args, **kwargs)
+        return in_background(function, *args, **kwargs).result()
+
+    return call
 
 
 class Listed(NamedTuple):
@@ -64,14 +92,13 @@ class Listed(NamedTuple):
 class Bucket:
     """What lies below a URL: s3://BUCKET/PREFIX, http(s)://HOST/PATH, gs:// or az://.
 
-    Credentials, region and endpoint are those of the environment, as obstore reads them: AWS_ACCESS_KEY_ID,
-    AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT_URL, or those of the machine. For all threads of one process; a
-    child that is forked must not use it, since the threads that work for it are not forked.
+    Credentials, region and endpoint are those that obstore finds in the environment or on the machine. For all threads
+    of one process, but no forked child: threads that work for it are not forked. Any method may raise RemoteError: an
+    object or the bucket is not there, cannot be read or cannot be written.
 
     Raises:
         RemoteError: the URL is none, obstore is not installed, there are no credentials, or this process was forked
-            from one that has used a store. From any method, unless it says otherwise: an object, or the bucket, is not
-            there, cannot be read or cannot be written.
+            from one that has used a store.
     """
 
     def __init__(self, url: str) -> None:
@@ -83,11 +110,13 @@ class Bucket:
             import obstore.store
         except ImportError:
             raise RemoteError(f'{url} needs obstore, which is not installed: pip install "presize[remote]"') from None
-        _check_process(url)
+        global _used_in
+        if _used_in not in (None, os.getpid()):
+            raise RemoteError(f"{url}: this process was forked from one that has used a store; start it by spawn")
+        _used_in = os.getpid()
         self.url, self._scheme = url.rstrip("/"), scheme
         self._obstore = obstore
         self._get = obstore.get
-        self._no_ranges = obstore.exceptions.NotSupportedError
         self._failures = (obstore.exceptions.BaseError, OSError, ValueError)
         options: Any = {
             "allow_http": True,  # where the user's endpoint is one
@@ -122,17 +151,11 @@ class Bucket:
         return f"{self.url}/{name}".rstrip("/")
 
     def download(self, name: str, nbytes: int, path: Path, on_bytes: Callable[[int], None] = lambda _: None) -> None:
-        """Write an object of `nbytes` to `path`, or the rest of it where some is there. A connection that breaks off is
-        taken up again where it was.
+        """Write an object of `nbytes` to `path`, or the rest of it; go on where a connection breaks off.
 
-        Args:
-            on_bytes: called with the number of bytes that have come since the last call, before they are written, and
-                with 0 when a connection has broken off. What it raises ends the download.
-
-        Raises:
-            RemoteError: the object has another size, is not there, or cannot be read.
-            BuildError: the disk is full, or cannot be written.
-        """
+        `on_bytes` is called with the bytes that have come since the last call, before they are written, and with 0 when
+        a connection has broken off; what it raises ends the download. Raises RemoteError when the object has another
+        size, is not there or cannot be read, and BuildError when it cannot be written."""
         broken_off = 0
         with writing(path), path.open("ab") as file:
             while (have := file.tell()) < nbytes:
@@ -148,12 +171,12 @@ class Bucket:
                     time.sleep(0.1 * 2**broken_off)
 
     def _chunks(self, name: str, start: int, nbytes: int) -> Iterator[memoryview]:
-        """Return the bytes of an object from `start` on, as exactly() lets them pass."""
+        """Return the bytes of an object from `start` on."""
         skip = 0
         with self._at_name(name):
             try:
                 found = self._get(self._store, name, options={"range": {"offset": start}} if start else None)
-            except self._no_ranges:  # as some web servers
+            except self._obstore.exceptions.NotSupportedError:  # as some web servers
                 found, skip = self._get(self._store, name), start
             if found.meta["size"] != nbytes:
                 raise RemoteError(f"{self._at(name)} has {found.meta['size']} bytes where the manifest says {nbytes}")
@@ -180,8 +203,7 @@ class Bucket:
 
     @interruptible
     def get_with_etag(self, name: str, max_bytes: int) -> tuple[bytes, str] | None:
-        """Return an object and its ETag, which put() asks for; None where there is none. More than `max_bytes` are a
-        RemoteError."""
+        """Return an object, of at most `max_bytes`, and its ETag, which put() asks for; None where there is none."""
 
         def read() -> tuple[bytes, str]:
             found = self._get(self._store, name)
@@ -194,13 +216,11 @@ class Bucket:
 
     @interruptible
     def get(self, name: str, nbytes: int) -> bytes | None:
-        """Return an object of `nbytes`, asking again when a connection breaks off; None where there is none, or one of
-        another size. Over plain http, which protects no bytes, it is compared with its ETag, and read twice where that
-        looks like an MD5 and may be none.
+        """Return an object of `nbytes`, asking again when a connection breaks off; None where there is none of that
+        size.
 
-        Raises:
-            DamagedError: it is not what its ETag says, however often it is read.
-        """
+        Plain http protects no bytes: there it is compared with its ETag, and read twice where that may be no MD5.
+        Raises DamagedError when it never is what its ETag says."""
         is_encrypted, before = False, b""
 
         def read() -> bytes | None:
@@ -229,8 +249,7 @@ class Bucket:
                     is_encrypted = self._is_encrypted(name)
 
     def _fits(self, content: bytes, etag: str) -> bool | None:
-        """Return whether an object is what its ETag says; None where that may be no MD5. Where there is none to compare
-        with, or no need to, any object is."""
+        """Return whether an object is what its ETag says, or need not be compared; None where that may be no MD5."""
         found = re.fullmatch(r'"?([0-9a-f]{32}(?:-([1-9]\d*))?)"?', etag)
         if found is None or not self._endpoint.startswith("http:"):
             return True
@@ -266,11 +285,10 @@ class Bucket:
         return self._if_there(name, lambda: self._listed(self._obstore.head(self._store, name)))
 
     def list(self) -> Iterator[Listed]:
-        """Yield all objects below the URL, in the order of their names. The names of an S3 bucket may be any text."""
+        """Yield all objects below the URL in the order of their names, which may be any text in S3."""
         pages = iter(self._obstore.list(self._store))
         next_page = interruptible(lambda: next(pages, None))
         listed = 0
-        rest: Iterator[Listed] = iter(())
         while True:
             with self._at_name(""):
                 try:
@@ -278,13 +296,13 @@ class Bucket:
                 except self._obstore.exceptions.InvalidPathError:
                     if self._scheme != "s3":
                         raise
-                    page, rest = None, islice(self._list_any(), listed, None)
+                    break
             if page is None:
-                break
+                return
             for found in page:
                 listed += 1
                 yield self._listed(found)
-        yield from rest
+        yield from islice(self._list_any(), listed, None)
 
     def _list_any(self) -> Iterator[Listed]:
         """list(), by requests of our own: obstore ends at a name such as a//b."""
@@ -297,9 +315,8 @@ class Bucket:
                 page = ask(query)
                 decoded = unquote_plus if page.findtext("{*}EncodingType") == "url" else str
                 for found in page.iterfind("{*}Contents"):
-                    path = (
-                        decoded(found.findtext("{*}Key", "")).removeprefix(self._prefix).removesuffix("/")
-                    )  # as obstore
+                    key = decoded(found.findtext("{*}Key", ""))
+                    path = key.removeprefix(self._prefix).removesuffix("/")  # as obstore
                     changed = datetime.fromisoformat(found.findtext("{*}LastModified", ""))
                     size = int(found.findtext("{*}Size", ""))
                     listed.append(self._listed({"path": path, "size": size, "last_modified": changed}))
@@ -326,12 +343,10 @@ class Bucket:
 
     @property
     def _prefix(self) -> str:
-        """What the names of objects below the URL begin with in their bucket."""
         return f"{self._store.prefix}/" if self._store.prefix else ""
 
     @cached_property
     def _endpoint(self) -> str:
-        """Where requests about the bucket go."""
         if self._scheme != "s3":
             return self.url
         return self._signed(access_key_id="any", secret_access_key="any").partition("?")[0].removesuffix("/x")
@@ -343,8 +358,7 @@ class Bucket:
 
     @interruptible
     def put(self, name: str, content: bytes, etag: str | None = None) -> bool:
-        """Write an object where there is none of that name; with `etag`, in the place of the one that has it. Return
-        False where nothing was written, since another object is there."""
+        """Write an object where there is none, or replace that with `etag`; return False where another is there."""
         errors = self._obstore.exceptions
         mode: Any = "create" if etag is None else {"e_tag": etag}
         with self._at_name(name):
@@ -360,16 +374,14 @@ class Bucket:
 
     @interruptible
     def holds(self, name: str, nbytes: int, sha256: str, is_etag: Callable[[str], bool] = lambda _: True) -> bool:
-        """Return whether upload() has written an object, and nobody another one since. `is_etag` is asked last, if its
-        size and its recorded SHA-256 are right."""
+        """Return whether upload() has written an object, and nobody since; `is_etag` is asked last."""
         found = self._if_there(name, lambda: self._get(self._store, name, options={"head": True}))
         if found is None or (found.meta["size"], found.attributes.get(_SHA256)) != (nbytes, sha256):
             return False
         return is_etag(str(found.meta["e_tag"]))
 
     def upload(self, name: str, chunks: Iterator[bytes], sha256: str) -> None:
-        """Write an object, and its SHA-256 beside it, atomically: when interrupted, or when `chunks` raises, the name
-        stays as it was."""
+        """Write an object and its SHA-256 atomically: the name stays as it was when `chunks` raises."""
         with self._at_name(name):
             self._obstore.put(self._store, name, chunks, attributes={_SHA256: sha256}, chunk_size=PART_BYTES)
 
@@ -391,8 +403,7 @@ class DamagedError(BrokenOffError):
 
 
 def exactly(nbytes: int, chunks: Iterable[Any], skip: int, what: str) -> Iterator[memoryview]:
-    """Yield the `nbytes` of `chunks` that come after the first `skip`, whatever a server sends: raise RemoteError when
-    there are more, BrokenOffError when there are fewer."""
+    """Yield the `nbytes` of `chunks` after the first `skip`. Raises RemoteError for more, BrokenOffError for fewer."""
     left = nbytes
     for chunk in chunks:
         new = memoryview(chunk)[skip:]
@@ -409,8 +420,7 @@ _md5 = partial(hashlib.md5, usedforsecurity=False)
 
 
 def etag_of(file: BytesIO | BufferedReader, part_bytes: int | None = None) -> str:
-    """Return the ETag that S3 gives to an object which is not encrypted by KMS: its MD5, or where it was written in
-    parts, the MD5 of theirs and their number."""
+    """Return the ETag that S3 gives to an object without KMS: its MD5, or that of its parts' MD5s, and their number."""
     if part_bytes is None:
         return hashlib.file_digest(file, _md5).hexdigest()
     parts = [_md5(part).digest() for part in iter(lambda: file.read(part_bytes), b"")] or [_md5().digest()]
@@ -422,7 +432,7 @@ def _is_unsigned() -> bool:
 
 
 def _reason(error: Exception) -> str:
-    """What obstore says, without where it has asked and what that was made of."""
+    """Return what obstore says, without where it has asked."""
     said = str(error)
     status = re.search(r"non-2xx status code: (\d+ [\w -]+)", said)
     code = re.search(r"<Code>(\w+)</Code>", said)
@@ -433,10 +443,3 @@ def _reason(error: Exception) -> str:
         return f"the name {named[1]!r} is no path; rename that object, or remove it"
     asking = r"Error performing \w+ \S+ in \S+( after \d+ retries.*?)? +- "
     return re.sub(rf"^(Generic \w+ error: )?(Error performing list request: )?({asking})?", "", first)
-
-
-def _check_process(url: str) -> None:
-    global _used_in
-    if _used_in not in (None, os.getpid()):
-        raise RemoteError(f"{url}: this process was forked from one that has used a store; start it by spawn")
-    _used_in = os.getpid()

@@ -1,23 +1,274 @@
-"""A dataset in a store, read through a folder of this machine to which its shards come when they are needed."""
+"""A dataset in a store, read through a folder of this machine to which its shards come when they are needed.
+
+Fetching runs in processes of its own (presize.system.child): one that has used obstore must not be forked, and one that
+was forked must not use it. Training does both.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
+import shutil
+import stat
+import time
 import weakref
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from presize.errors import OptionError, PresizeError, RemoteError
+from presize.errors import BuildError, DatasetError, OptionError, PresizeError, RemoteError
 from presize.formatting import plural, size_text
 from presize.options import check_range
-from presize.remote import cache_folder
-from presize.remote.cache_folder import CacheFolder, place_in
-from presize.store.data_files import DataFile
+from presize.remote.bucket import Bucket
+from presize.remote.transfer import Connections, download_file, part_of, read_manifest_of, size_of
+from presize.store.data_files import MANIFEST, DataFile
 from presize.store.dataset import Dataset
 from presize.system.child import Child, ChildDiedError
-from presize.system.files import expanded, is_url
+from presize.system.files import (
+    expanded,
+    file_digest,
+    is_file_of,
+    is_url,
+    names_in,
+    reason_and_fix,
+    write_atomically,
+)
+from presize.system.locks import NoLocksError, file_lock
+
+PLACE = "presize-shards"
+"""The folder of the cache in the one that a user gives."""
+
+_FOREVER_S = float("inf")
+_POLL_S = 0.1
+_ROOM_LOCK = ".lock"
+_DATASET = re.compile(r"[0-9a-f]{64}")
+
+
+class _Kept(NamedTuple):
+    """A shard in the cache or on its way. They sort by when they were used."""
+
+    used_ns: int
+    path: Path
+    bytes: int
+
+
+@dataclass(frozen=True)
+class CacheFolder:
+    """A dataset's folder `root` in PLACE, named by the SHA-256 of its manifest, for all processes of this machine.
+    Shards of all datasets in PLACE may take `max_bytes`; None for any number."""
+
+    root: Path
+    max_bytes: int | None
+
+    def is_there(self) -> bool:
+        """Return whether nobody has removed it, or part of it."""
+        names = names_in(self.root)
+        return MANIFEST in names and "shards" in names and any(name.startswith("index") for name in names)
+
+    def has(self, file: DataFile) -> bool:
+        """Return whether a file is there. It was compared with its SHA-256 before it had its name."""
+        return is_file_of(self.root / file.file, file.bytes)
+
+    def make_room(self, file: DataFile, keep: Collection[str]) -> bool:
+        """Reserve room for a file: remove shards of any dataset but `keep`, least recently used first.
+
+        A removed shard that is open frees its room when the last process closes it. Returns False where `keep`, and
+        what others are fetching, take the room. Raises OptionError when the disk is full."""
+        path = self.root / file.file
+        with file_lock(self.root.parent / _ROOM_LOCK, patience_s=_FOREVER_S):
+            if self.max_bytes is not None:
+                others = sorted(kept for kept in self._kept() if kept.path != path)
+                surplus = sum(kept.bytes for kept in others) + file.bytes - self.max_bytes
+                stay = {self.root / name for name in keep}
+                for kept in others:
+                    if surplus > 0 and kept.path not in stay and _remove(kept.path):
+                        surplus -= kept.bytes
+                if surplus > 0:
+                    return False
+            free = shutil.disk_usage(self.root).free
+            if file.bytes - size_of(part_of(path)) > free:
+                raise OptionError(
+                    f"cache_dir: {self.root.parent} has {size_text(free)} free, and {file.file} needs "
+                    f"{size_text(file.bytes)}; make room, choose another, or give a smaller cache_bytes"
+                )
+            _lock_of(path).write_text(str(file.bytes))
+            return True
+
+    def _kept(self) -> Iterator[_Kept]:
+        for dataset in os.scandir(self.root.parent):
+            if _DATASET.fullmatch(dataset.name):
+                names = names_in(folder := Path(dataset.path, "shards"))
+                for shard in {name.removeprefix(".").removesuffix(".lock").removesuffix(".part") for name in names}:
+                    with suppress(FileNotFoundError):  # it has just gone
+                        yield _look_at(folder / shard)
+
+
+def _look_at(shard: Path) -> _Kept:
+    """Return a shard that is there or on its way. If it comes meanwhile, its lock goes once the shard is there."""
+    lock = _lock_of(shard)
+    coming = None
+    with suppress(FileNotFoundError):
+        coming = _Kept(lock.stat().st_mtime_ns, shard, int(lock.read_text() or 0))
+    try:
+        status = shard.stat()
+    except FileNotFoundError:
+        if coming is not None:
+            return coming
+        status = part_of(shard).stat()  # left by a process that ended
+    return _Kept(status.st_mtime_ns, shard, status.st_size)
+
+
+def _lock_of(path: Path) -> Path:
+    """Locked by whoever fetches a file; says how many bytes the file will have."""
+    return path.with_name(f".{path.name}.lock")
+
+
+def _remove(path: Path) -> bool:
+    """Remove a shard, unless it is being fetched."""
+    try:
+        with file_lock(_lock_of(path)):
+            path.unlink(missing_ok=True)
+            part_of(path).unlink(missing_ok=True)
+            _lock_of(path).unlink()
+    except BlockingIOError:
+        return False
+    return True
+
+
+def place_in(folder: Path) -> Path:
+    """Return PLACE in a folder, with this user's number behind it where PLACE is that of another user."""
+    place = folder / PLACE
+    with suppress(OSError):  # prepare() says more
+        if place.lstat().st_uid != os.geteuid():
+            return folder / f"{PLACE}-{os.geteuid()}"
+    return place
+
+
+def prepare(url: str, place: Path) -> Path:
+    """Have the manifest and the index of the dataset at `url` in its folder of the cache at `place`, and return that.
+
+    Raises:
+        RemoteError, BuildError: as Bucket and download_file.
+        DatasetError: there is no presize dataset at `url`, or one of image files.
+        OptionError: the cache is not for this user alone, or cannot be written.
+    """
+    bucket = Bucket(url)
+    text, manifest = read_manifest_of(bucket)
+    if manifest.layout == "folder":
+        raise DatasetError(f"{url} is a folder of image files; copy it with presize fetch, and read that")
+    root = place / hashlib.sha256(text).hexdigest()
+    with _writing_in(place):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        for folder in (place, root, root / "shards"):
+            folder.mkdir(mode=0o700, exist_ok=True)
+            _check_private(folder)
+        index = root / manifest.index.file
+        with file_lock(_lock_of(index), patience_s=_FOREVER_S):
+            if not index.exists() or file_digest(index) != (manifest.index.bytes, manifest.index.sha256):
+                index.unlink(missing_ok=True)
+                download_file(bucket, manifest.index, index)
+            write_atomically(root / MANIFEST, text)
+    return root
+
+
+def _check_private(folder: Path) -> None:
+    """Nobody else may write there: files are not compared with their SHA-256 again."""
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
+        raise OptionError(
+            f"cache_dir: {folder} is not for you alone; remove it, chmod 700, or choose another cache_dir"
+        )
+
+
+@contextmanager
+def _writing_in(folder: Path) -> Iterator[None]:
+    """Turn an OSError about any file in the cache into an OptionError that names it."""
+    try:
+        yield
+    except NoLocksError as error:
+        raise OptionError(f"cache_dir: {error}") from None
+    except OSError as error:
+        fix = reason_and_fix(error, "choose another")
+        raise OptionError(f"cache_dir: {error.filename or folder}: {fix}") from None
+
+
+def fetch(url: str, folder: CacheFolder, files: Sequence[DataFile]) -> None:
+    """Have these files in the folder at the same time: fetch what is missing, or wait for processes that do. A removed
+    folder is made again. Raises as prepare, download_file and make_room, and DatasetError for another dataset."""
+    bucket = Bucket(url)
+    keep = {file.file for file in files}
+    with _writing_in(folder.root):
+        while True:
+            if not folder.is_there() and prepare(url, folder.root.parent) != folder.root:
+                raise DatasetError(f"{url} was updated or replaced since it was opened; open it again")
+            connections = Connections()
+            fetch_one = partial(_fetch_one, bucket, folder, connections=connections, keep=keep)
+            try:
+                return connections.all_of(fetch_one, files)
+            except (FileNotFoundError, BuildError) as error:  # it may be on its way out
+                time.sleep(_POLL_S)
+                if isinstance(error, BuildError) and folder.is_there():
+                    raise
+
+
+def fetch_ahead(url: str, folder: CacheFolder, groups: Sequence[Sequence[DataFile]]) -> None:
+    """Fetch groups of files in the order of reading, as far ahead as there is room: when one of a group is used, the
+    groups before may go. What cannot be fetched is left to fetch(), which says why."""
+    bucket, connections = Bucket(url), Connections()
+
+    def fetch_one(file: DataFile) -> None:
+        with suppress(RemoteError, FileNotFoundError):
+            _fetch_one(bucket, folder, file, connections)
+
+    with _writing_in(folder.root):
+        connections.all_of(fetch_one, as_room_comes(folder, groups))
+
+
+def _fetch_one(
+    bucket: Bucket, folder: CacheFolder, file: DataFile, connections: Connections, keep: Collection[str] | None = None
+) -> None:
+    """Fetch a file, or wait for others that do. With `keep`, room is made first beside these files."""
+    path = folder.root / file.file
+    with file_lock(_lock_of(path), patience_s=_FOREVER_S):
+        while keep is not None and not folder.has(file) and not folder.make_room(file, keep):
+            time.sleep(_POLL_S)
+        try:
+            if not folder.has(file):
+                # Unused: whoever opens a shard sets both of its times.
+                download_file(
+                    bucket, file, path, connections.passed, lambda part: os.utime(part, ns=(0, time.time_ns()))
+                )
+        finally:
+            _lock_of(path).unlink(missing_ok=True)
+
+
+def as_room_comes(folder: CacheFolder, groups: Sequence[Sequence[DataFile]]) -> Iterator[DataFile]:
+    """Yield the files of `groups` in their order, each when there is room for it."""
+    begun_ns, reading = time.time_ns(), 0
+
+    def is_used(file: DataFile) -> bool:
+        try:
+            return (folder.root / file.file).stat().st_atime_ns > begun_ns
+        except FileNotFoundError:
+            return False
+
+    for number, group in enumerate(groups):
+        for count, file in enumerate(group, 1):
+            while not folder.has(file):
+                begun = time.monotonic()
+                reading = next((at for at in range(number, reading, -1) if any(map(is_used, groups[at]))), reading)
+                needed = [*(one for group in groups[reading:number] for one in group), *group[:count]]
+                # Whether or not others have removed some of these, no more are wanted at a time.
+                fits = folder.max_bytes is None or sum(one.bytes for one in needed) <= folder.max_bytes
+                with suppress(FileNotFoundError):  # fetch() makes the folder again, if somebody has removed it
+                    if fits and folder.make_room(file, {one.file for one in needed}):
+                        yield file
+                        break
+                time.sleep(max(_POLL_S, 10 * (time.monotonic() - begun)))  # a look at a large cache takes a while
 
 
 def open_dataset(
@@ -43,7 +294,7 @@ def open_dataset(
 
 
 def default_cache_dir(option: str = "cache_dir") -> Path:
-    """``$XDG_CACHE_HOME``, by default ``~/.cache``. Raises OptionError, about `option`, without a home."""
+    """Return ``$XDG_CACHE_HOME``, by default ``~/.cache``. Raises OptionError, about `option`, without a home."""
     try:
         return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     except RuntimeError:
@@ -51,19 +302,16 @@ def default_cache_dir(option: str = "cache_dir") -> Path:
 
 
 class Cache:
-    """Brings the shards of a Dataset from a store (presize.store.data_files.ShardFetcher) to the folder `root`.
+    """A ShardFetcher that brings the shards of a Dataset from a store to the folder `root`.
 
-    For all threads and processes of this machine: each shard comes once. It can be pickled. Needs no obstore in this
-    process, see presize.remote.cache_folder.
+    For all threads and processes of this machine: each shard comes once. It can be pickled, and does not use obstore in
+    this process. Raises as prepare.
 
     Args:
         url: of the folder with manifest.json, as for fetch_dataset.
-        cache_dir: where the shards are kept, from run to run; None for default_cache_dir(). All is in a folder of it,
-            presize-shards (see place_in), to which nobody else has access.
+        cache_dir: where the shards are kept, from run to run, in a private folder (see place_in); None for
+            default_cache_dir().
         cache_bytes: bytes that all shards there may take together, at least 1; None for any number.
-
-    Raises:
-        RemoteError, DatasetError, OptionError, BuildError: as presize.remote.cache_folder.prepare.
     """
 
     def __init__(
@@ -73,28 +321,23 @@ class Cache:
             cache_bytes = check_range("cache_bytes", cache_bytes, 1, 2**63 - 1)
         self._url = url
         kept_in = Path(os.path.realpath(default_cache_dir() if cache_dir is None else expanded(cache_dir)))
-        self.root: Path = _in_child(url, cache_folder.prepare, url, place_in(kept_in))
+        self.root: Path = _in_child(url, prepare, url, place_in(kept_in))
+        self.max_bytes = cache_bytes
         self._folder = CacheFolder(self.root, cache_bytes)
         self._stop: Callable[[], object] | None = None  # of what fetches ahead
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_stop": None}
 
-    @property
-    def max_bytes(self) -> int | None:
-        """Bytes that the shards may take; None for any number."""
-        return self._folder.max_bytes
-
     def provide(self, files: Sequence[DataFile]) -> None:
-        """Have all of these files, and the index, in the folder at the same time, as presize.remote.cache_folder.fetch.
-        Raises OptionError when they are more than the cache may hold."""
+        """Have these files in the folder at the same time. Raises OptionError when the cache is too small."""
         if not self._folder.is_there() or not all(map(self._folder.has, files)):
             self._check_room(files, f"{plural(len(files), 'shard')} that are read together")
-            _in_child(self._url, cache_folder.fetch, self._url, self._folder, files)
+            _in_child(self._url, fetch, self._url, self._folder, files)
 
     def fetch_ahead(self, groups: Sequence[Sequence[DataFile]]) -> None:
-        """Begin to fetch groups of files in the background, as cache_folder.fetch_ahead does, and end what was
-        begun before. Raises OptionError when two groups in a row are more than the cache may hold."""
+        """Begin to fetch groups of files in the background, in place of what was begun before. Raises OptionError when
+        two groups in a row are more than the cache may hold."""
         if self.max_bytes is not None:
             for two in zip(groups, [*groups[1:], ()], strict=True):
                 self._check_room([*two[0], *two[1]], "two groups of shards")
@@ -102,7 +345,7 @@ class Cache:
             self._stop()
         if any(not self._folder.has(file) for group in groups for file in group):
             child = Child()
-            child.leave(cache_folder.fetch_ahead, self._url, self._folder, groups)
+            child.leave(fetch_ahead, self._url, self._folder, groups)
             self._stop = weakref.finalize(self, _end, child, os.getpid())
 
     def _check_room(self, files: Sequence[DataFile], why: str) -> None:

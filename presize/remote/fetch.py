@@ -42,8 +42,7 @@ class FetchResult:
 
     Attributes:
         out: the folder, as it was given.
-        samples: in the dataset.
-        bytes: of all of its files.
+        bytes: of all files of the dataset.
         fetched: bytes that came over the network.
         seconds: from the request for the manifest to its rename.
     """
@@ -62,9 +61,9 @@ def fetch_dataset(
     on_plan: Callable[[int], None] = lambda _: None,
     on_bytes: Callable[[int], None] = lambda _: None,
 ) -> FetchResult:
-    """Copy the dataset at `url` to the folder `out`, where it appears when all of it is there. Calling it again
-    finishes a copy that was interrupted, from the byte at which it was. Of a finished copy it fetches files that are
-    missing or do not have their size; presize verify compares their content.
+    """Copy the dataset at `url` to the folder `out`, where it appears when all of it is there; called again, finish a
+    copy from the byte at which it was. Of a finished copy it fetches files that are missing or do not have their size;
+    presize verify compares their content.
 
     Args:
         url: of the folder with manifest.json: s3://BUCKET/PATH, http(s)://HOST/PATH, gs:// or az:// (see Bucket).
@@ -88,11 +87,18 @@ def fetch_dataset(
         for folder in folders:
             folder.mkdir(exist_ok=True)
         connections = Connections(on_bytes)
-        files = [file for file in manifest.files() if not _is_there(out / file.file, file, was_finished)]
+
+        def is_there(file: DataFile) -> bool:  # with its SHA-256 if it came of an unfinished copy
+            path = out / file.file
+            return is_file_of(path, file.bytes) and (was_finished or file_digest(path) == (file.bytes, file.sha256))
+
+        files = [file for file in manifest.files() if not is_there(file)]
         if was_finished and manifest.report in files:  # it may have been removed on purpose
             files.remove(manifest.report)
         missing = sum(file.bytes - size_of(part_of(out / file.file)) for file in files)
-        _check_space(out, missing)
+        if missing > (free := shutil.disk_usage(out).free):
+            needs = f"needs {size_text(missing)}; make room, or choose another"
+            raise BuildError(f"{out} has {size_text(free)} free and {needs}")
         on_plan(missing)
         connections.all_of(lambda file: download_file(bucket, file, out / file.file, connections.passed), files)
         if manifest.layout == "folder":
@@ -144,25 +150,12 @@ def _begin(out: Path, text: bytes, url: str) -> bool:
     return True
 
 
-def _is_there(path: Path, file: DataFile, was_finished: bool) -> bool:
-    """Return whether a file, which may be empty, has its size, and what came of an unfinished copy its SHA-256."""
-    return is_file_of(path, file.bytes) and (was_finished or file_digest(path) == (file.bytes, file.sha256))
-
-
-def _check_space(out: Path, nbytes: int) -> None:
-    free = shutil.disk_usage(out).free
-    if nbytes > free:
-        raise BuildError(
-            f"{out} has {size_text(free)} free and needs {size_text(nbytes)}; make room, or choose another"
-        )
-
-
 _Image = tuple[str, int, int]
 """The file of an image, its size and its CRC-32."""
 
 
 def _images(index: pa.RecordBatch, url: str) -> Iterator[_Image]:
-    """Those of a folder dataset. Raises DatasetError for a name that leads out of it, is too deep, or one of ours."""
+    """Yield the images of a folder dataset. Raises DatasetError for a name that leaves it, or is one of ours."""
     for batch in (index.slice(at, 10_000) for at in range(0, index.num_rows, 10_000)):
         for image in zip(*(batch.column(name).to_pylist() for name in ("file", "nbytes", "crc32")), strict=True):
             if not can_be_made(image[0]) or re.match(OUR_NAMES, image[0]):

@@ -1,5 +1,4 @@
-"""Files moved from and to a store: several at a time, since one connection does not fill a fast network; each fetched
-one is compared with the manifest, and has its name when it is whole."""
+"""Files moved from and to a store: several at a time, since one connection does not fill a fast network."""
 
 from __future__ import annotations
 
@@ -11,17 +10,16 @@ from pathlib import Path
 from typing import TypeVar
 
 from presize.errors import RemoteError
-from presize.remote.bucket import Bucket
+from presize.remote.bucket import Bucket, in_background
 from presize.store.data_files import MANIFEST, DataFile
 from presize.store.manifest import Manifest, parse_manifest
-from presize.system.background import in_background
 from presize.system.files import file_digest, writing
 
 T = TypeVar("T")
 
 _CHECK_S = 0.2
 ENDS_WITHIN_S = 2
-"""How long those that are stopped are waited for. One that gets no answer is left behind, and ends with the process."""
+"""How long stopped transfers are waited for. One without an answer is left behind, and ends with the process."""
 
 
 class TransferStoppedError(Exception):
@@ -29,8 +27,8 @@ class TransferStoppedError(Exception):
 
 
 class Connections:
-    """Moves files, `count` at a time. `on_bytes` is called, in any thread, with the number of bytes that have passed
-    since the last call; `bytes` is their sum."""
+    """Moves files, `count` at a time. `on_bytes` is called, in any thread, with the bytes that have passed since the
+    last call; `bytes` is their sum."""
 
     def __init__(self, on_bytes: Callable[[int], None] = lambda _: None, count: int = 8) -> None:
         self._on_bytes, self._count = on_bytes, count
@@ -68,7 +66,7 @@ class Connections:
         self._stopped.set()
 
     def passed(self, nbytes: int) -> None:
-        """Count bytes that have passed. Raises, to end this one, when another one has failed."""
+        """Count bytes that have passed. Raises, to end this transfer, when another one has failed."""
         if self._stopped.is_set():
             raise TransferStoppedError
         with self._lock:
@@ -81,8 +79,7 @@ MANIFEST_BYTES = 256 << 20
 
 
 def read_manifest_of(bucket: Bucket) -> tuple[bytes, Manifest]:
-    """Return the text of the manifest below the URL, and what it says. Raises RemoteError when there is none, and
-    DatasetError as parse_manifest does."""
+    """Return the manifest below the URL, as text and parsed. Raises RemoteError when there is none."""
     found = bucket.get_with_etag(MANIFEST, MANIFEST_BYTES)
     if found is None:
         raise RemoteError(f"{bucket.url}/{MANIFEST} does not exist; give the URL of the folder that has it")
@@ -109,9 +106,8 @@ def download_file(
     on_bytes: Callable[[int], None] = lambda _: None,
     mark: Callable[[Path], object] = lambda _: None,
 ) -> None:
-    """Fetch a file of a dataset to `path`, on from where an earlier attempt ended, as Bucket.download. For one process
-    at a time. `mark` is called with the file before it has its name. Raises RemoteError, too, when it is not what the
-    manifest says."""
+    """Fetch a file of a dataset to `path`, on from where an earlier attempt ended. For one process at a time. `mark` is
+    called with the file before it has its name. Raises RemoteError when it is not what the manifest says."""
     part = part_of(path)
     if size_of(part) > file.bytes:
         part.unlink()

@@ -39,12 +39,10 @@ class UploadResult:
     """What was copied.
 
     Attributes:
-        url: where to.
-        samples: in the dataset.
-        bytes: of all of its files.
+        bytes: of all files of the dataset.
         uploaded: bytes that went over the network.
         seconds: all of it took.
-        sent_again: files of a dataset that was there which were missing or differed.
+        sent_again: files of a dataset at `url` that were missing or differed.
     """
 
     url: str
@@ -63,14 +61,12 @@ def upload_dataset(
     on_plan: Callable[[int], None] = lambda _: None,
     on_bytes: Callable[[int], None] = lambda _: None,
 ) -> UploadResult:
-    """Copy the dataset in the folder `root` to `url`, where it appears when all of it is there. Calling it again
-    finishes a copy that was interrupted, with the files that are not there yet. It looks at all files of a copy that is
-    there, and sends those again that are missing or differ: in their size, in the SHA-256 that is recorded with them,
-    or, where the store's ETags are made of MD5s as those of S3 are, in their content.
+    """Copy the dataset in `root` to `url`, where it appears when all of it is there; called again, finish a copy.
 
-    A newer state of the dataset that is there, as ``presize build --update`` makes it, takes its place: files that both
-    have are not copied again, and what the old one alone has is removed once the new one is there. Another dataset is
-    refused. Of several copies to one place the store decides, by writes that fail where there is something already.
+    Files that are missing or differ are sent again: in their size, in the SHA-256 that is recorded with them, or, where
+    the store's ETags are made of MD5s as those of S3 are, in their content. A newer state of the dataset, as ``presize
+    build --update`` makes it, takes its place: shared files are not copied again, and files of the old one alone are
+    removed at the end. Another dataset is refused, by writes that fail where there is something already.
 
     Args:
         root: a dataset of shards.
@@ -97,8 +93,9 @@ def upload_dataset(
     there = _find_earlier(bucket, manifest, text)
     connections = Connections(on_bytes)
     # The store's own answer for a small object, if only that of the claim; a build has sent its files itself.
-    known = there if claim else bucket.get_with_etag(CLAIM, _CLAIM_BYTES) or there
-    compare_etags = known is not None and etag_of(BytesIO(known[0])) == known[1].strip('"')  # not where it is encrypted
+    known = None if claim else bucket.get_with_etag(CLAIM, _CLAIM_BYTES)
+    content, etag = (known or there or (b"", ""))[:2]
+    compare_etags = etag_of(BytesIO(content)) == etag.strip('"')  # not where it is encrypted
     try:
         sent = _copy_files(bucket, root, manifest, connections, on_plan, compare_etags)
     except (DatasetError, RemoteError):
@@ -114,7 +111,7 @@ def upload_dataset(
         if is_data_file(found.path) and found.path not in files:
             bucket.remove(found.path)
     bucket.remove(CLAIM)
-    if there is None or (there[0] != text and _is_manifest(there[0])):
+    if there is None or there[2]:
         sent = ()  # nothing of this state was there
     elif there[0] != text:
         sent = (*sent, MANIFEST)
@@ -127,7 +124,7 @@ def _files_of(manifest: Manifest) -> dict[str, DataFile]:
 
 
 def writable_bucket(url: str) -> Bucket:
-    """Raises RemoteError for a URL that takes no files."""
+    """Raise RemoteError for a URL that takes no files."""
     bucket = Bucket(url)
     if bucket.url.startswith("http"):
         raise RemoteError(f"{bucket.url}: a web server takes no files; give s3://, gs:// or az://")
@@ -135,9 +132,8 @@ def writable_bucket(url: str) -> Bucket:
 
 
 def claim_place(bucket: Bucket, claim: bytes) -> None:
-    """Note at the place what is being copied there, and by whom. Another copy may join with the same claim, an object
-    of JSON. Raises RemoteError when the place has been claimed otherwise, or when the store lets two claim one place.
-    """
+    """Note at the place what is being copied there; another copy may join with the same claim, an object of JSON.
+    Raises RemoteError when the place has been claimed otherwise, or when the store lets two claim one place."""
     probe = f".presize-{uuid.uuid4().hex}"
     refuses = bucket.put(probe, b"") and not bucket.put(probe, b"")
     bucket.remove(probe)
@@ -182,12 +178,14 @@ def _whoever_runs_this() -> str:
     return f"{user}@{platform.node()}, process {os.getpid()}"
 
 
-def _find_earlier(bucket: Bucket, manifest: Manifest, text: bytes) -> tuple[bytes, str] | None:
-    """Return the manifest at the place and its ETag. Raises RemoteError unless `manifest`, whose file is `text`, may
-    take its place."""
+def _find_earlier(bucket: Bucket, manifest: Manifest, text: bytes) -> tuple[bytes, str, bool] | None:
+    """Return the manifest at the place, its ETag, and whether it is that of an older state. Raises RemoteError unless
+    `manifest` may take its place."""
     there = bucket.get_with_etag(MANIFEST, MANIFEST_BYTES)
-    if there is None or there[0] == text:
-        return there
+    if there is None:
+        return None
+    if there[0] == text:
+        return *there, False
     try:
         old = parse_manifest(there[0], bucket.url)
     except DatasetError as error:
@@ -196,34 +194,21 @@ def _find_earlier(bucket: Bucket, manifest: Manifest, text: bytes) -> tuple[byte
                 f"{error}; to copy a dataset there, remove what is there with a tool of the store, or choose another "
                 "place"
             ) from None
-    else:
-        _check_follows(manifest, old, bucket.url)
-    return there
-
-
-def _is_manifest(text: bytes) -> bool:
-    try:
-        parse_manifest(text, "")
-    except DatasetError:
-        return False
-    return True
+        return *there, False
+    files, shards = _files_of(old), {*old.shards} & {*manifest.shards}
+    # The next state shares shards, and its other files have other names: readers find the old ones until it is there.
+    if not shards or any(files.get(file.file, file) != file for file in manifest.files()):
+        raise RemoteError(f"{bucket.url} holds another dataset; choose another place")
+    if manifest.generation <= old.generation:
+        raise RemoteError(f"{bucket.url} holds a newer state of this dataset; presize fetch copies it from there")
+    return *there, True
 
 
 def _holds_files_of(bucket: Bucket, manifest: Manifest) -> bool:
-    """Whether a shard of this dataset is at the place, and no file of another one or of another state of it."""
+    """Return whether the place has a shard of this dataset, and no file of another dataset or state."""
     names = {found.path for found in bucket.list() if is_data_file(found.path)}
     shards = (file for file in manifest.shards if file.file in names)
     return names <= {*_files_of(manifest)} and any(bucket.holds(each.file, each.bytes, each.sha256) for each in shards)
-
-
-def _check_follows(new: Manifest, old: Manifest, url: str) -> None:
-    """Raise RemoteError unless the new dataset is a later state of the one that is there: it has shards of it, and its
-    other files have other names, so that readers find the old ones until it takes their place."""
-    files, shards = _files_of(old), {*old.shards} & {*new.shards}
-    if not shards or any(files.get(file.file, file) != file for file in new.files()):
-        raise RemoteError(f"{url} holds another dataset; choose another place")
-    if new.generation <= old.generation:
-        raise RemoteError(f"{url} holds a newer state of this dataset; presize fetch copies it from there")
 
 
 def _copy_files(
@@ -234,7 +219,7 @@ def _copy_files(
     on_plan: Callable[[int], None],
     compare_etags: bool,
 ) -> tuple[str, ...]:
-    """Copy the files that are missing at the place or differ. Returns their names."""
+    """Copy files that are missing at the place or differ, and return their names."""
     missing: list[DataFile] = []
 
     def look(file: DataFile) -> None:
@@ -255,19 +240,13 @@ def _is_etag_of(path: Path, etag: str) -> bool:
 
 
 def upload_file(bucket: Bucket, root: Path, file: DataFile, on_bytes: Callable[[int], None]) -> None:
-    """Copy one file of the folder `root`. What `on_bytes`, called with the number of bytes that go, raises ends it.
-
-    Raises:
-        DatasetError: its bytes are not those of `file`.
-        RemoteError: it cannot be written, or was not.
-    """
+    """Copy a file of `root`. What `on_bytes` raises ends it. Raises DatasetError when it is not `file`."""
     bucket.upload(file.file, _chunks(root, file, on_bytes), file.sha256)
     if not bucket.holds(file.file, file.bytes, file.sha256):
         raise RemoteError(f"{bucket.url}/{file.file} is not what was written there; run again")
 
 
 def _chunks(root: Path, file: DataFile, on_bytes: Callable[[int], None]) -> Iterator[bytes]:
-    """The bytes of a file. Raises DatasetError at its end when they are not those of the manifest."""
     digest = hashlib.sha256()
     with (root / file.file).open("rb") as opened:
         while chunk := opened.read(_CHUNK):

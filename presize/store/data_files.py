@@ -16,38 +16,32 @@ from presize.system.resources import limit_of
 MANIFEST = "manifest.json"
 REPORT = "report.html"
 STATE = ".presize.json"
-"""Present in OUT while a build is unfinished."""
+"""In OUT while a build is unfinished."""
 FETCHING = ".presize-fetching.json"
-"""The manifest of a dataset while the rest of it is being fetched."""
+"""The manifest of a dataset while the rest is being fetched."""
 _FILE_NAMES = re.compile(
     r"index(-\d+)?\.arrow|rejects(-\d+)?\.jsonl|report(-\d+)?\.html"
     rf"|shards/({COMPANION_NAME}-)?\d{{5,}}(-\d+)?\.lmdb",
     re.ASCII,
 )
 OUR_NAMES = r"^(manifest\.json|index(-\d+)?\.arrow|rejects(-\d+)?\.jsonl|report(-\d+)?\.html|\.presize[^/]*)(/|$)"
-"""Names that neither an image of a folder dataset nor its folder may have, as a regular expression for Arrow."""
+"""Names, for Arrow, that neither an image of a folder dataset nor its folder may have."""
 
 
 class CannotOpenError(DatasetError):
-    """A file cannot be read now, for no fault of its own: too many files are open, for example."""
+    """A file cannot be read for no fault of its own: too many files are open, for example."""
 
 
 def raise_limit(what: object, error: BaseException) -> None:
-    """Raise CannotOpenError if `error` tells of a limit of this process, and not of damage."""
+    """Raise CannotOpenError if `error` tells of a limit of this process, not of damage."""
     if why := limit_of(error):
         raise CannotOpenError(f"{what} cannot be read: {why}") from None
 
 
 @dataclass(frozen=True)
 class DataFile:
-    """A file of a dataset.
-
-    Attributes:
-        file: its path from the dataset's folder.
-        bytes: its size.
-        sha256: in hexadecimal.
-        rows: samples in a shard or in the index, lines in rejects.jsonl, images compared in report.html.
-    """
+    """A file of a dataset: its path from there, size in bytes and SHA-256 in hexadecimal. `rows` are samples of a shard
+    or the index, lines of rejects.jsonl, images compared in report.html."""
 
     file: str
     bytes: int
@@ -61,15 +55,15 @@ class DataFile:
 
 @dataclass(frozen=True)
 class CompanionFiles:
-    """The shards of a companion.
+    """The shards of a companion, row for row as those of the images.
 
     Attributes:
-        name: of the companion; its shards and index columns begin with it.
+        name: its shards and index columns begin with it.
         format: of its stored values; "npy" for arrays.
         filter: that it was resized with. "nearest" has kept the values of its pixels.
-        depth: the bits of a value, 8 or 16: 16 where at least one of the images needs them. Arrays say their own.
+        depth: bits of a value: 16 where at least one image needs them, else 8. Arrays say their own.
         bytes: of its stored values.
-        shards: in the order of the images' shards, row for row.
+        shards: in the order of the images' shards.
     """
 
     name: str
@@ -81,11 +75,11 @@ class CompanionFiles:
 
 
 class ShardFetcher(Protocol):
-    """Where the shards of a dataset come from whose folder is a cache (presize.remote.cache.Cache)."""
+    """Where shards come from when the folder is a cache (presize.remote.cache.Cache)."""
 
     @property
     def max_bytes(self) -> int | None:
-        """Bytes of shards that there is room for; None for any number."""
+        """Room for shards; None for any number of bytes."""
         ...
 
     def provide(self, files: Sequence[DataFile]) -> None:
@@ -98,19 +92,14 @@ class ShardFetcher(Protocol):
 
 
 def generation_name(name: str, generation: int) -> str:
-    """``index.arrow``, then ``index-1.arrow``, ...: a new dataset never overwrites an old one."""
+    """Return ``index.arrow``, then ``index-1.arrow``, ...: a new dataset never overwrites an old one."""
     stem, dot, suffix = name.rpartition(".")
     return f"{stem}-{generation}{dot}{suffix}" if generation else name
 
 
 def is_data_file(name: str) -> bool:
-    """True for the names that presize gives to the files of a dataset, in any generation."""
+    """Return whether presize gives such a name to a file of a dataset, in any generation."""
     return _FILE_NAMES.fullmatch(name) is not None
-
-
-def is_companion_name(name: str) -> bool:
-    """True for names that a companion may have."""
-    return re.fullmatch(COMPANION_NAME, name, re.ASCII) is not None
 
 
 def companion_shard(name: str, shard: str) -> str:

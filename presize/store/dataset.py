@@ -33,17 +33,15 @@ OnDamage = Callable[[int, DatasetError], None]
 class Dataset:
     """The LMDB dataset in `root`, opened for reading.
 
-    It can be used by several threads and by forked children, and pickled: the pickle holds the path. The index
-    is mapped: all processes share its memory, and there is no Python object per sample. Samples are numbered
-    from 0; negative numbers are not accepted.
+    Threads and forked children can share it; a pickle holds the path. The index is mapped: all processes share its
+    memory. Samples are numbered from 0; negative numbers are not accepted.
 
     Args:
         root: the folder of the dataset.
-        readahead: whether the kernel reads more of a shard than the missing page. None lets
-            presize.system.pagecache.readahead_pays choose for reading in random order, by the mean size of a record,
-            the available memory and the file system. Datasets that read the same file in one process share the choice
-            of the first to read it.
-        max_pixels: an image of more pixels (height x width), at least 1, counts as damaged: it is not decoded.
+        readahead: whether the kernel reads more of a shard than the missing page. None chooses for reading in random
+            order, by the size of records, memory and file system. The first dataset of a process to read a file
+            decides.
+        max_pixels: an image of more pixels (height x width), at least 1, counts as damaged.
         check: compare the SHA-256 of the index (up to 256 MB) when it is opened, and the CRC-32 of each record when a
             process first reads it. False leaves both out: then a flipped bit may change pixels, labels or paths.
         origin: where shards come from that are not in `root`; None when all are.
@@ -76,8 +74,12 @@ class Dataset:
         self._set_up()
 
     def _set_up(self) -> None:
-        """What follows from the manifest and the index."""
-        self.readahead = self._choose_readahead() if self._readahead is None else self._readahead
+        if self._readahead is None:
+            nbytes = sum(shard.bytes for shard in self.manifest.shards)
+            window = window_bytes(self.root / "shards")
+            self.readahead = readahead_pays(nbytes / len(self), nbytes, available_memory(), window)
+        else:
+            self.readahead = self._readahead
         self.shards = list(map(self._reader, self.manifest.shards))
         """The readers of the shards, by number."""
         self._renewed: set[int] = set()
@@ -92,19 +94,14 @@ class Dataset:
 
     @property
     def companions(self) -> tuple[str, ...]:
-        """The names of the further images that every sample has, such as its mask, in their order."""
+        """Names of the further images of every sample, such as its mask."""
         return tuple(companion.name for companion in self.manifest.companions)
 
     def companion(self, name: str) -> Dataset:
-        """Return the records of a companion as a dataset of their own: the same samples in the same order, and in place
-        of each image its mask, for example. It shares the mapped index of this one.
+        """Return the records of a companion, such as masks, as a dataset of the same samples over the same index.
 
-        Its ``manifest.color`` is "exact" where the values of pixels are those of the source, and ``manifest.depth``
-        their bits: arrays are then uint8 or uint16, (height, width) or (height, width, 3).
-
-        Raises:
-            DatasetError: there is no such companion.
-        """
+        ``manifest.color`` is "exact" where pixels have the values of the source, and ``manifest.depth`` their bits:
+        arrays are uint8 or uint16, (height, width) or (height, width, 3). Raises DatasetError for an unknown name."""
         data = Dataset.__new__(Dataset)
         vars(data).update(vars(self))
         data.manifest, data.index = self.manifest.companion(name), companion_index(self.index, name)
@@ -124,17 +121,13 @@ class Dataset:
         return _reopen, (arguments, self.manifest.index.sha256, self.companion_name, self.read_with)
 
     def __getattr__(self, name: str) -> Any:
-        """Only called for what is missing: all of it, where a pickle could not be opened."""
+        """Called for what is missing: all of it, where a pickle could not be opened."""
         if "_failure" in vars(self):
             raise vars(self)["_failure"]
         raise AttributeError(name)
 
-    def _choose_readahead(self) -> bool:
-        nbytes = sum(shard.bytes for shard in self.manifest.shards)
-        return readahead_pays(nbytes / len(self), nbytes, available_memory(), window_bytes(self.root / "shards"))
-
     def preload(self, how: Preload) -> list[MappedFile]:
-        """Read all shards into the page cache, as presize.system.pagecache.preload does it."""
+        """Read all shards into the page cache, as presize.system.pagecache.preload."""
         self._provide(range(len(self.shards)))
         return preload([(self.root / shard.file, shard.bytes) for shard in self.manifest.shards], how)
 
@@ -142,8 +135,8 @@ class Dataset:
         """Begin to fetch the shards of these numbers, with those of companions, unless all stay in the folder.
 
         Args:
-            groups: of shards that are read together, in the order in which they will be read. When one of a group is
-                read, those of the groups before may be removed.
+            groups: of shards that are read together, in the order of reading. When one of a group is read, those of the
+                groups before may be removed.
 
         Raises:
             OptionError: two groups in a row are more than the cache can hold.
@@ -153,16 +146,11 @@ class Dataset:
             self.origin.fetch_ahead([[files[number] for number in group for files in shards] for group in groups])
 
     def _read_together(self) -> list[tuple[DataFile, ...]]:
-        """The shards of the images, and of the companions that are read with them."""
         companions = [companion for companion in self.manifest.companions if companion.name in self.read_with]
         return [self.manifest.shards, *(companion.shards for companion in companions)]
 
     def check_order(self, by_shards: bool) -> None:
-        """Raise OptionError when samples in this order need more shards at a time than there is room for.
-
-        Args:
-            by_shards: whether it is ShardShuffled.
-        """
+        """Raise OptionError when reading, unless `by_shards` (ShardShuffled), needs more room than there is."""
         most = None if self.origin is None else self.origin.max_bytes
         nbytes = sum(file.bytes for files in self._read_together() for file in files)
         if most is not None and nbytes > most and not by_shards:
@@ -213,8 +201,7 @@ class Dataset:
 
         Args:
             samples: their numbers.
-            on_damage: called with position and error in place of yielding a record whose CRC-32 is wrong. None raises
-                the error.
+            on_damage: called with position and error for a record whose CRC-32 is wrong. None raises the error.
 
         Raises:
             DatasetError: a shard or a record is missing, or is not the one that the index describes.
@@ -248,8 +235,7 @@ class Dataset:
                     on_damage(position, error)
 
     def _renew(self, shard: int, damaged: ShardReader) -> bool:
-        """Return whether to read a shard once more: a damaged one is removed from a cache, once, so that the origin
-        brings it again."""
+        """Return whether to read once more: a damaged shard of a cache is removed, once, and fetched again."""
         if self.shards[shard] is not damaged:  # another thread has been here
             return True
         if self.origin is None or shard in self._renewed:
@@ -260,10 +246,7 @@ class Dataset:
         return True
 
     def _is_sound(self, sample: int, value: memoryview) -> bool:
-        """Return whether the CRC-32 of a record is that of the index; computed once.
-
-        When two threads mark records in the same byte, one mark may be lost: that record is computed once more.
-        """
+        """Compare the CRC-32 of a record, once: if two threads mark one byte and a mark is lost, once more."""
         if not self.check:
             return True
         if self._checked is None:
@@ -282,28 +265,21 @@ class Dataset:
 
     def pixels(self, samples: Sequence[int]) -> Iterator[tuple[int, Pixels]]:
         """Yield, for each of `samples`, its position in that list and its pixels, in the order of values(): a new uint8
-        array, (height, width, 3) RGB or (height, width) grey, depending on the options of the build.
-
-        Raises:
-            DatasetError: as for values(), and for a value that cannot be decoded.
-        """
+        array, (height, width, 3) RGB or (height, width) grey, depending on the options of the build. Raises as values()
+        does, and DatasetError for a value that cannot be decoded."""
+        format, color, depth = self.manifest.format, self.manifest.color, self.manifest.depth
         for position, value in self.values(samples):
             try:
-                pixels = self._decode(value, samples[position])
+                pixels = decode_value(value, format, color, self.shape(samples[position]), self.max_pixels, depth)
             except DAMAGE as error:
                 raise self.damage(samples[position], error) from None
             yield position, pixels
-
-    def _decode(self, value: memoryview, sample: int) -> Pixels:
-        manifest = self.manifest
-        return decode_value(value, manifest.format, manifest.color, self.shape(sample), self.max_pixels, manifest.depth)
 
     def damage(self, sample: int, what: object) -> DatasetError:
         whose = "" if self.companion_name is None else f"the {self.companion_name} of "
         return DatasetError(
             f"{whose}sample {sample} ({self.path(sample)}) of {self.root} is damaged: "
-            f"{str(what) or 'not enough memory'}; "
-            "presize verify lists all damaged samples"
+            f"{str(what) or 'not enough memory'}; presize verify lists all damaged samples"
         )
 
 
@@ -320,13 +296,11 @@ class _ChangedError(DatasetError):
 
 
 def _at(position: int, on_damage: OnDamage | None) -> OnDamage | None:
-    """For the one sample at a position."""
     return None if on_damage is None else lambda _, error: on_damage(position, error)
 
 
 def _reopen(arguments: tuple[Any, ...], index_sha256: str, companion: str | None, read_with: Sequence[str]) -> Dataset:
-    """A dataset from its pickle, in a spawned worker for example. One that has gone or was replaced meanwhile raises
-    its error on first use: an error while unpickling would end a worker before it can tell anyone."""
+    """Open a pickle. Errors are raised on first use: while unpickling, one would end a worker silently."""
     origin = arguments[-1]
     try:
         if origin is not None:
@@ -344,7 +318,7 @@ def _reopen(arguments: tuple[Any, ...], index_sha256: str, companion: str | None
 
 
 def _offsets_and_text(strings: pa.Array) -> tuple[memoryview, memoryview]:
-    """The offsets and the UTF-8 text of a column: string k is ``text[offsets[k] : offsets[k + 1]]``."""
+    """Offsets and UTF-8 text of a column: string k is ``text[offsets[k] : offsets[k + 1]]``."""
     _, ends, text = strings.buffers()
     first, last = strings.offset, strings.offset + len(strings)
     return memoryview(ends)[8 * first : 8 * (last + 1)].cast("q"), memoryview(text or b"")

@@ -17,14 +17,10 @@ Groups = npt.NDArray[np.int64]
 
 
 def shard_count(samples: int, shard_samples: int | None = None, groups: Groups | None = None) -> int:
-    """How many shards hold `samples` (1 or more), with at most `shard_samples` each when that is given; otherwise no
-    more than there are groups (see assign_shards).
+    """Return how many shards hold `samples` (1 or more): of `shard_samples` each if given, else no more than groups.
 
-    The default is the square root, up to 512, with at most 32,768 samples per shard. That makes 32 shards of a
-    thousand images, enough to keep every core busy to the end; 512 of ten million, half of the files that a process
-    may have open by default (1024); and 3,052 of a hundred million. It does not depend on the number of cores: the
-    same images make the same shards everywhere.
-    """
+    The default is the square root up to 512, half of the files that a process may open, with at most 32,768 samples
+    per shard: 32 shards of a thousand images keep every core busy. It does not depend on the number of cores."""
     if shard_samples is not None:
         return -(-samples // shard_samples)
     shards = max(min(math.isqrt(samples - 1) + 1, _MAX_SHARDS), -(-samples // _MAX_SHARD_SAMPLES))
@@ -32,8 +28,7 @@ def shard_count(samples: int, shard_samples: int | None = None, groups: Groups |
 
 
 def shard_limit(samples: int, shard_samples: int | None, companions: int) -> int | None:
-    """`shard_samples` for shard_count, such that the shards of images and `companions` together are up to 512 files,
-    where it is None: readers keep all of them open."""
+    """Return `shard_samples`, or where None a number that keeps images and `companions` to 512 open files."""
     if shard_samples is not None or shard_count(samples) * (1 + companions) <= _MAX_SHARDS:
         return shard_samples
     return min(-(-samples * (1 + companions) // _MAX_SHARDS), _MAX_SHARD_SAMPLES)
@@ -50,15 +45,14 @@ def assign_shards(samples: int, shards: int, groups: Groups | None = None) -> tu
 
 
 def shuffled(samples: npt.NDArray[np.int64], groups: Groups | None = None) -> npt.NDArray[np.int64]:
-    """`samples` (ascending) in hashed order: each by its number, or by that of its group; `groups` has that of every
-    sample there is."""
+    """Return `samples` (ascending) in hashed order of their numbers, or of the `groups` of all samples."""
     numbers = samples if groups is None else groups[samples]
     return samples[np.argsort(mix(numbers.astype(np.uint64)), kind="stable")]
 
 
 def groups_of(container: npt.NDArray[np.int32]) -> Groups:
-    """The group of each sample of a source whose `container` numbers ascend: neighbours in a container that are read
-    together. They are few enough that a shard of the default size has parts of 16 groups, and at most 64."""
+    """Group neighbours in a container (numbers ascend): 16 groups in a shard of the default size, at most 64
+    samples."""
     length = min(max(math.isqrt(len(container)) // 16, 1), _MAX_RUN)
     _, first, inverse = np.unique(container, return_index=True, return_inverse=True)
     within = np.arange(len(container)) - first[inverse]

@@ -33,46 +33,40 @@ from presize.store.shard import ShardWriter, map_bytes_in_any_order
 from presize.system.files import expanded, new_files, writing
 
 _RAW_AS = ImageOptions(format="png")
+_BATCH = 256
 
 
 @dataclass(frozen=True)
 class ImageFiles:
-    """An image file, or a .npy, for each sample of a dataset, or of a companion's. Its path in `names` has the suffix
-    of what is in it; all are safe and distinct."""
+    """An image file or .npy for each sample, of images or a companion, whose paths are safe and distinct."""
 
     dataset: Dataset
     names: pa.ChunkedArray
 
-    @classmethod
-    def of(cls, dataset: Dataset, paths: pa.ChunkedArray) -> ImageFiles:
-        """Name the files after `paths`: those of the sources, or of the images whose companions they are."""
-        return cls(dataset, file_names(paths, dataset.manifest.format))
-
-    @property
-    def are_arrays(self) -> bool:
-        return self.dataset.manifest.is_array
-
     @property
     def suffix(self) -> str:
-        """That of the format, such as ``.jpg``."""
         return SUFFIXES[self.dataset.manifest.format][0]
 
     def contents(self, samples: Sequence[int]) -> Iterator[tuple[int, bytes]]:
-        """For each of `samples` its position in that list and the content of its file, in the order on disk."""
+        """Yield, for each of `samples`, its position in that list and the content of its file, in the order on disk."""
         if self.dataset.manifest.format == "raw":
             yield from ((position, encode(pixels, _RAW_AS)) for position, pixels in self.dataset.pixels(samples))
         else:
             yield from ((position, bytes(value)) for position, value in self.dataset.values(samples))
 
+    def all_contents(self) -> Iterator[tuple[int, bytes]]:
+        """Yield each sample and the content of its file, batch by batch in the order on disk."""
+        for start in range(0, len(self.names), _BATCH):
+            batch = range(start, min(start + _BATCH, len(self.names)))
+            yield from ((start + position, content) for position, content in self.contents(batch))
+
     def content(self, sample: int) -> bytes:
-        """The content of one file."""
         return next(content for _, content in self.contents((sample,)))
 
 
 @dataclass(frozen=True)
 class Exported:
-    """A dataset that is exported, its paths and columns checked, and the names of the columns of its label table,
-    ``label`` among them."""
+    """A dataset whose paths and columns were checked, and the columns of its label table, ``label`` among them."""
 
     dataset: Dataset
     images: ImageFiles
@@ -81,7 +75,7 @@ class Exported:
 
     @classmethod
     def of(cls, root: str | os.PathLike[str]) -> Exported:
-        """Raises DatasetError when the dataset in `root` is damaged, or has a path that is no file of a folder."""
+        """Raise DatasetError when the dataset is damaged, or has a path that is no file of a folder."""
         dataset = Dataset(root, readahead=True)  # shards are read from beginning to end
         own = index_columns(dataset.manifest.layout, True, dataset.companions)
         columns = tuple(name for name in dataset.index.schema.names if name not in own)
@@ -90,12 +84,13 @@ class Exported:
         problem = path_problem(dataset.column("path"))
         if problem is not None:
             raise DatasetError(f"the index of {dataset.root} has {problem}; nothing was written")
-        images = ImageFiles.of(dataset, dataset.column("path"))
-        companions = {name: ImageFiles.of(dataset.companion(name), images.names) for name in dataset.companions}
-        return cls(dataset, images, companions, columns)
+        names = file_names(dataset.column("path"), dataset.manifest.format)
+        parts = {name: dataset.companion(name) for name in dataset.companions}
+        companions = {name: ImageFiles(part, file_names(names, part.manifest.format)) for name, part in parts.items()}
+        return cls(dataset, ImageFiles(dataset, names), companions, columns)
 
     def all_files(self, taken: Collection[str] = ()) -> dict[str, ImageFiles]:
-        """The images, called ``image``, then the companions by name; with ``_`` behind a name that is taken."""
+        """Return ``image`` and the companions by name; with ``_`` behind a name that is taken."""
         companions: dict[str, ImageFiles] = {}
         for name, files in self.companions.items():
             companions[_free(name, {*taken, *companions})] = files
@@ -108,19 +103,11 @@ def _free(name: str, taken: Collection[str]) -> str:
     return name
 
 
-_BATCH = 256
-
-
 def write_folder(exported: Exported, out: Path, on_image: Callable[[], None]) -> None:
-    """Write a file for each image into `out`, and a folder for each class, whether or not it has images.
+    """Write a file for each image, and a folder for each class.
 
-    With companions, images and each of those have a folder of their own, such as ``out/image`` and ``out/mask``, as
-    ``--pair mask=mask/{subdir}/{stem}.png`` reads them; a folder that held all images in the source is left out.
-
-    Raises:
-        OSError: a file cannot be written.
-        DatasetError: a record is damaged.
-    """
+    With companions, images and each companion have a folder, such as ``out/image`` and ``out/mask``, as
+    ``--pair mask=mask/{subdir}/{stem}.png`` reads them; a folder that held all images in the source is left out."""
     folders = exported.all_files() if exported.companions else {"": exported.images}
     classes = exported.dataset.manifest.classes or ()
     first, second = (_parts_at(exported.images.names, depth) for depth in (0, 1))
@@ -128,39 +115,31 @@ def write_folder(exported: Exported, out: Path, on_image: Callable[[], None]) ->
     for folder, files in folders.items():
         root = out / folder
         root.mkdir(parents=True, exist_ok=True)
-        for start in range(0, len(files.names), _BATCH):
-            names = files.names.slice(start, _BATCH).to_pylist()
-            names = [name.partition("/")[2] for name in names] if leave_out else names
-            for i, content in files.contents(range(start, start + len(names))):
-                file = root / names[i]
-                file.parent.mkdir(parents=True, exist_ok=True)
-                with file.open("xb") as new:  # two records may not share a file
-                    new.write(content)
-                if files is exported.images:
-                    on_image()
+        for sample, content in files.all_contents():
+            name = files.names[sample].as_py()
+            file = root / (name.partition("/")[2] if leave_out else name)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with file.open("xb") as new:  # two records may not share a file
+                new.write(content)
+            if files is exported.images:
+                on_image()
         for name in classes:
             if can_be_made(name):
                 (root / name).mkdir(parents=True, exist_ok=True)
 
 
 def _parts_at(names: pa.ChunkedArray, depth: int) -> set[str]:
-    """Return the parts at a depth of paths: their first folders at 0, and so on."""
+    """Return the parts of paths at a depth: their first folders at 0."""
     parts = pc.replace_substring_regex(names, rf"(?s)^(?:[^/]*/){{{depth}}}([^/]*).*$", r"\1")
     return {*parts.unique().to_pylist()}
 
 
 def write_tars(exported: Exported, out: Path, on_image: Callable[[], None]) -> None:
-    """Write ``out/NAME-000000.tar`` and so on, one for each shard, where NAME is that of `out`; and ``classes.txt``.
+    """Write ``NAME-000000.tar`` and so on, one for each shard, where NAME is that of `out`; and ``classes.txt``.
 
-    WebDataset reads a tar from beginning to end and shuffles a few thousand samples at a time. So a tar has the samples
-    of one shard, which are a random part of the dataset, in random order. A sample is its image, its companions (as
-    ``.mask.png``), its label if that is a whole number (``.cls``), and its other columns (``.json``, in which NaN and
-    infinities are null).
-
-    Raises:
-        OSError: a file cannot be written.
-        DatasetError: a record is damaged, or a column or a class name cannot be written as text.
-    """
+    WebDataset shuffles a few thousand samples at a time, so a tar has the samples of a shard, a random part of the
+    dataset, in random order. A sample is its image, its companions (``.mask.png``), a whole-number label (``.cls``),
+    and its other columns (``.json``, in which NaN and infinities are null)."""
     dataset = exported.dataset
     classes = _class_list(exported)
     number_labels = "label" in exported.columns and pa.types.is_integer(dataset.column("label").type)
@@ -192,7 +171,11 @@ def write_tars(exported: Exported, out: Path, on_image: Callable[[], None]) -> N
                 for start in range(first, end, _BATCH):
                     for files in fields(pa.array(order[start : min(start + _BATCH, end)])):
                         for name, content in files:
-                            _add(tar, name, content)
+                            member = tarfile.TarInfo(
+                                name
+                            )  # the rest is the same everywhere: time 0, owner 0, mode 0644
+                            member.size = len(content)
+                            tar.addfile(member, io.BytesIO(content))
                         on_image()
                     tar.members.clear()  # type: ignore[attr-defined]  # which it keeps for readers
         if classes:
@@ -200,9 +183,8 @@ def write_tars(exported: Exported, out: Path, on_image: Callable[[], None]) -> N
 
 
 def sample_keys(names: pa.ChunkedArray) -> pa.ChunkedArray:
-    """What WebDataset calls the samples of files with these `names`: the names without their suffix, and without any
-    other dot in their last part, since a key ends there. A key that would be there twice ends with the sample's number.
-    """
+    """Return WebDataset's keys for `names`: without suffix and other dots, where a key ends. One that would be there
+    twice ends with the sample's number."""
     keys = pc.replace_substring_regex(names, r"\.[^./]*$", "")
     dot = r"\.([^./]*)$"
     while pc.any(pc.match_substring_regex(keys, dot)).as_py():
@@ -215,7 +197,7 @@ def sample_keys(names: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _class_list(exported: Exported) -> bytes:
-    """The class names, one a line, as ``presize build --classes`` reads them; empty without classes."""
+    """Class names, one a line, as ``presize build --classes`` reads them."""
     names = exported.dataset.manifest.classes or ()
     for name in names:
         if "\n" in name or "\r" in name:
@@ -224,7 +206,7 @@ def _class_list(exported: Exported) -> bytes:
 
 
 def _fits_json(kind: pa.DataType) -> bool:
-    """Whether the values of a column of this type can be JSON. Dates and times become text, as ISO 8601 has it."""
+    """Return whether JSON can hold values of a type. Dates and times become text, as ISO 8601 has it."""
     if pa.types.is_nested(kind):
         return all(_fits_json(kind.field(i).type) for i in range(kind.num_fields))
     return any(is_one(kind) for is_one in _JSON_TYPES)
@@ -245,19 +227,12 @@ def _json(values: dict[str, Any]) -> bytes:
 
 
 def _with_null(value: Any) -> Any:
-    """`value` with null where it has what JSON has no number for: NaN and the infinities."""
+    """`value` with null in place of NaN and infinities."""
     if isinstance(value, dict):
         return {name: _with_null(part) for name, part in value.items()}
     if isinstance(value, list):
         return [_with_null(part) for part in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
-    """Add a file. What TarInfo does not get is the same everywhere: time 0, owner 0, mode 0644."""
-    member = tarfile.TarInfo(name)
-    member.size = len(content)
-    tar.addfile(member, io.BytesIO(content))
 
 
 GROUP_BYTES = 16 << 20
@@ -268,22 +243,15 @@ _IMAGE = pa.struct({"bytes": pa.binary(), "path": pa.string()})
 
 
 def write_parquet(exported: Exported, out: Path, on_image: Callable[[], None]) -> None:
-    """Write ``out/NAME-00000-of-00002.parquet`` and so on, where NAME is that of `out`: one row a sample, in dataset
-    order.
+    """Write ``NAME-00000-of-00002.parquet`` and so on, where NAME is that of `out`: a row for each sample, in order.
 
     ``image`` and the companions, with ``_`` behind a name that the label table has, come before the columns of that.
-    Labels with a class list are a ClassLabel.
-
-    Raises:
-        OSError: a file cannot be written.
-        DatasetError: a record is damaged.
-    """
+    Labels with a class list are a ClassLabel."""
     schema, others = _schema(exported), list(exported.columns)
     # Images are neither compressed nor looked through for statistics.
     encoding: Any = {"compression": "none", "use_dictionary": others, "write_statistics": others}
     numbers_of_group = _numbers(exported, GROUP_BYTES)
-    numbers_of_file = _numbers(exported, FILE_BYTES)
-    files = list(_runs(numbers_of_file))
+    files = list(_runs(_numbers(exported, FILE_BYTES)))
     out.mkdir(parents=True, exist_ok=True)
     with new_files(out) as new_file:
         for number, (first, end) in enumerate(files):
@@ -299,7 +267,8 @@ def write_parquet(exported: Exported, out: Path, on_image: Callable[[], None]) -
 def _schema(exported: Exported) -> pa.Schema:
     images = exported.all_files(exported.columns)
     fields = dict.fromkeys(images, _IMAGE) | {n: exported.dataset.column(n).type for n in exported.columns}
-    features: dict[str, Any] = {name: {"_type": "Image"} for name, files in images.items() if not files.are_arrays}
+    pictures = (name for name, files in images.items() if not files.dataset.manifest.is_array)
+    features: dict[str, Any] = {name: {"_type": "Image"} for name in pictures}
     if exported.dataset.manifest.classes is not None:
         fields["label"] = pa.int64()
         features["label"] = {"names": list(exported.dataset.manifest.classes), "_type": "ClassLabel"}
@@ -307,14 +276,15 @@ def _schema(exported: Exported) -> pa.Schema:
 
 
 def _numbers(exported: Exported, nbytes: int) -> npt.NDArray[np.int64]:
-    """For each sample the number of its part, where parts of about `nbytes` each follow one another."""
-    arrays = (files.dataset.numbers("nbytes") for files in exported.companions.values() if files.are_arrays)
+    """Number each sample's part, where parts of about `nbytes` each follow one another."""
+    companions = (files.dataset for files in exported.companions.values())
+    arrays = (data.numbers("nbytes") for data in companions if data.manifest.is_array)
     lengths = sum(arrays, exported.dataset.numbers("nbytes"))
     return np.asarray((np.cumsum(lengths) - lengths) // nbytes)
 
 
 def _runs(numbers: npt.NDArray[np.integer]) -> Iterator[tuple[int, int]]:
-    """Where each run of equal numbers begins and ends."""
+    """Yield where each run of equal numbers begins and ends."""
     return pairwise([0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)])
 
 
@@ -336,22 +306,15 @@ def _image_column(files: ImageFiles, samples: range) -> pa.StructArray:
 
 
 _KEY_BYTES = 511
-"""The most that a key of an LMDB may have."""
 _COMMIT_RECORDS = 10_000
 _BASICSR_KEY = r"^[!-\-/-~][ -\-/-~]*$"
-"""ASCII without a dot, since BasicSR's reader ends a name there, and asks for ASCII."""
+"""ASCII without a dot, where BasicSR's reader ends a name."""
 
 
 def write_lmdb(
     exported: Exported, out: Path, on_image: Callable[[], None], keys: str, label_keys: str | None = None
 ) -> None:
-    """Write ``out/data.mdb``, and ``meta_info.txt`` for ``basicsr``, with keys as ``presize build --keys`` reads them.
-
-    Raises:
-        OptionError: `keys` or `label_keys` is no preset and no pattern.
-        BuildError: a file cannot be written.
-        DatasetError: a record is damaged, or the layout has no place for what the dataset holds. Nothing was written.
-    """
+    """Write ``data.mdb``, and ``meta_info.txt`` for ``basicsr``, with keys as ``presize build --keys`` reads them."""
     dataset = exported.dataset
     if exported.companions:
         names = ", ".join(exported.companions)
@@ -372,10 +335,9 @@ def write_lmdb(
         new_files(out) as new_file,
         ShardWriter(new_file("data.mdb"), space, _COMMIT_RECORDS, "choose a folder on another disk") as lmdb,
     ):
-        for start in range(0, len(image_keys), _BATCH):
-            for i, content in exported.images.contents(range(start, min(start + _BATCH, len(image_keys)))):
-                lmdb.put(image_keys[start + i], content)
-                on_image()
+        for sample, content in exported.images.all_contents():
+            lmdb.put(image_keys[sample], content)
+            on_image()
         for key, value in others.items():
             lmdb.put(key, value)
         if keys == "basicsr":
@@ -384,7 +346,7 @@ def write_lmdb(
 
 
 def _lmdb_keys(exported: Exported, keys: str, label_keys: str | None) -> tuple[list[bytes], dict[bytes, bytes]]:
-    """The keys of the images, and all other records."""
+    """Keys of the images, and all other records."""
     names = exported.images.names
     if keys in get_args(KeyPreset) and label_keys is not None:
         raise OptionError(f"label_keys: --keys {keys} has its own; give patterns for both, or leave it out")
@@ -415,7 +377,7 @@ def _lmdb_keys(exported: Exported, keys: str, label_keys: str | None) -> tuple[l
 
 
 def _texts(exported: Exported, column: str) -> list[str]:
-    """The values of a column as text; labels that have names as these."""
+    """Values of a column as text; class names for labels that have them."""
     if column not in exported.columns:
         has = ", ".join(exported.columns) or "none"
         raise DatasetError(
@@ -440,7 +402,6 @@ def _texts(exported: Exported, column: str) -> list[str]:
 
 
 def _check_keys(keys: list[bytes]) -> None:
-    """Raises DatasetError when a key is too long for LMDB, or there twice."""
     taken = set()
     for key in keys:
         if len(key) > _KEY_BYTES or key in taken:
@@ -450,16 +411,12 @@ def _check_keys(keys: list[bytes]) -> None:
 
 
 def _meta_info(exported: Exported) -> str:
-    """What BasicSR has beside its LMDBs: name, size and a level of compression, which nobody reads, of each image."""
-    dataset = exported.dataset
-    channels = dataset.manifest.channels
-    sizes = zip(
-        exported.images.names.to_pylist(),
-        dataset.numbers("height").tolist(),
-        dataset.numbers("width").tolist(),
-        strict=True,
-    )
-    return "".join(f"{name} ({height},{width},{channels}) 1\n" for name, height, width in sizes)
+    """Name, size and compression level, which nobody reads, of each image, as BasicSR has them."""
+    lines = []
+    for sample, name in enumerate(exported.images.names.to_pylist()):
+        height, width = exported.dataset.shape(sample)
+        lines.append(f"{name} ({height},{width},{exported.dataset.manifest.channels}) 1\n")
+    return "".join(lines)
 
 
 _WRITERS: dict[ExportLayout, Callable[[Exported, Path, Callable[[], None]], None]] = {
@@ -479,8 +436,8 @@ def export_dataset(
 ) -> int:
     """Write every image of a dataset for other programs, and return their number.
 
-    They are the stored bytes, at the path that each image had in its source, with the suffix of the stored format as
-    with ``--to folder``; raw pixels become PNG. The same dataset gives the same bytes in every file.
+    They are the stored bytes, at the path that each image had in its source, with the suffix of the stored format; raw
+    pixels become PNG. The same dataset gives the same bytes in every file.
 
     Args:
         root: the dataset.

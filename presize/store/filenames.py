@@ -19,30 +19,25 @@ SUFFIXES: dict[CompanionFormat, tuple[str, str]] = {
     "raw": (".png", r"(?i)\.png$"),  # pixels leave a dataset as PNG
     "npy": (".npy", r"(?i)\.npy$"),
 }
-"""For each format the suffix of its files, and a regular expression for Arrow of all suffixes that it may have."""
+"""The suffix of each format's files, and a regular expression for Arrow of all that they may have."""
 
 NAME_MAX_BYTES = 255
 PATH_MAX_BYTES = 4095
-"""Of a path on Linux (PATH_MAX, without the NUL that ends it)."""
+"""PATH_MAX of Linux, without the NUL that ends a path."""
 
 MAX_FOLDERS = 250
-"""Folders on a path, one in another. What makes and removes them may call itself for each, and Python allows a thousand
-such calls."""
+"""What makes and removes nested folders may call itself for each, and Python allows a thousand such calls."""
 
 _UNSAFE = r"(?s)\x00|^$|(^|/)\.{0,2}(/|$)"
-"""Of a path that is_safe does not take, as a regular expression for Arrow. The empty path has no part that is safe."""
+"""What is_safe does not take, as a regular expression for Arrow."""
 
 
 def file_names(paths: pa.ChunkedArray | pa.Array, format: Format) -> pa.ChunkedArray:
-    """The names of the files for `paths` (large_string, distinct, relative, POSIX). They are distinct, too.
+    """Return distinct names of files for `paths` (large_string, distinct, relative, POSIX).
 
-    A name that has a suffix of `format` is kept. Any other gets the format's suffix in place of its own, or after its
-    own where it would collide with another file or a folder: ``a.png`` and ``a.gif`` become ``a.png.jpg`` and
-    ``a.gif.jpg``. A name that is only a suffix, such as ``.png``, counts as having none.
-
-    Raises:
-        SourceError: a name would be longer than file systems allow, or `paths` are not distinct.
-    """
+    A suffix of `format` is kept. Any other is replaced by the format's, which follows it where the name would collide
+    with another file or a folder: ``a.png`` and ``a.gif`` become ``a.png.jpg`` and ``a.gif.jpg``. ``.png`` has no
+    suffix. Raises SourceError when a name would be too long for file systems, or `paths` are not distinct."""
     suffix, fits = SUFFIXES[format]
     paths = pa.chunked_array([paths]) if isinstance(paths, pa.Array) else paths
     if pc.count_distinct(paths).as_py() < len(paths):
@@ -67,9 +62,8 @@ def file_names(paths: pa.ChunkedArray | pa.Array, format: Format) -> pa.ChunkedA
 
 
 def folder_files(paths: pa.ChunkedArray, format: Format, class_folders: Sequence[str]) -> pa.ChunkedArray:
-    """Return the files of a folder dataset, as file_names names them. `class_folders` are classes that have a folder
-    even when no image is in it. Raises SourceError when a name is one of presize's own, too long, or no folder can have
-    it."""
+    """Return the files of a folder dataset, as file_names. `class_folders` exist even without an image. Raises
+    SourceError when a name is one of presize's own, too long, or cannot be a folder."""
     files = file_names(paths, format)
     taken = files.filter(pc.match_substring_regex(files, OUR_NAMES))
     if len(taken):
@@ -87,7 +81,6 @@ def _append(names: pa.ChunkedArray, suffix: str) -> pa.ChunkedArray:
 
 
 def _folders(paths: pa.ChunkedArray) -> pa.Array:
-    """Every folder on one of the paths."""
     found = [pa.array([], paths.type)]
     while len(paths := paths.filter(pc.match_substring(paths, "/"))):
         found.append(pc.replace_substring_regex(paths, "/[^/]*$", "").unique())
@@ -96,31 +89,28 @@ def _folders(paths: pa.ChunkedArray) -> pa.Array:
 
 
 def path_problem(paths: pa.Array) -> str | None:
-    """What keeps `paths` (large_string, valid UTF-8) from being files of one folder, of the first that does; None when
-    nothing does: each is safe and at most PATH_MAX_BYTES long, and none is there twice. No Python object a path."""
-    unsafe = paths.filter(pc.match_substring_regex(paths, _UNSAFE))
-    if len(unsafe):
-        return f"the path {_shown(unsafe[0])}, which leads out of the folder"
-    long = paths.filter(pc.greater(pc.binary_length(paths), PATH_MAX_BYTES))
-    if len(long):
-        return f"the path {_shown(long[0])}, which is longer than {PATH_MAX_BYTES} bytes"
-    deep = paths.filter(_is_deep(paths))
-    if len(deep):
-        return f"the path {_shown(deep[0])}, which has more than {MAX_FOLDERS} folders"
+    """Return what first keeps `paths` (large_string, valid UTF-8) from being distinct files of one folder."""
+    for problem, what in (
+        (pc.match_substring_regex(paths, _UNSAFE), "which leads out of the folder"),
+        (pc.greater(pc.binary_length(paths), PATH_MAX_BYTES), f"which is longer than {PATH_MAX_BYTES} bytes"),
+        (_is_deep(paths), f"which has more than {MAX_FOLDERS} folders"),
+    ):
+        found = paths.filter(problem)
+        if len(found):
+            return f"the path {reprlib.repr(found[0].as_py())}, {what}"
     if pc.count_distinct(paths).as_py() < len(paths):
-        return f"the path {_shown(repeated(paths)[0])} twice"
+        return f"the path {reprlib.repr(repeated(paths)[0].as_py())} twice"
     return None
 
 
 def repeated(texts: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """Return the texts that are there more than once, each once, in the order of their first places."""
+    """Return the texts that occur more than once, each once, in the order of their first places."""
     counts = texts.value_counts()
     return counts.filter(pc.greater(counts.field("counts"), 1)).field("values")
 
 
 def unsafe_paths(paths: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """Which of `paths` (large_string) lead out of the folder they are joined to, or are too long or too deep; null for
-    null."""
+    """Return which of `paths` (large_string) leave their folder, or are too long or too deep; null for null."""
     unsafe = pc.or_(pc.match_substring_regex(paths, _UNSAFE), _is_deep(paths))
     return pc.or_(unsafe, pc.greater(pc.binary_length(paths), PATH_MAX_BYTES))
 
@@ -129,15 +119,11 @@ def _is_deep(paths: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     return pc.greater(pc.count_substring(paths, "/"), MAX_FOLDERS)
 
 
-def _shown(path: pa.Scalar) -> str:
-    return reprlib.repr(path.as_py())
-
-
 def is_safe(path: str) -> bool:
-    """True when a relative POSIX path stays inside the folder that it is joined to."""
+    """Return whether a relative POSIX path stays inside the folder that it is joined to."""
     return bool(path) and "\0" not in path and not any(part in ("", ".", "..") for part in path.split("/"))
 
 
 def can_be_made(path: str) -> bool:
-    """True when a safe path is neither too long nor too deep for a file."""
+    """Return whether a path is safe, and neither too long nor too deep for a file."""
     return is_safe(path) and len(path.encode()) <= PATH_MAX_BYTES and path.count("/") <= MAX_FOLDERS

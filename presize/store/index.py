@@ -33,19 +33,16 @@ INDEX_COLUMNS = {
     "source_facts": pa.uint32(),
     "source_crc32": pa.uint32(),
 }
-"""The columns of the index. LMDB datasets have shard and row, folders have file; datasets built with checksums have
-source_crc32; label columns follow."""
+"""LMDB datasets have shard and row, folders have file, builds with checksums source_crc32; label columns follow."""
 
 COMPANION_COLUMNS = (
     "width", "height", "nbytes", "crc32", "source_nbytes", "source_mtime_ns", "source_facts", "source_crc32",
 )  # fmt: skip
-"""The columns that each companion has of its own: ``mask_width`` for one called mask. Its records lie in shards of its
-own, in the rows that the images have in theirs."""
+"""Columns of each companion, as ``mask_width``. Its records lie in shards of its own, in the rows of the images."""
 
 
 def record_columns(companion: str = "", checksum: bool = False) -> dict[str, pa.DataType]:
-    """Return the columns of the index that say what is stored of a companion, without its prefix, or of images.
-    `checksum` adds the CRC-32 of source files. All other columns are planned."""
+    """Return the columns that say what is stored of images, or of a companion without its prefix."""
     planned = {"path", "shard", "row", "file", "source_nbytes", "source_mtime_ns"}
     names = COMPANION_COLUMNS if companion else tuple(INDEX_COLUMNS)
     return {name: INDEX_COLUMNS[name] for name in names if name not in planned and (checksum or name != "source_crc32")}
@@ -58,7 +55,7 @@ ARROW_OPTIONS = pa.ipc.IpcWriteOptions(
 
 
 def index_columns(layout: Layout, checksum: bool = False, companions: Sequence[str] = ()) -> dict[str, pa.DataType]:
-    """Return the columns that the index of such a dataset has, in order, without labels."""
+    """Return the columns of the index of such a dataset, in order, without labels."""
     absent = {"file"} if layout == "lmdb" else {"shard", "row"}
     if not checksum:
         absent.add("source_crc32")
@@ -73,24 +70,19 @@ def index_columns(layout: Layout, checksum: bool = False, companions: Sequence[s
 
 
 def companion_index(index: pa.RecordBatch, name: str) -> pa.RecordBatch:
-    """The index that a companion would have if its records were a dataset of their own."""
+    """Return the index of a companion as a dataset of its own."""
     names = index.schema.names
     columns = [f"{name}_{column}" if column in COMPANION_COLUMNS else column for column in names]
     return pa.RecordBatch.from_arrays([index.column(column) for column in columns], names)
 
 
 def write_index(root: Path, name: str, table: pa.Table) -> DataFile:
-    """Write the index, as write_arrow does, so that readers can map it."""
     write_arrow(root / name, table)
     return DataFile.of(root, name, len(table))
 
 
 def write_arrow(path: Path, table: pa.Table) -> None:
-    """Write a table as one uncompressed Arrow IPC record batch, atomically.
-
-    Raises:
-        BuildError: it cannot be written.
-    """
+    """Write a table as one uncompressed Arrow IPC record batch, atomically, so that readers can map it."""
     with (
         writing(path),
         new_files(path.parent) as new_file,
@@ -101,20 +93,15 @@ def write_arrow(path: Path, table: pa.Table) -> None:
 
 
 HASHED_BYTES = 256_000_000
-"""The largest index that is hashed when it is opened: that of about two million samples. It takes up to a second, on
-processors with instructions for SHA-256 a fifth of that."""
+"""The largest index that is hashed when opened, of about two million samples: up to a second."""
 
 
 def read_index(root: str | os.PathLike[str], manifest: Manifest, check: bool = True) -> pa.RecordBatch:
-    """Return the index, mapped: all processes share its memory.
+    """Return the mapped index, whose memory all processes share.
 
-    Columns have the types of INDEX_COLUMNS and no nulls; a dataset with classes has an int32 ``label`` column. The
-    values are not checked here but where they are used. With `check`, the SHA-256 is compared with the manifest, unless
-    the index has more than 256 MB.
-
-    Raises:
-        DatasetError: the file is missing, damaged, or does not fit the manifest.
-    """
+    Columns have the types of INDEX_COLUMNS and no nulls; with classes there is an int32 ``label``. Values are checked
+    where they are used. `check` compares the SHA-256, up to 256 MB. Raises DatasetError when the file is missing,
+    damaged, or does not fit the manifest."""
     path = Path(root) / manifest.index.file
     check_file(path, manifest.index.bytes)
     try:
@@ -159,8 +146,7 @@ def _check_columns(batch: pa.RecordBatch, manifest: Manifest) -> None:
 
 
 def validate_column(column: pa.Array | pa.ChunkedArray, name: str, place: object) -> None:
-    """Raise DatasetError unless the offsets of a column are valid and its text is UTF-8. Reads all of it. `place` is
-    where it is, for the message."""
+    """Raise DatasetError, about `place`, unless offsets are valid and text is UTF-8. Reads all of a column."""
     try:
         column.validate(full=True)
     except pa.ArrowInvalid as error:
@@ -172,8 +158,7 @@ T = TypeVar("T")
 
 
 def open_settled(root: str | os.PathLike[str], read: Callable[[Manifest], T]) -> T:
-    """Return what `read` makes of the manifest in `root` and of the files that it names. It is called again if it fails
-    because the dataset was updated or replaced meanwhile."""
+    """Return what `read` makes of the manifest in `root` and its files; again if the dataset was replaced meanwhile."""
     while True:
         manifest = read_manifest(root)
         try:
@@ -183,56 +168,40 @@ def open_settled(root: str | os.PathLike[str], read: Callable[[Manifest], T]) ->
                 raise
 
 
-class _Table:
-    """A table of a flatbuffer (flatbuffers.dev, internals): its fields by number, as places in `data`."""
-
-    def __init__(self, data: memoryview, place: int) -> None:
-        self.data, self.place = data, place
-        self._fields = place - _number("<i", data, place)
-
-    def field(self, number: int) -> int | None:
-        at = 4 + 2 * number
-        inside = at < _number("<H", self.data, self._fields)
-        offset = _number("<H", self.data, self._fields + at) if inside else 0
-        return self.place + offset if offset else None
-
-    def table(self, number: int) -> _Table:
-        place = self.field(number)
-        if place is None:
-            raise struct.error("a table that is missing")
-        return _Table(self.data, place + _number("<I", self.data, place))
-
-    def vector(self, number: int) -> tuple[int, int]:
-        """How many elements a vector has, and the place of the first."""
-        place = self.field(number)
-        if place is None:
-            return 0, 0
-        begin = place + _number("<I", self.data, place)
-        return _number("<I", self.data, begin), begin + 4
-
-
 def _number(layout: str, data: memoryview, place: int) -> int:
     if not 0 <= place < len(data):
         raise struct.error("a place outside of the file")
     return int(struct.unpack_from(layout, data, place)[0])
 
 
-def _is_plain(file: memoryview) -> bool:
-    """Whether reading an Arrow file allocates nothing: no batch is compressed, and there are no dictionaries.
+def _field(data: memoryview, table: int, number: int) -> int | None:
+    """Return the place of a field of a table of a flatbuffer (flatbuffers.dev, internals); None where it is absent."""
+    fields, at = table - _number("<i", data, table), 4 + 2 * number
+    offset = _number("<H", data, fields + at) if at < _number("<H", data, fields) else 0
+    return table + offset if offset else None
 
-    Arrow decompresses as it reads, and a few kB can become GB. It tells of compression nowhere else than in the
-    metadata (Footer, Message and RecordBatch of its format). Raises struct.error for what is no Arrow file.
-    """
+
+def _below(data: memoryview, place: int | None) -> int:
+    """Return the place of the table or vector that a field refers to."""
+    if place is None:
+        raise struct.error("a field that is missing")
+    return place + _number("<I", data, place)
+
+
+def _is_plain(file: memoryview) -> bool:
+    """Return whether reading an Arrow file allocates nothing: no batch is compressed, and there are no dictionaries.
+
+    Arrow decompresses as it reads, and a few kB can become GB; only the metadata (Footer, Message and RecordBatch)
+    tells. Raises struct.error for what is no Arrow file."""
     end = len(file) - 10  # the footer's length and "ARROW1"
     begin = end - _number("<i", file, end)
-    footer = _Table(file, begin + _number("<I", file, begin))
-    if footer.vector(2)[0]:
+    footer = _below(file, begin)
+    dictionaries, batches = _field(file, footer, 2), _field(file, footer, 3)
+    if dictionaries is not None and _number("<I", file, _below(file, dictionaries)):
         return False
-    batches, blocks = footer.vector(3)
-    for block in range(blocks, blocks + 24 * min(batches, 2), 24):  # more than one are refused later
-        at = _number("<q", file, block)
-        at += 8 if _number("<I", file, at) == 0xFFFFFFFF else 4
-        message = _Table(file, at + _number("<I", file, at))
-        if message.table(2).field(3) is not None:
-            return False
-    return True
+    if batches is None:  # which read_index refuses, as it does several
+        return True
+    at = _number("<q", file, _below(file, batches) + 4)
+    at += 8 if _number("<I", file, at) == 0xFFFFFFFF else 4
+    batch = _below(file, _field(file, _below(file, at), 2))
+    return _field(file, batch, 3) is None

@@ -21,7 +21,6 @@ class DatasetInfo:
     """Content of a dataset, and how it was made.
 
     Attributes:
-        samples: number of images.
         bytes: of the stored images and their companions.
         classes: names of the classes; None without classes.
         splits: samples of each split; empty without a column of splits.
@@ -33,7 +32,7 @@ class DatasetInfo:
         left_out: files of the source that were not stored, by reason.
         versions: of the libraries that made it.
         digest: identifies source, options and codecs.
-        derived: how the datasets were built that it was derived from, where that differs.
+        derived: how the datasets that it was derived from differ from it.
     """
 
     samples: int
@@ -52,11 +51,7 @@ class DatasetInfo:
 
 
 def info_dataset(root: str | os.PathLike[str]) -> DatasetInfo:
-    """Return what the dataset in `root` holds and how it was made, as `presize info` shows it.
-
-    Raises:
-        DatasetError: `root` is no dataset, or is damaged.
-    """
+    """Return what the dataset in `root` holds and how it was made. Raises DatasetError when it is none, or damaged."""
     root = expanded(root)
     manifest = read_manifest(root)
     return DatasetInfo(
@@ -77,8 +72,7 @@ def info_dataset(root: str | os.PathLike[str]) -> DatasetInfo:
 
 
 def split_counts(samples: pa.RecordBatch | pa.Table, place: object) -> dict[str, int]:
-    """Return how many samples each split has, by name; nothing without a column ``split`` of text. Raises DatasetError
-    as validate_column does."""
+    """Return how many samples each split has, by name. Raises DatasetError as validate_column does."""
     names = samples.schema.names
     if names.count("split") != 1 or not pa.types.is_large_string(samples.schema.field("split").type):
         return {}

@@ -16,20 +16,13 @@ from presize.options import KeyPreset
 
 _FIELD = re.compile(r"([^{}%]*)(?:\{(?::0?(\d{0,2})d?)?\}|%0?(\d{0,2})d)([^{}%]*)")
 _MOST_DIGITS = 17
-"""One more is still a 64-bit number."""
 
 Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class KeyPattern:
-    """Keys that differ in a number: ``image-{:09d}``, or as C writes it, ``image-%09d``.
-
-    Attributes:
-        before: the text before the number.
-        width: the least digits of the number, filled with zeros.
-        behind: the text behind it.
-    """
+    """Keys that differ in a number of at least `width` digits: ``image-{:09d}``, or as C writes it, ``image-%09d``."""
 
     before: str
     width: int
@@ -49,11 +42,10 @@ class KeyPattern:
         return f"{self.before}{{:0{self.width}d}}{self.behind}"
 
     def key(self, number: int) -> str:
-        """The key of a number that is not negative."""
         return f"{self.before}{number:0{self.width}d}{self.behind}"
 
     def numbers(self, keys: pa.LargeBinaryArray) -> tuple[Numbers, Numbers]:
-        """The rows of the keys that fit, and their numbers, ascending."""
+        """Return the rows of the keys that fit, and their numbers, ascending."""
         digits = rf"[0-9]{{{self.width}}}|[1-9][0-9]{{{self.width},{_MOST_DIGITS}}}"
         fits = rf"^{re.escape(self.before)}(?P<number>{digits}){re.escape(self.behind)}$"
         matches = pc.extract_regex(keys, fits)
@@ -64,7 +56,7 @@ class KeyPattern:
 
 
 def label_pattern(label_keys: str) -> tuple[str, KeyPattern]:
-    """The column and the pattern of ``text=label-{:09d}``; without a column it is ``label``."""
+    """Return column and pattern of ``text=label-{:09d}``; without a column it is ``label``."""
     column, equals, pattern = label_keys.rpartition("=")
     if equals and not column:
         raise OptionError(f"label_keys: expected a column before =, such as text=label-{{:09d}}, got {label_keys!r}")
@@ -72,4 +64,4 @@ def label_pattern(label_keys: str) -> tuple[str, KeyPattern]:
 
 
 TEXT_RECOGNITION = (KeyPattern("image-", 9, ""), KeyPattern("label-", 9, ""), "text")
-"""The images, the labels and the column that has them, in the layout of CRNN and its kin."""
+"""Images, labels and their column in the layout of CRNN and its kin."""

@@ -1,7 +1,5 @@
-"""manifest.json: validated reading and atomic publishing.
-
-The manifest names every file of a dataset, so its rename is the moment at which a dataset changes.
-"""
+"""manifest.json: validated reading and atomic publishing. It names every file of a dataset, so its rename is the moment
+at which a dataset changes."""
 
 from __future__ import annotations
 
@@ -19,14 +17,13 @@ from types import NoneType
 from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 
 from presize.errors import DatasetError
-from presize.options import Color, Depth, Format, Layout, StoredColor, check_choice, companion_color
+from presize.options import COMPANION_NAME, Color, Depth, Format, Layout, StoredColor, check_choice, companion_color
 from presize.store.data_files import (
     FETCHING,
     MANIFEST,
     STATE,
     CompanionFiles,
     DataFile,
-    is_companion_name,
     is_data_file,
 )
 from presize.system.files import open_at_once, write_atomically
@@ -42,21 +39,17 @@ class Manifest:
     Attributes:
         layout: LMDB shards, or a folder of image files.
         identity: what decided every byte (presize.builder.plan); it includes the options.
-        digest: the SHA-256 of the identity, as digest_of gives it.
-        generation: 0 for a first build. Each --overwrite and --update increments it, and names its files after it; so
-            does a repair whose shards have other bytes.
-        size: the target size of this dataset, as Size.parse reads it.
+        digest: SHA-256 of the identity.
+        generation: 0 for a first build, one more for each --overwrite, --update, and repair that changes shards' bytes;
+            names the files.
+        size: the target size, as Size.parse reads it.
         classes: their names by label; None without classes.
-        samples: how many images are stored.
         bytes: of the stored images.
-        left_out: counts of files that are not stored: ``rejected``, ``skipped`` (not images), ``hidden``,
-            ``outside`` (beside the class folders).
+        left_out: counts of ``rejected``, ``skipped`` (not images), ``hidden`` and ``outside`` (class folders) files.
         engine: the LMDB file format; None for folders.
-        index: index.arrow.
-        rejects: rejects.jsonl.
         shards: in the order in which the index numbers them.
-        report: report.html; None when it was not requested.
-        versions: those of the libraries that made it, for information.
+        report: None when it was not requested.
+        versions: of the libraries that made it, for information.
         companions: further images of every sample, in the order of their names.
     """
 
@@ -79,22 +72,21 @@ class Manifest:
 
     @property
     def format(self) -> Format:
-        """The format of the stored images."""
         return cast(Format, self.identity["options"]["image"]["format"])
 
     @property
     def color(self) -> StoredColor:
-        """The ``color`` option of the build; "exact" for a companion whose pixels have the values of their source."""
+        """The ``color`` option; "exact" for a companion whose pixels have the values of their source."""
         return cast(StoredColor, self.identity["options"]["image"]["color"])
 
     @property
     def depth(self) -> int:
-        """The bits of a pixel's value: 8, or 16 where at least one of the images needs them."""
+        """Bits of a pixel's value: 16 where at least one image needs them, else 8."""
         return int(self.identity["options"]["image"].get("depth", 8))
 
     @property
     def is_array(self) -> bool:
-        """Whether it is that of a companion whose records are arrays, .npy files of any type and shape."""
+        """Whether records are arrays, .npy files of any type and shape: of a companion."""
         return cast(str, self.format) == "npy"
 
     @property
@@ -104,13 +96,12 @@ class Manifest:
 
     @property
     def derived(self) -> tuple[str, ...]:
-        """How the datasets that it was derived from differ from it, such as ``"sizes 256"`` or ``"several datasets"``;
-        empty for what a build from one source makes."""
+        """How datasets that it was derived from differ from it, such as ``"sizes 256"``; empty for a build."""
         texts = self.identity["options"].get("derived", [])
         return tuple(map(str, texts)) if isinstance(texts, list) else (str(texts),)
 
     def check_plain(self, what: str) -> None:
-        """Raise DatasetError for images with alpha or of 16 bits, which `what` does not take."""
+        """Raise DatasetError for alpha or 16 bits, which `what` does not take."""
         if self.channels == 4 or self.depth == 16:
             raise DatasetError(
                 f"{what} trains on 8-bit RGB, and this dataset was built with --color rgba or --depth 16"
@@ -132,12 +123,10 @@ class Manifest:
 
     @property
     def stored_bytes(self) -> int:
-        """Of the stored images and their companions."""
         return self.bytes + sum(companion.bytes for companion in self.companions)
 
     def companion(self, name: str) -> Manifest:
-        """Return the manifest that a companion would have if its records were a dataset of their own. Raises
-        DatasetError when there is no such companion."""
+        """Return the manifest of a companion as a dataset of its own. Raises DatasetError for an unknown name."""
         found = next((companion for companion in self.companions if companion.name == name), None)
         if found is None:
             names = ", ".join(companion.name for companion in self.companions) or "none"
@@ -154,9 +143,8 @@ class Manifest:
 
 
 def version_of(options: dict[str, Any], companions: Sequence[CompanionFiles] = ()) -> int:
-    """Return the smallest version of the format that fits these options, as BuildOptions.to_json gives them: 1 unless
-    readers of version 1 would miss `companions`, or misread alpha or 16 bits; 3 where companions are arrays, which
-    readers of version 2 do not know."""
+    """Return the smallest version of the format that fits BuildOptions.to_json: 1 unless its readers would miss
+    `companions` or misread alpha or 16 bits; 3 where companions are arrays."""
     image = options["image"]
     if any(companion.format == "npy" for companion in companions):
         return 3
@@ -164,12 +152,11 @@ def version_of(options: dict[str, Any], companions: Sequence[CompanionFiles] = (
 
 
 def digest_of(identity: dict[str, Any]) -> str:
-    """SHA-256 of an identity, whatever the order of its keys, in hexadecimal."""
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
 
 
 def classes_digest(classes: Sequence[str] | None) -> str:
-    """SHA-256 of the class names, in hexadecimal: ``classes`` of an identity."""
+    """Return ``classes`` of an identity."""
     return hashlib.sha256(json.dumps(classes).encode()).hexdigest()
 
 
@@ -182,8 +169,7 @@ def publish_manifest(root: Path, manifest: Manifest, name: str = MANIFEST) -> No
 
 
 def sealed(values: dict[str, Any]) -> bytes:
-    """The bytes of a manifest with these values. Its last key, ``sha256``, is the SHA-256 of what they would be without
-    that key."""
+    """Return the bytes of a manifest. Its last key, ``sha256``, is the SHA-256 of what they would be without it."""
     return _encoded({**values, "sha256": hashlib.sha256(_encoded(values)).hexdigest()})
 
 
@@ -192,11 +178,8 @@ def _encoded(values: dict[str, Any]) -> bytes:
 
 
 def read_manifest(root: str | os.PathLike[str]) -> Manifest:
-    """Return the manifest of the dataset in `root`; no changed byte goes unnoticed.
-
-    Raises:
-        DatasetError: there is none, or it is damaged, newer than this presize, or foreign; says what is there instead.
-    """
+    """Return the manifest of the dataset in `root`; no changed byte goes unnoticed. Raises DatasetError when there is
+    none, which says what is there instead, or it is damaged, newer than this presize, or foreign."""
     root = Path(root)
     try:
         with open(root / MANIFEST, "rb", opener=open_at_once) as file:
@@ -238,7 +221,7 @@ def _what_is_there(root: Path) -> str:
 
 
 def replaced(root: str | os.PathLike[str], manifest: Manifest) -> DatasetError | None:
-    """Return the error to raise when `root` no longer holds the dataset whose manifest was read from it; else None."""
+    """Return the error to raise when `root` no longer holds the dataset of `manifest`; else None."""
     try:
         now = read_manifest(root)
     except DatasetError:
@@ -252,10 +235,10 @@ def replaced(root: str | os.PathLike[str], manifest: Manifest) -> DatasetError |
 
 
 def parse_manifest(text: bytes, root: Path | str) -> Manifest:
-    """The manifest with this content, of the dataset in `root`, as read_manifest gives it."""
+    """Return the manifest with this content, of the dataset in `root`, as read_manifest does."""
     where = f"{root}/{MANIFEST}"
     try:
-        values = json.loads(text, object_pairs_hook=_object)
+        values = json.loads(text)
         if not isinstance(values, dict) or values.get("format") != "presize":
             raise DatasetError(f"{where} is not a presize manifest, but that of another program")
         version = _from_json(int, values["version"], "version")
@@ -274,13 +257,6 @@ def parse_manifest(text: bytes, root: Path | str) -> Manifest:
     raise DatasetError(f"{where} is damaged: {what}; copy or build the dataset again")
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    values = dict(pairs)
-    if len(values) < len(pairs):
-        raise ValueError("an object in it has a key twice")
-    return values
-
-
 def _manifest(values: dict[str, Any]) -> Manifest:
     manifest: Manifest = _from_json(Manifest, values, "manifest")
     image = _from_json(dict[str, Any], manifest.identity["options"], "options")["image"]
@@ -290,7 +266,7 @@ def _manifest(values: dict[str, Any]) -> Manifest:
     check_choice("color", manifest.color, Color)
     check_choice("depth", manifest.depth, Depth)
     for companion in manifest.companions:
-        if not is_companion_name(companion.name):
+        if not re.fullmatch(COMPANION_NAME, companion.name, re.ASCII):
             raise ValueError(f"{reprlib.repr(companion.name)} is not the name of a companion")
         check_choice("depth", companion.depth, Depth)
     for file in manifest.files():
@@ -320,13 +296,9 @@ _type_hints = functools.cache(get_type_hints)
 
 
 def _from_json(kind: Any, value: Any, name: str) -> Any:
-    """Return a value of JSON as one of type `kind`: a dataclass, tuple[X, ...], dict[str, X], X | None, a Literal, int
-    for a count, or str.
+    """Return a value of JSON as a dataclass, tuple[X, ...], dict[str, X], X | None, Literal, count (int) or str.
 
-    Raises:
-        ValueError: it is of another type; says `name`.
-        KeyError: a field is missing that has no default.
-    """
+    Raises ValueError, which says `name`, for another type, and KeyError for a missing field without default."""
     if kind is str:
         return _instance(str, "text", value, name)
     if kind is int:

@@ -8,64 +8,52 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 NOT_AN_IMAGE = "NotAnImageError"
-"""The error of files that are not images and are not named like one: they are skipped, not rejected."""
+"""The error of files that are skipped, not rejected: they are not images and are not named like one."""
 
 IMAGE_SUFFIXES = frozenset(
     ".jpg .jpeg .jpe .jfif .png .gif .bmp .webp .tif .tiff .ppm .pgm .pbm .pnm .avif .jp2 .heic .heif .hif .jxl "
     ".tga .ico .sgi .pcx .dds".split()
 )
-"""Suffixes of names that claim to be an image. They decide whether a file that is none counts as rejected or as
-skipped, never what is stored."""
+"""Suffixes that claim an image. They decide whether other content is rejected or skipped, never what is stored."""
 
 IMAGE_NAMES = rf"(?i)({'|'.join(map(re.escape, sorted(IMAGE_SUFFIXES)))})$"
-"""A regular expression for names that end with one of them."""
 
 CRASH = "CrashError"
 """The error of files that ended the process which decoded them."""
 
 UNREADABLE = "UnreadableError"
-"""The error of files that could not be read: later runs of the same command try them again."""
+"""The error of files that could not be read: later runs try them again."""
 
 _COMPANION = "companion "
 
 
 def of_companion(name: str) -> str:
-    """How the reason begins of a sample that is rejected for a companion. It names no path, so that reports count such
-    samples together."""
+    """Begin the reason of a sample rejected for a companion; without a path, so that reports count them together."""
     return f"{_COMPANION}{name}"
 
 
 BOXES = "boxes"
-"""How the reason of an image begins that was rejected for its boxes in the label table, and not for its content."""
+"""Begins the reason of an image that was rejected for its boxes in the label table."""
 
 
 MAY_PASS = (_COMPANION, f"{BOXES}:")
-"""How the reasons begin of images that were not rejected for their content alone: an update tries them again, as it
-does those with an error of MAY_PASS_ERRORS."""
+"""Reasons and errors that do not depend on an image's content alone: an update tries such files again."""
 
 MAY_PASS_ERRORS = (UNREADABLE, CRASH)
-"""Errors that depend on the disk or the machine, and not on the content of a file."""
 
 
 LEFT_OUT = {"skipped": "not images", "hidden": "hidden", "outside": "outside class folders"}
-"""Words for files that a build did not try to store, by the names under which they are counted."""
+"""Words for files that a build did not try to store, by the names of their counts."""
 
 
 def left_out_text(counts: Mapping[str, int]) -> str:
-    """How many files were left out for each reason, as in "3 not images, 75 outside class folders"; empty for none."""
+    """Return, for example, "3 not images, 75 outside class folders"; empty for none."""
     return ", ".join(f"{counts[name]:,} {words}" for name, words in LEFT_OUT.items() if counts[name])
 
 
 class Reject(NamedTuple):
-    """A file that was not stored.
-
-    Attributes:
-        path: from the source.
-        error: the class of the error.
-        reason: the message of the error.
-        source_nbytes: the size of the file; None unless it was rejected for its content.
-        source_mtime_ns: its modification time; None likewise.
-    """
+    """A file that was not stored: its path from the source, the class and message of the error, and, if it was rejected
+    for its content, its size and modification time."""
 
     path: str
     error: str
@@ -74,10 +62,8 @@ class Reject(NamedTuple):
     source_mtime_ns: int | None = None
 
     def known(self) -> dict[str, Any]:
-        """The fields that are not None."""
         return {name: value for name, value in zip(self._fields, self, strict=True) if value is not None}
 
 
 def claims_to_be_an_image(path: str) -> bool:
-    """True when the name has the suffix of an image format, whatever the content."""
     return os.path.splitext(path)[1].lower() in IMAGE_SUFFIXES

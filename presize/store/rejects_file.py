@@ -1,4 +1,4 @@
-"""rejects.jsonl, and its lines as columns: ten million rejects are not ten million Python objects."""
+"""rejects.jsonl and its lines as columns: ten million rejects are not ten million Python objects."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ from presize.errors import DatasetError
 from presize.store.rejects import MAY_PASS, MAY_PASS_ERRORS, NOT_AN_IMAGE, UNREADABLE, Reject
 
 REJECTS_TOLD = 3
-"""How many of the rejected images a build names when it ends."""
+"""Rejected images that a build names when it ends."""
 
 ROWS_AT_ONCE = 65536
 
 REPEATED_TEXT = pa.dictionary(pa.int32(), pa.large_string())
-"""Errors and reasons, most of which are those of many files."""
 
 SCHEMA = pa.schema(
     {
@@ -34,32 +33,32 @@ SCHEMA = pa.schema(
         "source_mtime_ns": pa.int64(),
     }
 )
-"""The columns of rejects, those of a Reject."""
 
 
 @dataclass(frozen=True)
 class Rejects:
-    """Files that were not stored, in any order. A Reject is made when a row is asked for, and not kept."""
+    """Files that were not stored, in any order. A Reject is made when a row is asked for."""
 
     columns: pa.RecordBatch = field(default_factory=lambda: pa.RecordBatch.from_pylist([], SCHEMA))
 
     @classmethod
     def of(cls, rejects: Iterable[Reject]) -> Rejects:
-        """Raises UnicodeEncodeError for texts with lone surrogates."""
+        """Raise UnicodeEncodeError for texts with lone surrogates."""
         rest = iter(rejects)
         parts = iter(lambda: list(islice(rest, ROWS_AT_ONCE)), [])
         return cls.joined(cls.with_columns(zip(*part, strict=True)) for part in parts)
 
     @classmethod
     def with_columns(cls, columns: Iterable[object]) -> Rejects:
-        """Those of SCHEMA, in its order: arrays, chunked arrays, or lists of values."""
-        arrays = [_flat(column, kind) for column, kind in zip(columns, SCHEMA.types, strict=True)]
+        """Take arrays, chunked arrays or lists of values, in the order of SCHEMA."""
+        arrays = []
+        for column, kind in zip(columns, SCHEMA.types, strict=True):
+            arrays.append(pa.array(column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column, kind))
         return cls(pa.RecordBatch.from_arrays(arrays, schema=SCHEMA))
 
     @classmethod
     def joined(cls, parts: Iterable[Rejects]) -> Rejects:
-        """One part after the other. Of parts that nobody else holds, such as a generator's, each column is given away
-        once it is copied: all of them twice would be a gigabyte for ten million."""
+        """Join parts. A column that nobody else holds is freed once copied: ten million rejects have a gigabyte."""
         batches = [part.columns for part in parts if len(part)]
         if len(batches) == 1:
             return cls(batches[0])
@@ -86,26 +85,23 @@ class Rejects:
 
     @property
     def is_skipped(self) -> pa.BooleanArray:
-        """Return True for files that are not images and not named like one."""
+        """True for files that are not images and not named like one."""
         return self._have(NOT_AN_IMAGE)
 
     @property
     def skipped(self) -> int:
-        """The number of them that are skipped."""
         return int(self.is_skipped.true_count)
 
     @property
     def unreadable(self) -> Rejects:
-        """Files that could not be read."""
         return Rejects(self.columns.filter(self._have(UNREADABLE)))
 
     def _have(self, *errors: str) -> pa.BooleanArray:
-        """True for rows with one of these errors."""
         column = self.columns.column("error")
         return pc.is_in(column.dictionary, value_set=pa.array(errors, pa.large_string())).take(column.indices)
 
     def order(self) -> npt.NDArray[np.uint64]:
-        """The rows by path, then by all other columns, None before values: no two orders of one set differ."""
+        """Return the rows by path, then by all other columns, None before values: the same for any order of one set."""
         path, error, reason, *counts = self.columns.columns
         keys = [path, _ranks(error), _ranks(reason)]
         for count in counts:
@@ -115,7 +111,7 @@ class Rejects:
         return np.asarray(order.to_numpy())
 
     def forgetting(self) -> Rejects:
-        """Without the size and the time of files that may be stored the next time, so that updates try them again."""
+        """Forget size and time of files that may be stored the next time, so that updates try them again."""
         path, error, reason, *counts = self.columns.columns
         passing = functools.reduce(pc.or_, (pc.starts_with(reason.dictionary, begin) for begin in MAY_PASS))
         may_pass = pc.or_(passing.take(reason.indices), self._have(*MAY_PASS_ERRORS))
@@ -124,8 +120,7 @@ class Rejects:
 
 
 def to_jsonl(rejects: Rejects) -> Iterator[bytes]:
-    """The content of rejects.jsonl, in pieces: UTF-8, one JSON object per line, sorted by path and so independent of
-    --jobs."""
+    """Yield rejects.jsonl in pieces: UTF-8, one JSON object per line, sorted by path and so independent of --jobs."""
     encode = json.JSONEncoder(ensure_ascii=False).encode
     order = rejects.order()
     for start in range(0, len(order), ROWS_AT_ONCE):
@@ -134,7 +129,7 @@ def to_jsonl(rejects: Rejects) -> Iterator[bytes]:
 
 
 def read_rejects(path: Path) -> Rejects:
-    """Return the lines of a rejects.jsonl. Raises DatasetError when a line is invalid."""
+    """Read a rejects.jsonl. Raises DatasetError when a line is invalid."""
     try:
         with path.open("rb") as file:
             return Rejects.of(_reject(json.loads(line)) for lines in file for line in lines.splitlines())
@@ -146,8 +141,7 @@ def read_rejects(path: Path) -> Rejects:
 
 
 def first_rejects(path: Path, count: int, unreadable: bool = False) -> tuple[Reject, ...]:
-    """Return the first images that were rejected, or that were `unreadable`, at most `count`. For people to read: none
-    of a file that is missing or damaged."""
+    """Return up to `count` rejected or `unreadable` images, for people to read; none of a damaged file."""
     try:
         with path.open("rb") as file:
             images = (each for each in map(_reject, map(json.loads, file)) if each.error != NOT_AN_IMAGE)
@@ -166,14 +160,8 @@ def _reject(line: dict[str, object]) -> Reject:
     return Reject(*texts, *counts)  # type: ignore[arg-type]
 
 
-def _flat(column: object, kind: pa.DataType) -> pa.Array:
-    if isinstance(column, pa.ChunkedArray):
-        column = column.combine_chunks()
-    return pa.array(column, kind)
-
-
 def _values(column: pa.Array) -> list[object]:
-    """The values of a column; of a dictionary, which may be large, only those that are used."""
+    """Values of a column; of a dictionary, which may be large, only those that are used."""
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     found: list[object] = column.to_pylist()
@@ -181,5 +169,4 @@ def _values(column: pa.Array) -> list[object]:
 
 
 def _ranks(texts: pa.DictionaryArray) -> pa.Array:
-    """Numbers that compare as the texts do."""
     return pc.rank(texts.dictionary, tiebreaker="dense").cast(pa.int32()).take(texts.indices)

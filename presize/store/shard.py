@@ -1,16 +1,11 @@
-"""The format of one shard: a single-file LMDB environment. Beside shard_reader, which reads it, the only
-module that knows lmdb.
-
-Key: the row number from 0, as 8 bytes, big-endian. Value: the bytes of the record, unchanged.
-A shard is immutable once it has its name, so readers need no lock file.
-"""
+"""The format of a shard: a single-file LMDB environment whose keys are row numbers from 0 (8 bytes, big-endian) and
+whose values are the bytes of records. It is immutable once it has its name, so readers need no lock file."""
 
 from __future__ import annotations
 
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import lmdb
@@ -21,7 +16,7 @@ from presize.store.data_files import raise_limit
 from presize.system.files import file_digest, temporary_name
 
 ENGINE = "0.9"
-"""The version of LMDB's file format, recorded in the manifest. LMDB 0.9 cannot read files of version 1.0."""
+"""LMDB's file format, as the manifest records it. LMDB 0.9 cannot read files of version 1.0."""
 
 ENGINE_MAJOR = 0
 _OVERHEAD_BYTES = 4096 + 64
@@ -38,14 +33,13 @@ def key(row: int) -> bytes:
 
 
 def map_bytes(records: int, record_bytes: int) -> int:
-    """The map size for `records` of at most about `record_bytes` each, a multiple of 1 MiB. A pure function, since
-    the bytes of a shard depend on it. It is address space while writing, not disk space."""
+    """Return a map size, a multiple of 1 MiB, for records of about `record_bytes`. Bytes of shards depend on it."""
     needed = (records + 64) * (record_bytes + _OVERHEAD_BYTES)
     return -(-needed // (1 << 20)) << 20
 
 
 def map_bytes_in_any_order(records: int, value_bytes: int) -> int:
-    """The map size for `records` with keys of any length, put in any order, and values of `value_bytes` in all."""
+    """Return a map size for `records` with keys of any length in any order, and values of `value_bytes` in all."""
     # Pages split in halves, so a record takes at most 4/3 pages of the tree, with the longest keys. Each transaction
     # copies the pages that it changes, and those of the last two wait to be used again: 4 pages in all. What a value
     # leaves empty of pages of its own is less than its size.
@@ -54,21 +48,15 @@ def map_bytes_in_any_order(records: int, value_bytes: int) -> int:
 
 
 def commit_records(record_bytes: int) -> int:
-    """Records per transaction, when each has at most about `record_bytes`. A transaction holds its pages in memory
-    until it commits."""
+    """Return the records of a transaction, which holds its pages in memory until it commits."""
     return max(1, _COMMIT_BYTES // (record_bytes + _OVERHEAD_BYTES))
 
 
 class ShardWriter:
-    """Writes one shard, or an LMDB with keys of one's own, under a temporary name; publish() renames it.
+    """Writes one shard, or an LMDB with other keys, under a temporary name; publish() renames it.
 
-    A context manager: leaving it without publish() removes what was written. For one thread. The same records, map
-    size and commit count give the same bytes. Records that are larger than expected are committed sooner, since a
-    transaction holds its pages in memory.
-
-    Raises:
-        BuildError: from any method, when the disk is full or the folder cannot be written to.
-    """
+    Leaving its context without publish() removes what was written. For one thread. The same records, map size and
+    commit count give the same bytes. Any method raises BuildError when the disk is full or cannot be written to."""
 
     def __init__(
         self,
@@ -107,7 +95,7 @@ class ShardWriter:
         return self.rows - 1
 
     def put(self, name: bytes, value: bytes, append: bool = False) -> None:
-        """Store `value` at the key `name`; with `append` that is behind all others. Errors are those of append."""
+        """Store `value` at the key `name`; with `append` that is behind all others."""
         try:
             if self._txn is None:
                 self._txn = self._env.begin(write=True)
@@ -128,15 +116,8 @@ class ShardWriter:
             txn.commit()
 
     def publish(self) -> tuple[int, str]:
-        """Make the bytes durable and rename the shard. The name is durable once its folder is synced.
-
-        Returns:
-            The size in bytes, and the SHA-256.
-
-        Raises:
-            MapFull: the records did not fit into the map.
-            BuildError: the shard cannot be written.
-        """
+        """Make the bytes durable, rename the shard, and return its size and SHA-256. The name is durable once its
+        folder is synced. Raises MapFull when the records did not fit."""
         try:
             self._commit()
             with ThreadPoolExecutor(1) as disk:  # syncing takes about as long as hashing
@@ -163,9 +144,7 @@ class ShardWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._txn is not None:
             self._txn.abort()
             self._txn = None
@@ -174,13 +153,11 @@ class ShardWriter:
 
 
 def reason_of(error: lmdb.Error | OSError) -> str:
-    """The reason of an error, without the prefix of py-lmdb."""
     return str(error.strerror) if isinstance(error, OSError) else str(error).rpartition(": ")[2]
 
 
 def check_structure(path: Path) -> list[str]:
-    """What is wrong with the structure of a shard. Parses the file without LMDB, so that a hostile file is
-    harmless. Raises CannotOpenError."""
+    """Return what is wrong with a shard, parsed without LMDB: a hostile file is harmless. Raises CannotOpenError."""
     try:
         return [str(finding) for finding in lmdb.verify.verify(str(path), subdir=False)]  # type: ignore[no-untyped-call]
     except (OSError, MemoryError, lmdb.verify.VerifyError) as error:

@@ -1,10 +1,5 @@
-"""The pages of a shard, checked before LMDB maps it: nothing in them may lead LMDB out of the file.
-
-LMDB trusts what it maps. It checks the numbers of pages but not the length of a value, so a crafted shard could kill
-the process that reads it. Everything that a lookup follows is checked here: the meta pages, the pages of the tree, the
-place and the length of each value. The layout is that of LMDB 0.9 on a little-endian machine of 64 bits (mdb.c:
-MDB_meta, MDB_page, MDB_node). Values are not read.
-"""
+"""The pages of a shard, checked before LMDB maps it, which trusts the length of a value: a crafted shard would kill its
+reader. The layout is that of LMDB 0.9 on little-endian 64 bits (mdb.c: MDB_meta, MDB_page, MDB_node)."""
 
 from __future__ import annotations
 
@@ -27,9 +22,9 @@ _FREE_FLAGS = 0x4008
 """MDB_NOSUBDIR and MDB_INTEGERKEY, as LMDB writes them for a file of its own."""
 HEADER_BYTES, NODE_BYTES, _KEY_BYTES = 16, 8, 8
 _NODE_SHORTS = np.arange((NODE_BYTES + _KEY_BYTES + 8) >> 1)
-"""What is looked at of a node: its header, its key, and the 64 bits behind."""
+"""A node's header, its key, and the 64 bits behind."""
 _DENSE = 0.1
-"""Of the pages of a shard: where more are leaves, they hold the records."""
+"""The share of leaves above which they hold the records."""
 _NO_KEY = "a key is not one of ours"
 _NO_PAGE = 2**64 - 1
 _META_PAGE = struct.Struct("<8x 2xH 4x II 8x 8x IH 42x 4xHH 24x QQ QQ")
@@ -58,12 +53,10 @@ class Meta(NamedTuple):
 
 
 def check_pages(path: str | os.PathLike[str], readahead: bool = True) -> None:
-    """Raise DatasetError unless LMDB can look up any row of the shard in `path` without leaving the file.
+    """Raise DatasetError unless LMDB can look up rows 0, 1, 2, … of the shard in `path` without leaving the file.
 
-    Its keys have to be 0, 1, 2, … as 8 bytes, big-endian, as ShardWriter writes them. Reads one page for about 150
-    records of more than 2 kB, and all of smaller ones; with `readahead` the kernel may read more. The file must not
-    shrink meanwhile. Raises OSError when it cannot be opened. Thread-safe.
-    """
+    Reads one page for about 150 records of more than 2 kB, and all of smaller ones; with `readahead` the kernel may
+    read more. The file must not shrink meanwhile. Raises OSError when it cannot be opened. Thread-safe."""
     try:
         with open(path, "rb", buffering=0) as opened:
             nbytes = os.fstat(opened.fileno()).st_size & ~1
@@ -88,9 +81,8 @@ def _check(mapped: mmap.mmap, nbytes: int, readahead: bool) -> None:
 
 
 def leaf_pages(file: Shorts, meta: Meta, nbytes: int, children: Callable[[Nodes], Words]) -> Words:
-    """Return the leaves of the tree that `meta` names, in the order of their keys, reached through checked pages, each
-    once. Raises Damaged when the tree leaves the file of `nbytes`, or itself. `children` gives the pages that the nodes
-    of a branch lead to."""
+    """Return the leaves of the tree in the order of their keys, each once, reached through checked pages. `children`
+    gives the pages below the nodes of a branch. Raises Damaged when the tree leaves the file of `nbytes`, or itself."""
     require((meta.last_page + 1) * meta.page_bytes <= nbytes, f"it has {nbytes} bytes, too few for its pages")
     if meta.root == _NO_PAGE:
         require(meta.entries == 0, "it has no root")
@@ -108,7 +100,7 @@ def leaf_pages(file: Shorts, meta: Meta, nbytes: int, children: Callable[[Nodes]
 
 
 def newest_meta(file: memoryview) -> Meta:
-    """Of the two meta pages, the one that LMDB uses."""
+    """Return the meta page that LMDB uses."""
     first = _meta(file, 0)
     page_bytes = first.page_bytes
     require(512 <= page_bytes <= 0x8000 and page_bytes & (page_bytes - 1) == 0, f"its pages have {page_bytes} bytes")
@@ -125,9 +117,8 @@ def _meta(file: memoryview, begin: int) -> Meta:
 
 
 class Nodes(NamedTuple):
-    """The nodes of some pages, in the order of their keys: 64 bits each of their header, their key, and what follows
-    (nonsense where the page ends before); the bytes at which their page begins in the file, and they in their page; and
-    the size of a page."""
+    """Nodes in the order of their keys: 64 bits each of header, key and what follows (nonsense at the end of a page);
+    the bytes at which their page begins in the file, and they in their page; and the size of a page."""
 
     header: Words
     key: Words
@@ -140,7 +131,9 @@ class Nodes(NamedTuple):
 def read_nodes(file: Shorts, pages: Words, page_bytes: int, kind: int) -> Nodes:
     shorts = page_bytes >> 1  # in a page
     start = pages.astype(np.int64) * shorts
-    number, flags, lower, upper = _headers(file, start)
+    headers = file[start[:, np.newaxis] + np.arange(HEADER_BYTES >> 1)]
+    number, flags = headers[:, :4].copy().view("<u8")[:, 0], headers[:, 5]
+    lower, upper = headers[:, 6:].T.astype(np.int64)  # the bounds of the free room
     require((number == pages).all(), "a page of its tree has another's number")
     require((flags == kind).all(), "a page of its tree is of another kind")
     require(((lower > HEADER_BYTES) & (lower <= upper) & (upper <= page_bytes)).all(), "a page overlaps itself")
@@ -156,14 +149,8 @@ def read_nodes(file: Shorts, pages: Words, page_bytes: int, kind: int) -> Nodes:
     return Nodes(nodes[:, 0], nodes[:, 1], nodes[:, 2], start[page_of] << 1, begin, page_bytes)
 
 
-def _headers(file: Shorts, start: Numbers) -> tuple[Words, Shorts, Numbers, Numbers]:
-    """The number, the flags and the bounds of the free room (bytes) of the pages that begin at `start`."""
-    shorts = file[start[:, np.newaxis] + np.arange(HEADER_BYTES >> 1)]
-    return shorts[:, :4].copy().view("<u8")[:, 0], shorts[:, 5], *shorts[:, 6:].T.astype(np.int64)
-
-
 def child_pages(nodes: Nodes) -> Words:
-    """The pages that the nodes of a branch lead to, whatever their keys."""
+    """Return the pages that the nodes of a branch lead to, whatever their keys."""
     return nodes.header & np.uint64(2**48 - 1)
 
 

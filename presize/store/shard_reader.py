@@ -10,7 +10,6 @@ from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any
 
 import lmdb
@@ -24,12 +23,10 @@ from presize.system.resources import max_open_shards
 
 
 class ShardReader:
-    """Reads one shard: ``with reader as get: value = get(row)``.
+    """Reads one shard: ``with reader as get: value = get(row)``, a memoryview that is valid inside the ``with`` block.
 
-    `get` returns a memoryview of the map that is valid only inside the ``with`` block. Threads may share a reader,
-    and forked children may keep using it. All readers of the same file in a process share an LMDB environment,
-    since LMDB refuses to open a file twice. It is opened on first use and, when many are open, closed while it is
-    idle. A pickled reader holds path, size and readahead.
+    For all threads and forked children. Readers of a file in a process share an LMDB environment, which LMDB refuses to
+    open twice; it is opened on first use and, when many are open, closed while idle. A pickle holds the arguments.
 
     Args:
         path: the shard.
@@ -48,14 +45,14 @@ class ShardReader:
         self._shard: _OpenShard | None = None
 
     def __enter__(self) -> Callable[[int], memoryview]:
-        """Raises DatasetError when the file is missing, is not a shard, or does not have its size."""
+        """Raise DatasetError when the file is missing, is not a shard, or does not have its size."""
         while (shard := self._entered()) is None:
             if self._fetch is not None:
                 self._fetch()  # not under the lock, and again where others have removed it meanwhile
         return shard.get
 
     def _entered(self) -> _OpenShard | None:
-        """None when the file has to be fetched first."""
+        """Return None when the file has to be fetched first."""
         with _lock:
             try:
                 if self._shard is None or self._shard.closed:
@@ -73,27 +70,23 @@ class ShardReader:
         """Whether it can be read even if the file has gone."""
         return self._shard is not None and not self._shard.closed
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with _lock:
             if self._shard is not None:  # the one that was entered: it is not closed while read from
                 self._shard.readers -= 1
 
     def remove(self) -> None:
-        """Remove the file, unless it is another one by now than this reader has opened."""
+        """Remove the file, unless it is no longer the one that this reader has opened."""
         with _lock, suppress(FileNotFoundError):
             if self._shard is None or is_same_file(self.path, self._shard.inode):
                 os.unlink(self.path)
 
     def entries(self) -> int:
-        """How many records the shard holds."""
         with self:
             return 0 if self._shard is None else int(self._shard.env.stat()["entries"])
 
     def close(self) -> None:
-        """Close the file, unless someone is reading from it or a parent process opened it. Then code other than
-        presize can open it in this process. The next use opens it again."""
+        """Close the file, for other code to open it, unless it is read from or a parent opened it."""
         with _lock:
             shard = self._shard
             if shard is not None and not shard.closed and shard.readers == 0 and shard.pid == os.getpid():
@@ -117,11 +110,10 @@ class _OpenShard:
     _idle: list[Callable[[bytes], memoryview | None]] = field(default_factory=list)
 
     def get(self, row: int) -> memoryview:
-        """The record, as a view of the map. Raises DatasetError when there is no such row.
+        """Return a view of a record.
 
-        A transaction serves one thread at a time. Since shards never change, it can stay open at no cost and be
-        reused. (A new one for each call would leak in forked children, where lmdb frees none.)
-        """
+        A transaction serves one thread at a time. Shards never change, so it stays open at no cost and is reused: a new
+        one for each call would leak in forked children, where lmdb frees none."""
         try:
             try:
                 lookup = self._idle.pop()
@@ -150,7 +142,8 @@ def _open(path: str, nbytes: int, readahead: bool, is_cached: bool) -> _OpenShar
     status = check_file(path, nbytes)
     inode = (status.st_dev, status.st_ino)
     if inode not in open_shards:
-        _close_idle(room_for=1)
+        for shard in _idle()[: max(0, len(open_shards) + 1 - max_open_shards())]:  # to have room for one more
+            _close(shard)
         if is_cached:
             _close_removed()
             with suppress(FileNotFoundError):  # as it may be by now, of which the next line tells
@@ -177,14 +170,8 @@ def _open_environment(path: str, readahead: bool) -> lmdb.Environment:
         raise CannotOpenError(f"{path} cannot be opened as a shard: {reason}{hint}") from None
 
 
-def _close_idle(room_for: int) -> None:
-    """Close the environments that have been idle longest, except those that a parent process opened."""
-    surplus = len(open_shards) + room_for - max_open_shards()
-    for shard in _idle()[:surplus] if surplus > 0 else ():
-        _close(shard)
-
-
 def _idle() -> list[_OpenShard]:
+    """Those of this process that nobody reads, least recently used first."""
     return [shard for shard in open_shards.values() if shard.readers == 0 and shard.pid == os.getpid()]
 
 
@@ -192,7 +179,7 @@ _opened_from_caches = 0
 
 
 def _close_removed() -> None:
-    """Close the environments of files that a cache has removed, which frees their room; at every fifth opening."""
+    """Close, at every fifth opening, files that a cache has removed, which frees their room."""
     global _opened_from_caches
     _opened_from_caches += 1
     if _opened_from_caches % 5 == 0:

@@ -32,12 +32,7 @@ from presize.system.resources import usable_cores
 
 
 class Problem(NamedTuple):
-    """What is wrong with a file.
-
-    Attributes:
-        file: its path from the dataset's folder.
-        what: the finding.
-    """
+    """What is wrong with a file, given by its path from the dataset's folder."""
 
     file: str
     what: str
@@ -45,12 +40,7 @@ class Problem(NamedTuple):
 
 @dataclass(frozen=True)
 class VerifyResult:
-    """The findings about a dataset.
-
-    Attributes:
-        samples: how many it has.
-        problems: all that is wrong with its files; empty for a sound dataset.
-    """
+    """The number of samples of a dataset, and all that is wrong with its files."""
 
     samples: int
     problems: tuple[Problem, ...] = ()
@@ -64,18 +54,17 @@ def verify_dataset(
 ) -> VerifyResult:
     """Read every byte of a dataset and list all problems.
 
-    It checks the size and the SHA-256 of each file that the manifest names; the structure of each shard, with a
-    reader that hostile files cannot crash; that index and shards agree row by row; the CRC-32 of each value; and that
-    each image decodes to the size in the index. A shard whose SHA-256 differs is not opened.
+    It checks size and SHA-256 of each file that the manifest names; the structure of shards, with a reader that hostile
+    files cannot crash; that index and shards agree; the CRC-32 of each value; and that each image decodes to its size.
 
     Args:
         root: the dataset.
         jobs: threads; all cores by default.
-        on_images: called with the number of images, companions among them, that were checked since the last call.
+        on_images: called with the number of images and companions that were checked since the last call.
 
     Raises:
-        DatasetError: there is no dataset, or another one by now: it was updated or replaced meanwhile; or a limit, of
-            memory for example, keeps this process from reading it.
+        DatasetError: there is no dataset, it was updated or replaced meanwhile, or a limit, of memory for example,
+            keeps this process from reading it.
     """
     root = Path(expanded(root))
     manifest = read_manifest(root)
@@ -103,18 +92,17 @@ def _problems(root: Path, manifest: Manifest, jobs: int | None, on_images: Calla
         return
     for what in _check_index(manifest, index):
         yield Problem(manifest.index.file, what)
-    stored = [(manifest, index)]
-    for companion in manifest.companions:
-        stored.append((manifest.companion(companion.name), companion_index(index, companion.name)))
-    parts = (part for of_whom, rows in stored for part in _parts(root, of_whom, rows, broken))
+    parts = _parts(root, manifest, index, broken)
+    for name in (companion.name for companion in manifest.companions):
+        parts += _parts(root, manifest.companion(name), companion_index(index, name), broken)
     with ThreadPoolExecutor(jobs or usable_cores()) as pool:  # decoders release the GIL
-        for checked, found in pool.map(lambda part: (part[0].num_rows, list(part[1]())), parts):
+        for (rows, _), found in zip(parts, pool.map(lambda part: list(part[1](part[0])), parts), strict=True):
             yield from found
-            on_images(checked)
+            on_images(rows.num_rows)
 
 
 def check_data_file(root: Path, expected: DataFile) -> Iterator[str]:
-    """What is wrong with a file, as the manifest names it: its size and its SHA-256."""
+    """Yield what is wrong with size and SHA-256 of a file."""
     try:
         if not stat.S_ISREG((root / expected.file).stat().st_mode):  # a named pipe would never end
             yield "is not a regular file"
@@ -131,12 +119,11 @@ def check_data_file(root: Path, expected: DataFile) -> Iterator[str]:
 
 
 def damaged_records(root: Path, file: DataFile, records: pa.RecordBatch) -> tuple[str, npt.NDArray[np.bool_]]:
-    """Read a shard, all of it and then each of `records`, given by its ``row``, ``nbytes`` and ``crc32``.
-
-    If its structure is damaged, which a reader of LMDB might not survive, no record is whole.
+    """Read a whole shard and each of `records`, given by ``row``, ``nbytes`` and ``crc32``.
 
     Returns:
-        What is wrong with the file, as the end of a sentence, or nothing; and for each record whether it is damaged.
+        What is wrong with the file, as the end of a sentence, or nothing; and for each record whether it is damaged:
+        all of them where the tree is.
     """
     what = next(check_data_file(root, file), "")
     damaged = np.ones(len(records), np.bool_)
@@ -172,22 +159,20 @@ def _check_index(manifest: Manifest, index: pa.RecordBatch) -> Iterator[str]:
                 yield f"it does not list each of the {file.rows} rows of {file.file} once"
 
 
-_Part = tuple[pa.RecordBatch, Callable[[], Iterator[Problem]]]
-"""Some rows of the index, and what checks them; parts can be checked concurrently."""
+_Part = tuple[pa.RecordBatch, Callable[[pa.RecordBatch], Iterator[Problem]]]
+"""The rows of a shard, or of some files of a folder, and what checks them."""
 
 
-def _parts(root: Path, manifest: Manifest, index: pa.RecordBatch, broken: set[str]) -> Iterator[_Part]:
-    """A part is a shard, or some files of a folder."""
-    if manifest.layout == "lmdb":
-        shards = index["shard"].to_numpy()
-        for number, file in enumerate(manifest.shards):
-            if file.file not in broken:
-                rows = index.take(pa.array(np.flatnonzero(shards == number)))
-                yield rows, partial(_check_shard, root, manifest, file, rows)
-    else:
-        for start in range(0, index.num_rows, 1000):
-            rows = index.slice(start, 1000)
-            yield rows, partial(_check_images, root, manifest, rows)
+def _parts(root: Path, manifest: Manifest, index: pa.RecordBatch, broken: set[str]) -> list[_Part]:
+    if manifest.layout == "folder":
+        check = partial(_check_images, root, manifest)
+        return [(index.slice(start, 1000), check) for start in range(0, len(index), 1000)]
+    shards = index["shard"].to_numpy()
+    return [
+        (index.take(pa.array(np.flatnonzero(shards == number))), partial(_check_shard, root, manifest, file))
+        for number, file in enumerate(manifest.shards)
+        if file.file not in broken
+    ]
 
 
 def _check_shard(root: Path, manifest: Manifest, file: DataFile, rows: pa.RecordBatch) -> Iterator[Problem]:
@@ -233,11 +218,10 @@ def _check_images(root: Path, manifest: Manifest, rows: pa.RecordBatch) -> Itera
 
 
 _CHECKED = ("nbytes", "crc32", "height", "width")
-"""The columns of the index that _check_value compares."""
 
 
 def _check_value(value: memoryview, manifest: Manifest, row: dict[str, Any]) -> str:
-    """What is wrong with a stored value, as the end of a sentence; empty if nothing."""
+    """Return what is wrong with a stored value, as the end of a sentence; empty if nothing."""
     if len(value) != row["nbytes"] or zlib.crc32(value) != row["crc32"]:
         return "is not what was stored: its length or CRC-32 differs from the index"
     shape = (row["height"], row["width"])

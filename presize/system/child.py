@@ -14,12 +14,10 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from typing import Any, ParamSpec, TypeVar
-
-from presize.system.signals import leave_to_parent, starting_workers
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -27,7 +25,7 @@ T = TypeVar("T")
 SILENT_S = 60.0
 """How long a child may give no sign of life."""
 _START_S = 30.0
-"""Its first sign of life comes when Python has started, which may have to be read over a network."""
+"""Python may have to be read over a network before the first sign of life."""
 _ENDS_WITHIN_S = 5.0
 _POLL_S = 1.0
 _WATCH_S = 0.5
@@ -46,33 +44,45 @@ _ENVIRONMENT = {
 """Of children, where the user has not set it; bytes."""
 
 
+FOR_PARENTS = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2})
+"""Signals that a terminal or a job scheduler sends to a whole process group: workers leave them to their parent."""
+
+
+@contextmanager
+def starting_workers() -> Iterator[None]:
+    """Hold back FOR_PARENTS: in this thread for the block, in a process that it starts until leave_to_parent()."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, FOR_PARENTS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)  # those that came meanwhile are delivered here
+
+
+def leave_to_parent(numbers: frozenset[signal.Signals] = FOR_PARENTS) -> None:
+    """Ignore signals in this process, whose parent ends it. For the main thread."""
+    for number in numbers:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
+
+
 class ChildDiedError(Exception):
-    """A child ended while it ran a function, or before it could run one. ``str(error)`` says how.
+    """A child ended while, or before, it ran a function. `code` is its exit code, or minus the signal."""
 
-    Attributes:
-        code: its exit code, or minus the number of the signal that ended it.
-    """
-
-    def __init__(self, code: int) -> None:
-        super().__init__(f"exit code {code}" if code >= 0 else signal.Signals(-code).name)
+    def __init__(self, code: int, said: str = "") -> None:
+        super().__init__(said or (f"exit code {code}" if code >= 0 else signal.Signals(-code).name))
         self.code = code
 
 
 class ChildStoppedError(ChildDiedError):
-    """A child gave no sign of life, and was killed. It was stopped, or waited for a file system that did not answer."""
-
-    def __init__(self, silent_s: float) -> None:
-        super().__init__(-signal.SIGKILL)
-        self.args = (f"it gave no sign of life for {silent_s:g} s",)
+    """A child gave no sign of life, and was killed: it was stopped, or waited for a silent file system."""
 
 
 class Child:
     """Runs functions in a process of its own, one at a time; for one thread at a time.
 
-    It is started afresh and not forked, so it may be made in any thread, and holds no lock or environment of its
-    parent. It leaves Ctrl-C and the signals of job schedulers to its parent, ends when its parent does, whatever ends
-    that, and is the first to go when memory runs out. Its standard output is closed, and its standard error is that of
-    its parent. While it runs a function, a thread of it gives signs of life.
+    It is started afresh and not forked, so it holds no lock or environment of its parent. It leaves Ctrl-C and the
+    signals of job schedulers to its parent, ends when that does, and is the first to go when memory runs out. Its
+    standard output is closed. While it runs a function, a thread of it gives signs of life.
 
     Args:
         keep: open files that it inherits, under the same numbers.
@@ -109,16 +119,11 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """The number of the process."""
         return self._process.pid
 
     def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """What ``function(*args, **kwargs)`` returns or raises there. All of it is pickled.
-
-        Raises:
-            ChildDiedError: the process ended before the function did.
-            ChildStoppedError: it gave no sign of life, and was killed.
-        """
+        """Return or raise what ``function(*args, **kwargs)`` does there. All of it is pickled. Raises ChildDiedError
+        when the process ended, ChildStoppedError when it was killed without a sign of life."""
         with suppress(OSError):  # it has died or stopped, and _receive says which
             self._pipe.send((function, args, kwargs))
         raised, result = self._receive(self._silent_s)
@@ -144,7 +149,7 @@ class Child:
         if self._is_killed:
             raise ChildDiedError(-signal.SIGKILL)
         self.kill()
-        raise ChildStoppedError(silent_s)
+        raise ChildStoppedError(-signal.SIGKILL, f"it gave no sign of life for {silent_s:g} s")
 
     def leave(self, function: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
         """Have it run a function that nobody waits for, and end then, or with close(). It can be called no more."""
@@ -166,7 +171,6 @@ class Child:
 
 
 def _serve(pipe: int, parent: int) -> None:
-    """What a child does."""
     leave_to_parent()
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     _offer_memory()

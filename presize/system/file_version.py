@@ -13,16 +13,15 @@ from presize.system.storage import read_mounts
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _RENUMBERING = {"exfat", "fuse", "msdos", "vfat"}
-"""File systems that may give a file another inode number once the kernel has forgotten it, as most kinds of FUSE do."""
+"""File systems that may number a forgotten file anew, as most kinds of FUSE do."""
 
 
 class FileVersion(NamedTuple):
-    """A file at a point in time. Compare two of them with same_as().
-
-    The device is left out: network file systems, btrfs and overlays get another one with each mount.
+    """A file at a point in time. The device is left out: network file systems, btrfs and overlays get another with each
+    mount.
 
     Attributes:
-        nbytes, mtime_ns: its size, and when its content was changed, as all hosts see them.
+        nbytes, mtime_ns: size and time of the content, as all hosts see them.
         ctime_ns: when anything of it was changed, its name or a link to it included.
         inode: its number; 0 where the file system does not keep numbers.
         host: identifies the host that looked at it, from one boot to the next.
@@ -41,11 +40,7 @@ class FileVersion(NamedTuple):
 
     @classmethod
     def at(cls, path: str) -> FileVersion:
-        """Return the version of the file that `path` leads to now. Opening makes NFS ask its server; stat() does not.
-
-        Raises:
-            OSError: it cannot be opened.
-        """
+        """Return the version of the file at `path` now. Opening makes NFS ask its server; stat() does not."""
         file = open_at_once(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             return cls.of(os.fstat(file))
@@ -53,7 +48,7 @@ class FileVersion(NamedTuple):
             os.close(file)
 
     def same_as(self, other: FileVersion) -> bool:
-        """Whether both are the same file with the same content. Between hosts, size and modification time decide."""
+        """Return whether both are the same content. Between hosts, size and modification time decide."""
         compared = 4 if self.host == other.host else 2
         return self[:compared] == other[:compared]
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import os
 import re
+import shutil
 import stat
 import tempfile
 import uuid
@@ -17,18 +19,18 @@ from presize.errors import BuildError, DatasetError
 
 
 def is_url(name: str | os.PathLike[str]) -> bool:
-    """Return whether `name` is a URL, such as s3://BUCKET/PATH, and no path in this file system."""
+    """Return whether `name` is a URL, such as s3://BUCKET/PATH, and no path."""
     return re.match(r"[A-Za-z][\w+.-]*://", os.fspath(name)) is not None
 
 
 def expanded(path: str | os.PathLike[str]) -> str:
-    """Return `path` with ``~`` in front replaced by the home folder, as a shell does where it is not quoted."""
+    """Return `path` with ``~`` in front replaced by the home folder, as a shell does."""
     return os.path.expanduser(os.fspath(path))
 
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn any OSError into a BuildError that says why `path` cannot be written: a full disk, most often."""
+    """Turn any OSError into a BuildError that says why `path` cannot be written."""
     try:
         yield
     except OSError as error:
@@ -51,16 +53,12 @@ def reason_and_fix(error: OSError, otherwise: str = _RESUME) -> str:
 
 
 def open_at_once(path: str, flags: int) -> int:
-    """An opener for open() that does not wait for whoever writes to a named pipe. What it opens may be no file."""
+    """An opener for open() that does not wait for whoever writes to a named pipe."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 
 def anonymous_file(name: str) -> int:
-    """A descriptor of a new file in memory, which has no name in any folder and ends with its last user.
-
-    Args:
-        name: for whoever looks at the open files of the process.
-    """
+    """Return a descriptor of a new file in memory, which ends with its last user; `name` is for lists of open files."""
     if hasattr(os, "memfd_create"):  # Linux
         return os.memfd_create(name)
     with tempfile.TemporaryFile() as file:
@@ -78,14 +76,13 @@ def working_in(folder: Path) -> Iterator[None]:
 
 
 def temporary_name(path: Path) -> Path:
-    """A hidden name beside `path` that no other attempt uses; it ends with ``.tmp``. That of a hidden file begins as
-    the file's own does: whoever knows the one knows the other."""
+    """Return a hidden name beside `path` that no other attempt uses. A hidden file's begins as its own does."""
     return path.with_name(f".{path.name.removeprefix('.')}.{uuid.uuid4().hex}.tmp")
 
 
 @contextmanager
 def made_folder(folder: Path) -> Iterator[None]:
-    """Make a folder, and those above it, where it is absent. One that was goes at the end, if nothing is in it."""
+    """Make a folder and those above; remove it at the end if it was made here and is empty."""
     created = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -99,11 +96,7 @@ def made_folder(folder: Path) -> Iterator[None]:
 
 
 def names_in(folder: Path) -> list[str]:
-    """The names of all that is in a folder; nothing where there is no folder.
-
-    Raises:
-        OSError: it cannot be listed. Path.glob would call it empty then.
-    """
+    """List a folder; nothing where there is none. One that cannot be listed raises OSError."""
     try:
         return os.listdir(folder)
     except (FileNotFoundError, NotADirectoryError):
@@ -114,12 +107,7 @@ _TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{32}\.tmp", re.DOTALL)
 
 
 def remove_temporary(folder: Path, of: Collection[str] | None = None) -> None:
-    """Remove the temporary files in `folder` itself that stopped processes have left.
-
-    Args:
-        folder: which need not be there.
-        of: the names of the files that were being written; None for any.
-    """
+    """Remove temporary files that stopped processes have left in `folder`, of files with these names; None for any."""
     names = None if of is None else {name.removeprefix(".") for name in of}
     for name in names_in(folder):
         match = _TEMPORARY.fullmatch(name)
@@ -128,27 +116,15 @@ def remove_temporary(folder: Path, of: Collection[str] | None = None) -> None:
 
 
 def write_atomically(path: Path, content: bytes | Iterable[bytes]) -> None:
-    """Write `content` so that `path` holds either its old content or all of the new, even after a crash.
-
-    Args:
-        path: the file.
-        content: in one piece, or in several that need not be there all at once.
-
-    Raises:
-        BuildError: it cannot be written.
-    """
+    """Write `content`, whole or in pieces: `path` holds its old content or all of the new, even after a crash."""
     with writing(path), new_files(path.parent) as new_file, new_file(path.name).open("wb") as file:
         file.writelines([content] if isinstance(content, bytes) else content)
 
 
 @contextmanager
 def new_files(folder: Path) -> Iterator[Callable[[str], Path]]:
-    """Files of a folder that get their names together: when the block ends, so that none is there before all are whole.
-
-    Yields:
-        A function that gives the temporary path at which the file of a name is to be written. When the block fails,
-        what is there is removed.
-    """
+    """Yield a function from a file's name to its temporary path. All get their names, durably, when the block ends, and
+    are removed when it fails."""
     temporary: dict[str, Path] = {}
 
     def new_file(name: str) -> Path:
@@ -168,13 +144,13 @@ def new_files(folder: Path) -> Iterator[Callable[[str], Path]]:
 
 
 def rename(temporary: Path, path: Path) -> None:
-    """Rename a file that is already synced, durably."""
+    """Rename a synced file durably."""
     os.replace(temporary, path)
     sync_folder(path.parent)
 
 
 NOT_OFFERED = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL}
-"""How a call fails on a file system that does not have it, as flock and fsync of a folder on some of FUSE and NFS."""
+"""Errors of calls that a file system does not have, as flock and fsync of a folder on some of FUSE and NFS."""
 
 
 def sync_folder(folder: Path) -> None:
@@ -190,14 +166,13 @@ def sync_folder(folder: Path) -> None:
 
 
 def file_digest(path: Path) -> tuple[int, str]:
-    """A file's size in bytes and its SHA-256 in hexadecimal."""
+    """Return size in bytes and SHA-256 in hexadecimal."""
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         return file.tell(), digest
 
 
 def is_file_of(path: str | os.PathLike[str], nbytes: int) -> bool:
-    """Whether there is a file of this size."""
     try:
         return os.stat(path).st_size == nbytes
     except FileNotFoundError:
@@ -205,7 +180,6 @@ def is_file_of(path: str | os.PathLike[str], nbytes: int) -> bool:
 
 
 def is_same_file(path: str | os.PathLike[str], inode: tuple[int, int]) -> bool:
-    """Whether the file at `path` is still the one of this device and inode."""
     try:
         status = os.stat(path)
     except FileNotFoundError:
@@ -228,3 +202,42 @@ def check_file(path: str | os.PathLike[str], nbytes: int) -> os.stat_result:
             "copy or build the dataset again"
         )
     return status
+
+
+@contextmanager
+def temporary_folder(prefix: str) -> Iterator[Path]:
+    """A new folder, removed with the block. Those with its prefix that killed processes of this user have left, on
+    which nobody holds a lock (flock), are removed first."""
+    place = Path(tempfile.gettempdir())
+    for name in names_in(place):
+        if name.startswith(prefix):
+            _remove_if_left(place / name)
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=prefix))
+        with suppress(FileNotFoundError):  # another process took it for one that was left
+            held = _open_folder(folder)
+            with suppress(OSError):  # the file system has no locks: no other process will take it away
+                fcntl.flock(held, fcntl.LOCK_EX)
+            if folder.exists():
+                break
+            os.close(held)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(held)
+
+
+def _open_folder(folder: Path) -> int:
+    return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+
+
+def _remove_if_left(folder: Path) -> None:
+    with suppress(OSError):  # it has an owner, or belongs to another user
+        held = _open_folder(folder)
+        try:
+            if os.fstat(held).st_uid == os.geteuid():
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            os.close(held)

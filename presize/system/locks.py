@@ -18,21 +18,18 @@ _POLL_S = 0.02
 
 
 class NoLocksError(BuildError):
-    """A file system has no locks, and several processes would have to share what lies there."""
+    """A file system has no locks, and several processes would have to share it."""
 
 
 @contextmanager
 def file_lock(path: Path, shared: bool = False, patience_s: float = 0.0, optional: bool = False) -> Iterator[int]:
-    """Hold a lock (flock) on `path`, which is made when it is absent, and stays.
+    """Hold a lock (flock) on `path`, which is made when absent, and stays; yield its descriptor.
 
     Args:
         path: the file.
         shared: with others who hold it so; otherwise alone.
         patience_s: how long to wait until others have released it.
         optional: go on without one, and warn, where the file system has no locks.
-
-    Yields:
-        The descriptor.
 
     Raises:
         BlockingIOError: others hold it.
@@ -91,13 +88,11 @@ _GATE, _ROOM = 0, 1
 
 
 class RWLock:
-    """A lock that many processes hold at once, or one alone.
-
-    Whoever wants to be alone is not kept waiting for ever by those who come and go: it closes the gate first. A
-    process that dies gives back what it holds. Threads of a process count as one.
+    """A lock that many processes hold at once, or one alone, which closes a gate first so that it does not wait for
+    ever. A process that dies gives back what it holds. Threads of a process count as one.
 
     Args:
-        file: an open file that all of them have inherited. Its one byte is set while somebody is alone or waits to be.
+        file: an open file that all have inherited. Its one byte is set while somebody is alone or waits to be.
     """
 
     def __init__(self, file: int) -> None:
@@ -105,11 +100,8 @@ class RWLock:
         self._file, self._wanted, self._inside = file, mmap.mmap(file, 1), False
 
     def enter(self) -> None:
-        """Hold it with others, until leave(), once nobody is alone or waits to be.
-
-        Whoever holds it calls this now and then, so that others may be alone: it costs next to nothing while nobody
-        wants to be.
-        """
+        """Hold it with others, until leave(), once nobody is alone or waits to be. Holders call it again now and then,
+        which lets others be alone and costs next to nothing while nobody wants to be."""
         if self._inside:
             if not self._wanted[0]:
                 return
@@ -120,13 +112,11 @@ class RWLock:
         self._inside = True
 
     def leave(self) -> None:
-        """Give back what enter() has taken."""
         self._inside = False
         fcntl.lockf(self._file, fcntl.LOCK_UN, 1, _ROOM)
 
     @contextmanager
     def shared(self) -> Iterator[None]:
-        """enter() and leave()."""
         self.enter()
         try:
             yield
@@ -135,7 +125,7 @@ class RWLock:
 
     @contextmanager
     def alone(self, patience_s: float = math.inf) -> Iterator[None]:
-        """Once all others have left; or after `patience_s`, as the kernel may hold one that cannot be killed."""
+        """Wait until all others have left, or for `patience_s`, as the kernel may hold one that cannot be killed."""
         fcntl.lockf(self._file, fcntl.LOCK_EX, 1, _GATE)
         try:
             self._wanted[0] = 1  # by one process at a time, which holds the gate

@@ -21,32 +21,21 @@ Preload = Literal["page-cache", "memory"]
 
 _READ_BYTES = 4 << 20
 _READERS = 8
-"""Files read at the same time. A single reader waits for each response of a network disk; eight keep it busy."""
+"""Files read at the same time: a single reader waits for each response of a network disk."""
 
 
 def preload(files: Sequence[tuple[Path, int]], how: Preload) -> list[MappedFile]:
-    """Read files into the page cache, which all processes share.
+    """Read `files` (path, bytes) into the page cache, which all processes share.
 
-    Memory is locked (mlock), not copied: the pages are those that readers map anyway, so all workers and ranks share
-    one copy, nothing is sent to a worker, and nothing is swapped out. Locking needs permission (``ulimit -l``).
-
-    Args:
-        files: (path, bytes) of each.
-        how: "page-cache" lets the kernel decide how long they stay; "memory" locks them for as long as the result is
-            referenced by this process. Forked children do not prolong that.
-
-    Returns:
-        Once all has been read: the locked files, or nothing for "page-cache".
-
-    Raises:
-        OptionError: the files do not fit into the available memory, or may not be locked.
-        DatasetError: a file is missing or does not have its size.
-    """
+    "memory" locks the pages (mlock, ``ulimit -l``) that readers map anyway, so all workers and ranks share one copy,
+    for as long as this process references the result; "page-cache" leaves their stay to the kernel and returns nothing.
+    Raises OptionError when files do not fit into the available memory or may not be locked, and DatasetError when one
+    is missing or does not have its size."""
     for path, nbytes in files:
         check_file(path, nbytes)
     _check_room(files, how)
     with ThreadPoolExecutor(_READERS) as pool:
-        list(pool.map(lambda file: _read(*file), files))
+        list(pool.map(_read, (path for path, _ in files)))
     if how == "page-cache":
         return []
     mapped = [MappedFile(path, nbytes) for path, nbytes in files]
@@ -74,19 +63,14 @@ def _check_room(files: Sequence[tuple[Path, int]], how: Preload) -> None:
         )
 
 
-def _read(path: Path, nbytes: int) -> None:
-    """Read a whole file and discard the bytes."""
-    buffer, done = bytearray(_READ_BYTES), 0
+def _read(path: Path) -> None:
+    buffer = bytearray(_READ_BYTES)
     try:
         with path.open("rb", buffering=0) as file:
-            while count := file.readinto(buffer):
-                done += count
+            while file.readinto(buffer):
+                pass
     except OSError as error:
         raise DatasetError(f"{path} cannot be read: {error.strerror}; copy or build the dataset again") from None
-    if done != nbytes:
-        raise DatasetError(
-            f"{path} changed while it was read: {done} bytes of {nbytes}; copy or build the dataset again"
-        )
 
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -98,10 +82,7 @@ _FAILED = ctypes.c_void_p(-1).value
 
 
 class MappedFile:
-    """A file mapped for reading, for as long as something refers to this object.
-
-    Python's own mmap keeps a file descriptor open for each file, and a dataset has hundreds of shards.
-    """
+    """A file mapped for as long as this object lives. Python's mmap would keep a descriptor open for each."""
 
     def __init__(self, path: Path, nbytes: int) -> None:
         fd = os.open(path, os.O_RDONLY)
@@ -119,7 +100,7 @@ class MappedFile:
         return int(_libc.mlock(self._address, self._nbytes)) == 0
 
     def resident_bytes(self) -> int:
-        """How much of the file is in memory now, in whole pages; all of it if this process may not write the file."""
+        """Return how much is in memory, in whole pages; all of it if this process may not write the file."""
         pages = ctypes.create_string_buffer(-(-self._nbytes // mmap.PAGESIZE))
         if _libc.mincore(self._address, self._nbytes, pages) != 0:
             return 0
@@ -129,15 +110,13 @@ class MappedFile:
 def drop_pages(fd: int, nbytes: int = 0) -> None:
     """Ask the kernel to drop the first `nbytes` of an open file, or all of it, from the page cache.
 
-    It keeps pages that are not written to storage yet, that a process has mapped, or whose file system is in memory:
-    MappedFile.resident_bytes tells how many. Read access is enough. Does nothing on macOS, which has no such call.
-    """
+    It keeps pages that are not written to storage yet, mapped, or of a file system in memory. Does nothing on macOS."""
     if hasattr(os, "posix_fadvise"):
         os.posix_fadvise(fd, 0, nbytes, os.POSIX_FADV_DONTNEED)
 
 
 def drop(files: Iterable[Path]) -> None:
-    """Write `files` to storage, then drop them from the page cache, as drop_pages does it."""
+    """Write `files` to storage, then drop them from the page cache."""
     for path in files:
         fd = os.open(path, os.O_RDONLY)
         try:
@@ -151,8 +130,7 @@ _FILES_SAMPLED = 1000
 
 
 def resident_share(files: Sequence[Path]) -> float:
-    """The share of the pages of `files` that are in memory, from 0 to 1, by up to 1,000 files, evenly chosen.
-    It is 1 for files that this process may not write: the kernel does not tell then."""
+    """Return the share of pages in memory, from 0 to 1, of up to 1,000 files; 1 where they may not be written."""
     pages = resident = 0
     for path in files[:: -(-len(files) // _FILES_SAMPLED) or 1]:
         nbytes = path.stat().st_size
@@ -169,17 +147,9 @@ where a request takes 50 µs and throughput is 1 GB/s. In benchmarks/storage/res
 
 
 def readahead_pays(record_bytes: float, dataset_bytes: int, memory_bytes: int, window_bytes: int) -> bool:
-    """True when readahead makes random reads from a cold cache faster.
+    """Return whether readahead of `window_bytes` makes random reads from a cold cache faster.
 
-    It does when the dataset fits into memory, since what is read ahead is needed later in the epoch; and when records
-    are large, since LMDB touches a record page by page, and without readahead each page is a request to the disk.
-    Small records of a dataset larger than memory are faster without readahead: most of a window would be evicted
-    before it is needed. In a warm cache it makes no difference.
-
-    Args:
-        record_bytes: the mean size of a record.
-        dataset_bytes: the size of all shards.
-        memory_bytes: the available memory.
-        window_bytes: how far the kernel reads ahead.
-    """
+    It does when all shards fit into the available memory, since what is read ahead is needed later in the epoch; and
+    when records are large, since LMDB touches them page by page, each a request to the disk without readahead. Else
+    most of a window would be evicted before it is needed."""
     return dataset_bytes <= memory_bytes or record_bytes * _WINDOW_RECORDS >= window_bytes

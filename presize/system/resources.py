@@ -1,9 +1,5 @@
 """The machine: its CPU, memory and GPUs, and how much of them this process can use within the limits of its control
-groups.
-
-What cannot be found out (another system, a container, no permission) is None or empty. The roots ``/proc``, ``/sys``
-and ``/dev/shm`` are parameters, so that tests can pass their own.
-"""
+groups. What cannot be found out is None or empty. Tests pass the roots ``/proc``, ``/sys`` and ``/dev/shm``."""
 
 from __future__ import annotations
 
@@ -15,7 +11,8 @@ import os
 import platform
 import resource
 import shutil
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +22,7 @@ from presize.system.storage import PROC, SYS, Mount, read_fields, read_mounts, r
 SHM = Path("/dev/shm")
 
 _INSTRUCTIONS = {"sse4_1": "SSE4", "avx2": "AVX2", "avx512bw": "AVX-512", "asimd": "NEON"}
-"""Flags of /proc/cpuinfo for which codecs have code, and the names of these instruction sets."""
+"""Flags of /proc/cpuinfo for which codecs have code."""
 
 _CAP_IPC_LOCK = 1 << 14
 
@@ -34,26 +31,12 @@ _CAP_IPC_LOCK = 1 << 14
 
 
 def allowed_cores() -> int:
-    """Cores on which this process may run."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def cpu_quota(proc: Path = PROC, sys: Path = SYS) -> float | None:
-    """The CPU time that control groups (containers) allow this process, in cores; None without a limit."""
-    return min(_quotas(proc, sys), default=None)
-
-
-def usable_cores(proc: Path = PROC, sys: Path = SYS) -> int:
-    """Cores that this process can keep busy: the default number of worker processes."""
-    return whole_cores(min(allowed_cores(), cpu_quota(proc, sys) or math.inf))
-
-
-def whole_cores(usable: float) -> int:
-    """`usable` rounded up, so that no CPU time is left unused; at least 1."""
-    return max(1, math.ceil(usable))
-
-
-def _quotas(proc: Path, sys: Path) -> Iterator[float]:
+    """Return the CPU time that control groups (containers) allow this process, in cores; None without a limit."""
+    quotas = []
     for group in control_groups("cpu", proc, sys):
         with contextlib.suppress(ValueError, ZeroDivisionError):  # "max" and "" are no numbers
             if (group / "cpu.max").exists():
@@ -61,7 +44,27 @@ def _quotas(proc: Path, sys: Path) -> Iterator[float]:
             else:
                 quota, period = int(read_text(group / "cpu.cfs_quota_us")), int(read_text(group / "cpu.cfs_period_us"))
             if quota > 0:  # -1 is no limit
-                yield quota / period
+                quotas.append(quota / period)
+    return min(quotas, default=None)
+
+
+def usable_cores(proc: Path = PROC, sys: Path = SYS) -> int:
+    """Return how many cores this process can keep busy: the default number of worker processes."""
+    return whole_cores(min(allowed_cores(), cpu_quota(proc, sys) or math.inf))
+
+
+def whole_cores(usable: float) -> int:
+    """Round up, so that no CPU time is left unused; at least 1."""
+    return max(1, math.ceil(usable))
+
+
+def cpu_seconds(pids: Iterable[int] = ()) -> float:
+    """Return the CPU time, user and system, of this process and `pids`, its running children, since they started."""
+    seconds = time.process_time()
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            seconds += time.clock_gettime(~pid << 3 | 2)  # MAKE_PROCESS_CPUCLOCK(pid, CPUCLOCK_SCHED), in nanoseconds
+    return seconds
 
 
 @dataclass(frozen=True)
@@ -69,11 +72,10 @@ class Cpu:
     """The CPU.
 
     Attributes:
-        model: its name.
         instructions: those of SSE4, AVX2, AVX-512 and NEON that it has; None if unknown.
         cores: on which this process may run.
         online: cores of the machine.
-        quota: the CPU time that the control group allows, in cores; None without a limit.
+        quota: CPU time that the control group allows, in cores; None without a limit.
     """
 
     model: str
@@ -84,7 +86,7 @@ class Cpu:
 
     @property
     def usable(self) -> float:
-        """The CPU time that this process can use, in cores."""
+        """CPU time that this process can use, in cores."""
         return float(self.cores) if self.quota is None else min(self.quota, self.cores)
 
 
@@ -102,7 +104,7 @@ def read_cpu(proc: Path = PROC, sys: Path = SYS) -> Cpu:
 
 
 def _count_ranges(text: str) -> int:
-    """How many numbers a list such as ``0-3,8`` names: 5."""
+    """Count the numbers of a list such as ``0-3,8``: 5."""
     count = 0
     with contextlib.suppress(ValueError):
         for part in text.split(","):
@@ -115,10 +117,8 @@ def _count_ranges(text: str) -> int:
 
 
 def control_groups(controller: str, proc: Path = PROC, sys: Path = SYS) -> list[Path]:
-    """The folders of the control groups that this process is in, innermost first. Each of them may limit it.
-
-    Version 1 has a hierarchy for each controller, version 2 one for all; a machine may have both.
-    """
+    """Return the folders of this process's control groups, innermost first; each may limit it. Version 1 has a
+    hierarchy for each controller, version 2 one for all; a machine may have both."""
     own = {}
     for line in read_text(proc / "self" / "cgroup").splitlines():  # 4:cpu,cpuacct:/a/b, and of version 2 0::/a/b
         _, _, rest = line.partition(":")
@@ -137,8 +137,7 @@ def control_groups(controller: str, proc: Path = PROC, sys: Path = SYS) -> list[
 
 
 def _inside(path: str, mount: Mount) -> list[str]:
-    """The folders from the root of the mount to the group. Empty when the group is outside of it, as in containers,
-    which see their own group as the root."""
+    """Return the folders from the root of the mount to the group; empty when the group is outside, as in containers."""
     root = mount.root.rstrip("/")
     if path != root and not path.startswith(f"{root}/"):
         return []
@@ -151,13 +150,7 @@ def _inside(path: str, mount: Mount) -> list[str]:
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of a process; None where there is no limit.
-
-    Attributes:
-        open_files: the soft limit on open files.
-        open_files_at_most: the hard limit, up to which a process may raise it.
-        locked_bytes: memory that it may lock.
-    """
+    """Limits of a process; None without one: the soft and the hard limit on open files, and memory that it may lock."""
 
     open_files: int | None
     open_files_at_most: int | None
@@ -165,28 +158,22 @@ class Limits:
 
 
 def read_limits(proc: Path = PROC) -> Limits:
-    files, most = map(_limit, resource.getrlimit(resource.RLIMIT_NOFILE))
-    locked = None
-    if hasattr(resource, "RLIMIT_MEMLOCK") and not _may_lock_all(proc):
-        locked = _limit(resource.getrlimit(resource.RLIMIT_MEMLOCK)[0])
-    return Limits(files, most, locked)
+    locked = _limit(resource.RLIMIT_MEMLOCK)
+    with contextlib.suppress(ValueError):
+        if int(read_fields(proc / "self" / "status").get("CapEff", ""), 16) & _CAP_IPC_LOCK:
+            locked = None
+    return Limits(_limit(resource.RLIMIT_NOFILE), _limit(resource.RLIMIT_NOFILE, hard=True), locked)
 
 
-def _limit(value: int) -> int | None:
+def _limit(kind: int, hard: bool = False) -> int | None:
+    value = resource.getrlimit(kind)[hard]
     return None if value == resource.RLIM_INFINITY else value
 
 
-def _may_lock_all(proc: Path) -> bool:
-    with contextlib.suppress(ValueError):
-        return bool(int(read_fields(proc / "self" / "status").get("CapEff", ""), 16) & _CAP_IPC_LOCK)
-    return False
-
-
 def max_open_shards() -> int:
-    """Half of the files that this process may open (``ulimit -n``), at least 8 and at most 30,000, which is half of
-    the memory maps that Linux allows a process."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return 30_000 if soft == resource.RLIM_INFINITY else min(max(8, soft // 2), 30_000)
+    """Return half of ``ulimit -n``, at least 8, at most 30,000: half of the memory maps that Linux allows a process."""
+    files = _limit(resource.RLIMIT_NOFILE)
+    return 30_000 if files is None else min(max(8, files // 2), 30_000)
 
 
 _NO_THREAD = ("can't start new thread", "failed to launch worker thread")
@@ -194,50 +181,42 @@ _NO_MEMORY = ("cannot allocate memory", "can't allocate memory", "insufficient m
 """What Python, Arrow, torch, OpenCV and the dynamic linker say, in exceptions that have no class of their own."""
 
 _STACK_BYTES = 64 << 20
-"""Address space that a new thread may take: its stack, and memory of its own for malloc."""
+"""Address space of a new thread: its stack, and memory of its own for malloc."""
 
 
 def limit_of(error: BaseException | None, proc: Path = PROC, sys: Path = SYS) -> str | None:
-    """The limit that `error`, or what it was raised for, tells of, as "ulimit -u 64 allows no more processes and
-    threads"; None where it tells of none. Ask before others end, since the nearest limit is named."""
+    """Return the limit that `error`, or its context, tells of, as "ulimit -u 64 allows no more processes and threads";
+    or None. Ask before other processes end, since the nearest limit is named."""
     if error is None:
         return None
     code, words = getattr(error, "errno", None), str(error).lower()
     starts = code == errno.EAGAIN or any(said in words for said in _NO_THREAD)
-    address_bytes = _limit(resource.getrlimit(resource.RLIMIT_AS)[0])
-    in_memory = starts and address_bytes is not None and _address_bytes(proc) + _STACK_BYTES > address_bytes
+    address_bytes = _limit(resource.RLIMIT_AS)
+    taken = (_number(read_text(proc / "self" / "statm").partition(" ")[0]) or 0) * os.sysconf("SC_PAGE_SIZE")
+    in_memory = starts and address_bytes is not None and taken + _STACK_BYTES > address_bytes
     if in_memory or isinstance(error, MemoryError) or code == errno.ENOMEM or any(said in words for said in _NO_MEMORY):
         named = "this machine" if address_bytes is None else f"ulimit -v {address_bytes >> 10}"
         return f"{named} allows no more memory"
     if starts:
         return f"{_process_limit(proc, sys)} allows no more processes and threads"
     if code == errno.EMFILE:
-        return f"ulimit -n {resource.getrlimit(resource.RLIMIT_NOFILE)[0]} allows no more open files"
+        return f"ulimit -n {_limit(resource.RLIMIT_NOFILE)} allows no more open files"
     return limit_of(error.__context__, proc, sys)
 
 
-def _address_bytes(proc: Path) -> int:
-    return (_number(read_text(proc / "self" / "statm").partition(" ")[0]) or 0) * os.sysconf("SC_PAGE_SIZE")
-
-
 def _process_limit(proc: Path, sys: Path) -> str:
-    """The limit on processes and threads that is nearest."""
+    """Return the nearest limit on processes and threads."""
     room = {}
     for group in control_groups("pids", proc, sys):
         allowed, current = (_number(read_text(group / name).strip()) for name in ("pids.max", "pids.current"))
         if allowed is not None:
             room[f"pids.max {allowed} of a control group"] = allowed - (current or 0)
-    allowed = _limit(resource.getrlimit(resource.RLIMIT_NPROC)[0])
+    allowed = _limit(resource.RLIMIT_NPROC)
     if allowed is not None and os.getuid():  # root has no such limit
-        room[f"ulimit -u {allowed}"] = allowed - _own_threads(proc)
+        processes = (read_fields(status) for status in proc.glob("[0-9]*/status"))
+        own = (each for each in processes if each.get("Uid", "").split()[:1] == [str(os.getuid())])
+        room[f"ulimit -u {allowed}"] = allowed - sum(_number(each.get("Threads", "")) or 0 for each in own)
     return min(room, key=room.__getitem__, default="this machine")
-
-
-def _own_threads(proc: Path) -> int:
-    """The threads of all processes of this user."""
-    fields = (read_fields(status) for status in proc.glob("[0-9]*/status"))
-    mine = (each for each in fields if each.get("Uid", "").split()[:1] == [str(os.getuid())])
-    return sum(_number(each.get("Threads", "")) or 0 for each in mine)
 
 
 # --- memory ---
@@ -268,7 +247,7 @@ _GROUP_MEMORY = (
     ("memory.max", "memory.current", ("active_file", "inactive_file")),
     ("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_active_file", "total_inactive_file")),
 )
-"""Versions 2 and 1: the files with the limit and the usage, and the lines of memory.stat that count the page cache."""
+"""Versions 2 and 1: the files with limit and usage, and the lines of memory.stat that count the page cache."""
 
 
 def read_memory(proc: Path = PROC, sys: Path = SYS) -> Memory:
@@ -294,7 +273,7 @@ def read_memory(proc: Path = PROC, sys: Path = SYS) -> Memory:
 
 
 def available_memory() -> int:
-    """Bytes that this process can allocate without swapping. What the page cache holds is available: it is evicted."""
+    """Return the bytes that this process can allocate without swapping; what the page cache holds is available."""
     return read_memory().available
 
 
@@ -304,7 +283,7 @@ def _number(text: str) -> int | None:
 
 @dataclass(frozen=True)
 class SharedMemory:
-    """The size of /dev/shm and the free space in it, in bytes."""
+    """Size of /dev/shm and free space in it, in bytes."""
 
     total: int
     free: int
@@ -323,13 +302,7 @@ def read_shared_memory(shm: Path = SHM) -> SharedMemory | None:
 
 @dataclass(frozen=True)
 class Nvidia:
-    """The NVIDIA driver and its GPUs.
-
-    Attributes:
-        driver: its version.
-        gpus: the model of each GPU.
-        pcie_lanes: of each GPU; empty unless pynvml is installed.
-    """
+    """The NVIDIA driver's version, the model of each GPU, and its PCIe lanes; none unless pynvml is installed."""
 
     driver: str
     gpus: tuple[str, ...]
@@ -338,13 +311,7 @@ class Nvidia:
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU that torch sees.
-
-    Attributes:
-        name: its model.
-        memory_bytes: all of its memory.
-        capability: NVIDIA's compute capability, such as "9.0"; None for other makers.
-    """
+    """A GPU that torch sees; `capability` is NVIDIA's compute capability, such as "9.0"."""
 
     name: str
     memory_bytes: int
@@ -353,16 +320,13 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Torch:
-    """What torch is built for and sees.
+    """What torch is built for, such as "CUDA 12.8", and sees.
 
     Attributes:
-        version: torch's.
-        platform: what it is built for, such as "CUDA 12.8".
         threads: its CPU threads.
         instructions: the CPU instruction set that it uses.
         accelerator: "cuda" or "mps"; None if there is none.
         said: torch's message about a missing accelerator.
-        gpus: those that it sees.
     """
 
     version: str
@@ -375,7 +339,6 @@ class Torch:
 
 
 def read_nvidia(proc: Path = PROC) -> Nvidia | None:
-    """The NVIDIA driver that the kernel has loaded; None when there is none."""
     folder = proc / "driver" / "nvidia"
     # NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15 ...
     line = read_text(folder / "version").partition("\n")[0]

@@ -18,7 +18,7 @@ _NETWORK = {
     "9p", "afs", "beegfs", "beegfs_nodev", "ceph", "cifs", "daos", "davfs", "glusterfs", "gpfs", "lustre", "ncpfs",
     "nfs", "nfs4", "orangefs", "panfs", "prl_fs", "pvfs2", "smb3", "smbfs", "vboxsf", "virtiofs", "vmhgfs", "wekafs",
 }  # fmt: skip
-"""Over a network, or from the host of a virtual machine. FUSE file systems count as well, since most of them are."""
+"""Over a network, or from the host of a virtual machine. FUSE counts as well, since most of it is."""
 
 _MEMORY = {"tmpfs", "ramfs", "devtmpfs", "hugetlbfs"}
 _LAYERS = {"overlay", "aufs", "fuse.fuse-overlayfs"}
@@ -43,14 +43,7 @@ _DEFAULT_WINDOW_BYTES = 128 << 10
 
 @dataclass(frozen=True)
 class Storage:
-    """The storage behind a path.
-
-    Attributes:
-        file_system: its type, such as ext4; None if unknown.
-        kind: what it is stored on.
-        device: the name of the disk, such as nvme0n1; None if unknown.
-        window_bytes: how far the kernel reads ahead.
-    """
+    """The file system of a path, what it is stored on, its disk, and how far the kernel reads ahead."""
 
     file_system: str | None
     kind: Kind
@@ -66,7 +59,7 @@ class Storage:
 
 
 def find_storage(path: Path, proc: Path = PROC, sys: Path = SYS) -> Storage:
-    """The storage behind `path`, which exists."""
+    """Return the storage behind `path`, which exists."""
     try:
         place = os.path.realpath(path)
     except OSError:  # the current folder has been removed
@@ -98,8 +91,7 @@ def _kind(file_system: str, disk: Path | None) -> Kind:
 
 
 def _disk(mount: Mount, sys: Path) -> Path | None:
-    """The folder of the disk in /sys: of a partition its disk; of RAID arrays and of encrypted or logical volumes the
-    first disk below."""
+    """Return the folder of the disk in /sys: of partitions their disk; of RAID or logical volumes the first."""
     device = sys / "dev" / "block" / mount.device
     if mount.device.startswith("0:"):  # btrfs has virtual devices, and names the real one as its source
         if not mount.source.startswith("/dev/"):
@@ -119,8 +111,7 @@ def _disk(mount: Mount, sys: Path) -> Path | None:
 
 
 def window_bytes(path: str | os.PathLike[str]) -> int:
-    """How far the kernel reads ahead in the file system of `path`: 128 KiB for most, local or network, some MB for
-    RAID arrays and the disks of some clouds. 128 KiB where the kernel does not tell."""
+    """Return how far the kernel reads ahead in the file system of `path`: 128 KiB where it does not tell."""
     with contextlib.suppress(OSError):
         device = os.stat(path).st_dev
         name = f"{os.major(device)}:{os.minor(device)}"
@@ -134,16 +125,8 @@ def window_bytes(path: str | os.PathLike[str]) -> int:
 
 
 class Mount(NamedTuple):
-    """One line of mountinfo.
-
-    Attributes:
-        device: ``major:minor``; major 0 where there is no block device.
-        root: the folder of the file system that is mounted.
-        point: the mount point.
-        type: the file system, such as ext4.
-        source: what is mounted, such as /dev/sda1.
-        options: those of the file system.
-    """
+    """A line of mountinfo: ``major:minor`` (major 0 without a block device), the folder of the file system that is
+    mounted, the mount point, the type, what is mounted, such as /dev/sda1, and options."""
 
     device: str
     root: str
@@ -154,12 +137,11 @@ class Mount(NamedTuple):
 
 
 _MOUNT = re.compile("[^ ]+ [^ ]+ ([^ ]+) ([^ ]+) ([^ ]+) [^ ]+ (?:[^ ]+ )*?- ([^ ]+) ([^ ]*) ([^ ]+)")
-"""``36 35 98:0 /root /point rw,noatime master:1 - ext3 /dev/sda1 rw,errors=continue``, with any number of fields before
-the dash."""
+"""``36 35 98:0 /root /point rw,noatime master:1 - ext3 /dev/sda1 rw,errors=continue``"""
 
 
 def read_mounts(proc: Path = PROC) -> tuple[Mount, ...]:
-    """All mounts that this process sees, in mount order. Empty where there is no /proc."""
+    """Return all mounts that this process sees, in mount order; none without /proc."""
     try:
         text = (proc / "self" / "mountinfo").read_text("utf-8", "surrogateescape")
     except OSError:
@@ -177,14 +159,13 @@ def _unescaped(text: str) -> str:
 
 
 def mount_of(path: str, mounts: Iterable[Mount]) -> Mount | None:
-    """The mount that holds `path`, which is absolute and free of links: the innermost, and of several at the same
-    mount point the last, which hides the others."""
+    """Return the mount that holds `path`, absolute and free of links: the innermost, the last at one point."""
     holding = [mount for mount in mounts if path == mount.point or path.startswith(f"{mount.point.rstrip('/')}/")]
     return max(reversed(holding), key=lambda mount: len(mount.point.rstrip("/")), default=None)
 
 
 def read_text(path: Path) -> str:
-    """The text of a file of /proc or /sys; empty when it is missing or may not be read."""
+    """Return the text of a file of /proc or /sys; empty when it is missing or may not be read."""
     try:
         return path.read_text("utf-8", "replace").strip()
     except OSError:
@@ -192,6 +173,6 @@ def read_text(path: Path) -> str:
 
 
 def read_fields(path: Path) -> dict[str, str]:
-    """The lines ``name: value`` of a file of /proc, the first of each name."""
+    """Return the lines ``name: value`` of a file of /proc, the first of each name."""
     lines = (line.partition(":") for line in read_text(path).splitlines())
     return {name.strip(): value.strip() for name, _, value in reversed(list(lines))}

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +33,8 @@ from presize.datasets import (
 from presize.datasets.subsets import as_lmdb_dataset
 from presize.errors import DatasetError, OptionError, RemoteError
 from presize.options import BuildOptions
-from presize.remote import cache_folder
-from presize.remote.cache import Cache, default_cache_dir
-from presize.remote.cache_folder import PLACE, CacheFolder
+from presize.remote import cache as module
+from presize.remote.cache import PLACE, Cache, CacheFolder, default_cache_dir, place_in, prepare
 from presize.store.data_files import DataFile
 from presize.store.dataset import Dataset
 from presize.system.locks import file_lock
@@ -103,13 +101,6 @@ def assert_equal(ours: list[tuple[Any, Any]], theirs: list[tuple[Any, Any]]) -> 
     for one, other in zip(ours, theirs, strict=True):
         assert torch.equal(one[0], other[0])
         assert torch.equal(one[1], other[1])
-
-
-def test_a_url_is_read_as_the_folder_is(shards: Path, tmp_path: Path) -> None:
-    ours, theirs = LMDBDataset(URL, cache_dir=tmp_path / "cache"), LMDBDataset(shards)
-    assert (len(ours), ours.classes) == (56, theirs.classes)
-    for k in (0, 17, 55):
-        assert (ours[k][0].tobytes(), ours[k][1]) == (theirs[k][0].tobytes(), theirs[k][1])
 
 
 @pytest.mark.slow
@@ -295,18 +286,6 @@ def test_options_of_a_cache_are_for_urls(place: str, options: dict[str, Any], me
 # --- crashes and damage ---
 
 
-def test_a_shard_that_had_begun_to_come_goes_on(shards: Path, proxy: Proxy, tmp_path: Path) -> None:
-    root = Cache(URL, tmp_path).root
-    whole = (shards / "shards" / "00000.lmdb").read_bytes()
-    (root / "shards" / ".00000.lmdb.part").write_bytes(whole[: len(whole) // 2])
-    proxy.answered = 0
-    dataset = Dataset(root, origin=Cache(URL, tmp_path))
-    sample = dataset.numbers("shard").tolist().index(0)
-    dataset.value(sample)
-    assert proxy.answered < len(whole) * 3 / 4
-    assert (root / "shards" / "00000.lmdb").read_bytes() == whole
-
-
 KILLED = """
 import os, sys, threading, signal
 from presize.datasets import LMDBDataset
@@ -344,16 +323,6 @@ def test_a_damaged_shard_of_a_cache_is_fetched_again(shards: Path, tmp_path: Pat
         assert path.read_bytes() == content == (shards / "shards" / path.name).read_bytes()
 
 
-def test_damage_at_the_origin_is_one_line(shards: Path, url: str, prefix: str, tmp_path: Path) -> None:
-    shutil.copytree(shards, tmp_path / "set")
-    for path in (tmp_path / "set" / "shards").iterdir():
-        path.write_bytes(path.read_bytes()[:-1] + b"?")
-    upload(tmp_path / "set", prefix)
-    with pytest.raises(RemoteError, match=r"\.lmdb: its SHA-256 differs from the manifest"):
-        LMDBDataset(url, cache_dir=tmp_path / "cache")[0]
-    assert kept(tmp_path / "cache") == []
-
-
 def test_a_shard_that_is_not_there_is_one_line(shards: Path, url: str, prefix: str, tmp_path: Path) -> None:
     shutil.copytree(shards, tmp_path / "set", ignore=lambda *_: ["shards"])
     upload(tmp_path / "set", prefix)
@@ -374,7 +343,7 @@ def test_no_dataset_of_shards_at_the_url_is_one_line(raw: Path, url: str, prefix
 
 def test_a_fetching_process_that_dies_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = Cache(URL, tmp_path)
-    monkeypatch.setattr(cache_folder, "fetch", errands.die)
+    monkeypatch.setattr(module, "fetch", errands.die)
     message = rf"^{URL}: the process that fetches from it ended \(SIGSEGV\); run again$"
     with pytest.raises(RemoteError, match=message):
         cache.provide([DataFile("shards/00000.lmdb", 1, "", 1)])
@@ -389,28 +358,17 @@ def test_a_cache_is_private(tmp_path: Path) -> None:
     assert root.parent == tmp_path / "new" / "cache" / PLACE
 
 
-def readable(folder: Path) -> None:
-    folder.chmod(0o755)
-
-
-def a_link(folder: Path) -> None:
-    folder.symlink_to(folder.rename(folder.parents[1] / "elsewhere"))
-
-
-def a_file(folder: Path) -> None:
-    shutil.rmtree(folder)
-    folder.touch()
-
-
-@pytest.mark.parametrize(("spoil", "above"), [(readable, 0), (readable, 1), (a_link, 0), (a_file, 1)])
-def test_a_folder_that_is_not_for_this_user_alone_is_refused(
-    spoil: Callable[[Path], None], above: int, tmp_path: Path
-) -> None:
-    root = Cache(URL, tmp_path).root
-    spoil([root, root.parent][above])
-    words = (
-        "File exists; choose another" if spoil is a_file else "is not for you alone; remove it, chmod 700, or choose"
-    )
+@pytest.mark.parametrize("spoilt", ["readable", "readable above", "a link", "a file above"])
+def test_a_folder_that_is_not_for_this_user_alone_is_refused(spoilt: str, tmp_path: Path) -> None:
+    root, words = Cache(URL, tmp_path).root, "is not for you alone; remove it, chmod 700, or choose"
+    if spoilt == "a link":
+        root.symlink_to(root.rename(tmp_path / "elsewhere"))
+    elif spoilt == "a file above":
+        shutil.rmtree(root.parent)
+        root.parent.touch()
+        words = "File exists; choose another"
+    else:
+        (root.parent if "above" in spoilt else root).chmod(0o755)
     with pytest.raises(OptionError, match=rf"^cache_dir: .* ?{words}"):
         Cache(URL, tmp_path)
 
@@ -432,18 +390,6 @@ def test_what_is_removed_from_a_cache_is_made_again(shards: Path, tmp_path: Path
     assert {path.stat().st_mode & 0o777 for path in tmp_path.glob(f"cache/{PLACE}/*/")} == {0o700}
 
 
-def test_an_epoch_goes_on_when_its_cache_is_removed(shards: Path, tmp_path: Path) -> None:
-    dataset, theirs = LMDBDataset(URL, crop=CROP, cache_dir=tmp_path / "cache"), LMDBDataset(shards, crop=CROP)
-    order = ShardShuffled(dataset.data, seed=3, window=1)
-    epochs = (
-        iter(Loader(each, 5, shuffle=order, num_workers=workers)) for each, workers in ((dataset, 1), (theirs, 0))
-    )
-    for number, (one, other) in enumerate(zip(*epochs, strict=True)):
-        assert_equal([one], [other])
-        if number == 1:
-            remove(tmp_path, f"cache/{PLACE}/*")
-
-
 def test_another_dataset_than_was_removed_from_a_cache_is_not_read(
     dataset: Path, url: str, prefix: str, tmp_path: Path
 ) -> None:
@@ -460,7 +406,7 @@ def test_a_cache_on_a_file_system_without_locks_is_refused_with_what_to_do(
 ) -> None:
     without_locks(monkeypatch)
     with pytest.raises(OptionError, match=r"^cache_dir: .*no locks .*\(Lustre: -o flock\), or choose .*a local disk$"):
-        cache_folder.prepare(URL, tmp_path / PLACE)
+        prepare(URL, tmp_path / PLACE)
 
 
 @NEEDS_ROOT
@@ -468,8 +414,8 @@ def test_a_second_user_has_a_cache_beside_that_of_the_first() -> None:
     with shared_folder() as folder:
         for number in (1001, 1002):
             with user(number):
-                place = cache_folder.place_in(folder)
-                assert cache_folder.prepare(URL, place).parent == place
+                place = place_in(folder)
+                assert prepare(URL, place).parent == place
         assert sorted(path.name for path in folder.iterdir()) == [PLACE, f"{PLACE}-1002"]
         assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o700}
 
@@ -517,26 +463,6 @@ OWN, OTHER = "a" * 64, "b" * 64
 NEW = DataFile("shards/9.lmdb", 100, "", 1)
 
 
-def test_a_shard_that_comes_while_the_cache_is_looked_at_is_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = folder_with(tmp_path, 300)
-    coming = folder.root / "shards" / "1.lmdb"
-    lock = coming.with_name(".1.lmdb.lock")
-    lock.write_text("250")
-    listdir = os.listdir
-
-    def listed_before_it_came(path: Path) -> list[str]:
-        names = listdir(path)
-        coming.write_bytes(bytes(250))
-        lock.unlink(missing_ok=True)
-        return names
-
-    monkeypatch.setattr("os.listdir", listed_before_it_came)
-    assert folder.make_room(NEW, keep=())
-    assert not coming.exists()
-
-
 @pytest.mark.parametrize(
     ("most", "used", "keep", "nbytes", "fits", "stays"),
     [
@@ -571,25 +497,6 @@ def test_what_somebody_fetches_is_left_alone(tmp_path: Path) -> None:
         assert not folder.make_room(DataFile("shards/8.lmdb", 100, "", 1), keep=())
     assert folder.make_room(DataFile("shards/8.lmdb", 100, "", 1), keep=()), "left by a process that ended"
     assert not part.exists()
-
-
-def test_no_more_comes_ahead_than_there_is_room_for_whatever_others_remove(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class WaitError(Exception):
-        pass
-
-    def wait(_: float) -> None:
-        raise WaitError
-
-    folder = folder_with(tmp_path, 400)
-    files_ahead = cache_folder.as_room_comes(folder, [[DataFile(f"shards/{k}.lmdb", 100, "", 1)] for k in range(9)])
-    for file in islice(files_ahead, 4):
-        (tmp_path / OWN / ".lock").unlink(missing_ok=True)
-        (tmp_path / OWN / "shards" / f".{Path(file.file).name}.lock").unlink()
-    monkeypatch.setattr(time, "sleep", wait)
-    with pytest.raises(WaitError):
-        next(files_ahead)
 
 
 def test_a_full_disk_is_said_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import shutil
 from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
@@ -17,8 +16,6 @@ from paired import CLASS_NUMBERS
 from presize.errors import DatasetError
 from presize.store.data_files import DataFile
 from presize.store.dataset import Dataset
-from presize.store.index import COMPANION_COLUMNS
-from tampering import change_manifest, read_table, with_value, write_table
 
 
 @pytest.fixture
@@ -60,15 +57,6 @@ def test_an_unknown_companion_is_refused_with_those_that_there_are(data: Dataset
         data.companion("depth")
 
 
-def test_a_companion_may_have_16_bits_and_damage_of_its_own(small: Path, tmp_path: Path) -> None:
-    root = Path(shutil.copytree(small / "masks", tmp_path / "copied"))
-    change_manifest(root, lambda values: values["companions"][0].update(depth=16))
-    write_table(root, with_value(read_table(root), "mask_crc32", 4, 0))
-    data = Dataset(root)
-    assert data.companion("mask").manifest.depth == 16
-    assert data.value(4), "the image is whole"
-
-
 def test_companions_that_are_not_read_do_not_come_from_an_origin(small: Path) -> None:
     class Origin:
         max_bytes = None
@@ -85,8 +73,3 @@ def test_companions_that_are_not_read_do_not_come_from_an_origin(small: Path) ->
     data.read_with = ()
     data.fetch_ahead([[0]])
     assert Origin.groups == [[["shards/00000.lmdb", "shards/mask-00000.lmdb"]], [["shards/00000.lmdb"]]]
-
-
-def test_the_index_has_the_columns_of_a_companion(data: Dataset) -> None:
-    names = [name for name in data.index.schema.names if name.startswith("mask_")]
-    assert names == [f"mask_{name}" for name in COMPANION_COLUMNS if name != "source_crc32"]

@@ -36,8 +36,7 @@ from presize.sources.labels import read_classes
 from presize.store import export as module
 from presize.store.dataset import Dataset
 from presize.store.export import Exported, export_dataset, sample_keys
-from presize.store.manifest import classes_digest, digest_of
-from tampering import change_manifest, change_offset, flip_record, read_table, write_table
+from tampering import change_offset, flip_record, read_table, write_table
 
 LAYOUTS: tuple[ExportLayout, ...] = tuple(layout for layout in get_args(ExportLayout) if layout != "lmdb")
 """Those that take no --keys."""
@@ -115,24 +114,10 @@ def test_a_place_that_cannot_be_written_is_one_line(out: str, message: str, capt
     assert os.listdir(tmp_path) == ["file"]
 
 
-@pytest.mark.parametrize("layout", ["folder", "tar"])
-def test_a_dataset_that_is_replaced_while_it_is_exported_is_not_damaged(
-    layout: ExportLayout, small: Path, tmp_path: Path
-) -> None:
-    one_each = replace(SMALL, shard_samples=1)
-    build_dataset(small / "raw", tmp_path / "out", one_each, SERIAL)
-
-    def replace_it() -> None:
-        build_dataset(small / "raw", tmp_path / "out", one_each, replace(SERIAL, overwrite=True))
-
-    with pytest.raises(DatasetError, match="out was updated, replaced or removed since it was opened"):
-        export_dataset(tmp_path / "out", tmp_path / "exported", replace_it, layout)
-
-
-@pytest.mark.parametrize("layout", ["tar", "parquet"])
+@pytest.mark.parametrize(("layout", "keys"), [("tar", None), ("parquet", None), ("lmdb", "lsun")])
 @pytest.mark.parametrize("end", ["damage", "a full disk"])
 def test_an_export_that_stops_leaves_nothing_behind(
-    end: str, layout: ExportLayout, copied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    end: str, layout: ExportLayout, keys: str | None, copied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
@@ -141,9 +126,9 @@ def test_an_export_that_stops_leaves_nothing_behind(
         flip_record(copied, len(Dataset(copied)) - 1)
     else:
         monkeypatch.setattr("os.fsync", full)
-    full_disk = rf"^export: cannot write {tmp_path / 'files'}: No space left on device$"
+    full_disk = rf"^(export: )?cannot write {tmp_path / 'files'}.*: No space left on device"
     with pytest.raises((DatasetError, BuildError), match="CRC-32 differs" if end == "damage" else full_disk):
-        export_dataset(copied, tmp_path / "files", layout=layout)
+        export_dataset(copied, tmp_path / "files", layout=layout, keys=keys)
     assert list((tmp_path / "files").iterdir()) == []
 
 
@@ -317,16 +302,6 @@ def test_dates_become_text_and_what_is_no_number_null(captions: Path, tmp_path: 
     assert [row["points"] for row in columns] == [[{"x": None, "y": 1.0}]] * 4
 
 
-def test_a_class_name_of_a_thousand_folders_makes_none(copied: Path, tmp_path: Path) -> None:
-    def rename(values: dict[str, Any]) -> None:
-        values["classes"] = ["a/" * 990 + "x", *values["classes"][1:]]
-        values["identity"]["classes"] = classes_digest(values["classes"])
-        values["digest"] = digest_of(values["identity"])
-
-    change_manifest(copied, rename)
-    assert export_dataset(copied, tmp_path / "files") == len(Dataset(copied))
-
-
 def test_what_json_or_a_list_of_classes_cannot_hold_is_refused_before_anything_is_written(
     copied: Path, tmp_path: Path
 ) -> None:
@@ -376,26 +351,6 @@ def test_webdataset_reads_equal_samples(data: Dataset, tmp_path: Path) -> None:
         assert image == pixels.tolist(), i
         assert label == ["cat", "dog"].index(row["label"])
         assert columns == {name: row[name] for name in ("caption", "scores", "of")}
-
-
-HUGGING_FACE_TARS = """
-import glob, json, sys
-import datasets
-
-tars = sorted(glob.glob(sys.argv[1] + "/*.tar"))
-data = datasets.load_dataset("webdataset", data_files=tars, cache_dir=sys.argv[2], split="train")
-print(json.dumps([[row["__key__"], row["jpg"].size, row["cls"], row["json"]["caption"]] for row in data]))
-"""
-
-
-@pytest.mark.slow
-def test_hugging_face_reads_the_tars(data: Dataset, tmp_path: Path) -> None:
-    export_dataset(data.root, tmp_path / "tars", layout="tar")
-    found = read_by("datasets", HUGGING_FACE_TARS, tmp_path / "tars", tmp_path / "cache")
-    shapes = [list(data.shape(i)[::-1]) for i in range(4)]
-    labels = [1, 0, 0, 0]
-    expected = [list(row) for row in zip(KEYS, shapes, labels, [row["caption"] for row in ROWS], strict=True)]
-    assert sorted(found) == sorted(expected)
 
 
 # --- Parquet ---

@@ -9,7 +9,6 @@ run where it is installed.
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -18,17 +17,16 @@ import lmdb
 import pytest
 from PIL import Image
 
-from builds import SERIAL, SMALL, files
+from builds import SERIAL, files
 from captioned import captioned
 from commands import Ran
 from pictures import smooth_image
 from presize.builder.run import build_dataset
 from presize.datasets import LMDBDataset
-from presize.errors import BuildError, DatasetError, OptionError
+from presize.errors import DatasetError, OptionError
 from presize.options import KEEP, BuildOptions, ImageOptions, SourceOptions
 from presize.store.dataset import Dataset
 from presize.store.export import export_dataset
-from tampering import flip_record
 from torchvisions import torchvision_or_skip
 
 COUNT = 300
@@ -177,23 +175,6 @@ def test_raw_pixels_and_companions_are_refused(small: Path, tmp_path: Path) -> N
 def test_keys_belong_to_lmdb(layout: str, keys: str | None, texts: Path, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="--to lmdb"):
         export_dataset(texts, tmp_path / "there", layout=layout, keys=keys)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("end", ["damage", "a full disk"])
-def test_an_export_that_stops_leaves_nothing_behind(
-    end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: Path
-) -> None:
-    def full(_: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    build_dataset(small / "raw", tmp_path / "out", SMALL, SERIAL)
-    if end == "damage":
-        flip_record(tmp_path / "out", 0)
-    else:
-        monkeypatch.setattr("os.fsync", full)
-    with pytest.raises((DatasetError, BuildError), match=r"CRC-32 differs|No space left on device"):
-        export_dataset(tmp_path / "out", tmp_path / "there", layout="lmdb", keys="basicsr")
-    assert os.listdir(tmp_path / "there") == []
 
 
 def test_the_command_takes_keys_and_label_keys(presize: Callable[..., Ran], texts: Path, tmp_path: Path) -> None:

@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import json
 import os
 import random
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from effort import EFFORT
 from presize.errors import DatasetError
-from presize.store.data_files import generation_name, is_data_file
-from presize.store.index import read_index
+from presize.store.data_files import is_data_file
+from presize.store.dataset import Dataset
 from presize.store.manifest import classes_digest, digest_of, publish_manifest, read_manifest, sealed, version_of
-from processes import run_python
 from tampering import (
     change_manifest,
     manifest_values,
-    write_manifest,
 )
 
 
@@ -80,18 +74,12 @@ def test_the_version_is_2_where_readers_of_1_would_err(dataset: Path) -> None:
     assert "companions" not in values
 
 
-def test_the_order_of_its_keys_does_not_change_a_digest() -> None:
-    assert digest_of({"a": 1, "b": {"c": 2, "d": 3}}) == digest_of({"b": {"d": 3, "c": 2}, "a": 1})
-
-
 @pytest.mark.parametrize(
     ("color", "depth", "channels", "plain"),
     [
         ("rgb", 8, 3, True),
-        ("keep", 8, 3, True),
         ("gray", 8, 1, True),
         ("rgba", 8, 4, False),
-        ("rgb", 16, 3, False),
         ("gray", 16, 1, False),
     ],
 )
@@ -105,30 +93,18 @@ def test_color_and_depth_decide_on_channels_and_what_is_plain(
         manifest.check_plain("bench")
 
 
-def flipped(content: bytes, bits: Iterable[int]) -> Iterator[tuple[int, bytes]]:
-    """Each of `bits`, and `content` with that one flipped."""
-    for bit in bits:
-        changed = bytearray(content)
-        changed[bit >> 3] ^= 1 << (bit & 7)
-        yield bit, bytes(changed)
-
-
-def is_read(root: Path) -> bool:
-    try:
-        read_manifest(root)
-    except DatasetError:
-        return False
-    return True
-
-
 def test_every_flipped_bit_of_a_manifest_is_noticed(damaged: Path) -> None:
     content = (damaged / "manifest.json").read_bytes()
     name_of_hash = range(8 * (content.rindex(b'"sha256"') - 3), 8 * len(content))
     bits = random.Random(0).sample(range(name_of_hash.start), min(name_of_hash.start, 500 * EFFORT))
-    assert is_read(damaged)
-    for bit, other in flipped(content, [*bits, *name_of_hash[:: max(1, 8 // EFFORT)]]):
-        (damaged / "manifest.json").write_bytes(other)
-        assert not is_read(damaged), f"byte {bit >> 3}, bit {bit & 7}"
+    read_manifest(damaged)
+    for bit in [*bits, *name_of_hash[:: max(1, 8 // EFFORT)]]:
+        changed = bytearray(content)
+        changed[bit >> 3] ^= 1 << (bit & 7)
+        (damaged / "manifest.json").write_bytes(changed)
+        with pytest.raises(DatasetError):
+            read_manifest(damaged)
+            pytest.fail(f"byte {bit >> 3}, bit {bit & 7}")
 
 
 @pytest.mark.parametrize(
@@ -163,24 +139,17 @@ def test_a_wrong_hash_of_any_kind_is_noticed(damaged: Path, digits: object) -> N
     ("content", "words"),
     [
         (b"", "is damaged: Expecting value"),
-        (b"not JSON", "is damaged: Expecting value"),
-        (b'{"format": "presize", "version": 1,', "is damaged: "),
         (b"\xff\xfe\xfd", "is damaged: "),
         (b"[" * 100_000, "is damaged: "),
-        (b'{"a":' * 100_000, "is damaged: "),
         (b"9" * 10_000, "is damaged: "),
         (b"[]", "is not a presize manifest"),
-        (b"null", "is not a presize manifest"),
         (b'{"format": "webdataset"}', "is not a presize manifest, but that of another program"),
-        (b'{"version": 1}', "is not a presize manifest"),
         (b'{"format": "presize"}', "is damaged: it has no 'version'"),
-        (b'{"format": "presize", "format": "presize", "version": 1}', "is damaged: an object in it has a key twice"),
+        (b'{"format": "presize", "version": 1, "version": 1, "sha256": ""}', "is damaged: its SHA-256 differs"),
         (b'{"format": "presize", "version": 4}', "has format version 4; this presize reads up to 3: upgrade presize"),
-        (b'{"format": "presize", "version": 7, "layout": "?"}', "has format version 7"),
         (b'{"format": "presize", "version": true}', "is damaged: version: expected a count, got True"),
         (b'{"format": "presize", "version": 1.0}', "is damaged: version: expected a count, got 1.0"),
         (b'{"format": "presize", "version": "2"}', "is damaged: version: expected a count, got '2'"),
-        (b'{"format": "presize", "version": -1}', "is damaged: version: expected a count, got -1"),
     ],
     ids=lambda value: repr(value)[:40] if isinstance(value, bytes) else None,
 )
@@ -191,52 +160,6 @@ def test_content_that_is_no_manifest_is_refused(tmp_path: Path, content: bytes, 
     assert words in str(caught.value)
     assert str(tmp_path) in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def put(*place: str | int, value: object) -> Callable[[dict[str, Any]], object]:
-    """A change that puts `value` at a place such as ("shards", 0, "bytes")."""
-
-    def change(values: Any) -> None:
-        for step in place[:-1]:
-            values = values[step]
-        values[place[-1]] = value
-
-    return change
-
-
-def places(values: Any, here: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """The way to each value in nested lists and objects."""
-    steps = values.items() if isinstance(values, dict) else enumerate(values) if isinstance(values, list) else ()
-    return [here, *(place for step, value in steps for place in places(value, (*here, step)))]
-
-
-JSON_VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=5,
-)
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data(), value=JSON_VALUES)
-def test_whatever_stands_in_a_manifest_it_is_read_or_refused(
-    data: st.DataObject, value: object, dataset: Path, tmp_path: Path
-) -> None:
-    values = json.loads((dataset / "manifest.json").read_bytes())
-    values["shards"] = values["shards"][:2]
-    *steps, last = data.draw(st.sampled_from(places(values)[1:]))
-    inner: Any = values
-    for step in steps:
-        inner = inner[step]
-    inner[last] = copy.deepcopy(value)
-    write_manifest(tmp_path, values)
-    try:
-        read_manifest(tmp_path)
-    except DatasetError as error:
-        assert "\n" not in str(error)
-
-
-# --- what is there instead ---
 
 
 def test_a_url_is_no_folder() -> None:
@@ -276,57 +199,11 @@ def test_links_in_a_circle_are_no_dataset(tmp_path: Path) -> None:
         read_manifest(tmp_path / "OUT")
 
 
-# --- index.arrow ---
-
-
-def test_the_index_is_mapped_and_not_copied(dataset: Path) -> None:
-    before = pa.total_allocated_bytes()
-    index = read_index(dataset, read_manifest(dataset))
-    assert pa.total_allocated_bytes() == before
-    assert index.num_rows == 56
-    assert b"index.arrow" in Path("/proc/self/maps").read_bytes()
-
-
 def test_names_of_folders_need_not_be_utf8(dataset: Path, tmp_path: Path) -> None:
     folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
     shutil.copytree(dataset, folder)
-    assert read_index(folder, read_manifest(folder)).num_rows == 56
-
-
-FLIPS = """
-    import random, sys
-    from pathlib import Path
-    from presize.errors import DatasetError
-    from presize.store.index import read_index
-    from presize.store.manifest import read_manifest
-    root = Path(sys.argv[1])
-    manifest, whole = read_manifest(root), (root / "index.arrow").read_bytes()
-    draw, read = random.Random(0), 0
-    for _ in range(400):
-        content = bytearray(whole)
-        for _ in range(draw.randint(1, 3)):
-            # The ends of the file say where all else lies.
-            content[draw.choice((draw.randrange(3000), -draw.randrange(1, 3000)))] = draw.randrange(256)
-        (root / "index.arrow").write_bytes(content)
-        try:
-            read_index(root, manifest, check=False)
-            read += 1
-        except DatasetError as error:
-            assert "\\n" not in str(error)
-    print(read)
-"""
-
-
-def test_an_index_with_flipped_bytes_is_read_or_refused_but_crashes_nothing(damaged: Path) -> None:
-    assert 0 < int(run_python(FLIPS, damaged)) < 400
-
-
-# --- names ---
-
-
-def test_a_generation_has_names_of_its_own() -> None:
-    names = [generation_name(name, k) for name, k in (("index.arrow", 0), ("index.arrow", 2), ("shards/0.lmdb", 1))]
-    assert names == ["index.arrow", "index-2.arrow", "shards/0-1.lmdb"]
+    data = Dataset(folder)
+    assert data.value(0) == Dataset(dataset).value(0)
 
 
 OURS = [

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from presize.errors import DatasetError
 from presize.store import rejects_file
-from presize.store.rejects import BOXES, CRASH, NOT_AN_IMAGE, UNREADABLE, Reject, claims_to_be_an_image, of_companion
+from presize.store.rejects import BOXES, CRASH, UNREADABLE, Reject, claims_to_be_an_image, of_companion
 from presize.store.rejects_file import SCHEMA, Rejects, read_rejects, to_jsonl
 
 TEXT = st.text(st.characters(blacklist_categories=["Cs"]), max_size=6)
@@ -125,18 +125,6 @@ def test_reading_a_file_makes_columns_in_which_a_reason_stands_once(tmp_path: Pa
     assert read.columns.column("reason").dictionary.to_pylist() == ["empty"]
 
 
-def test_a_row_is_asked_for_as_of_a_list() -> None:
-    rejects = Rejects.of([Reject("a", "ImageError", "empty"), Reject("b", NOT_AN_IMAGE, "text", 1, 2)])
-    assert (rejects[0].path, rejects[-1]) == ("a", Reject("b", NOT_AN_IMAGE, "text", 1, 2))
-    with pytest.raises(IndexError):
-        rejects[2]
-
-
-@given(rejects=st.lists(st.builds(Reject, TEXT, st.sampled_from(["ImageError", NOT_AN_IMAGE]), TEXT, COUNT, COUNT)))
-def test_files_that_are_no_images_are_counted_as_skipped(rejects: list[Reject]) -> None:
-    assert Rejects.of(rejects).skipped == sum(reject.error == NOT_AN_IMAGE for reject in rejects)
-
-
 @pytest.mark.parametrize(
     ("error", "reason", "is_forgotten"),
     [
@@ -155,13 +143,6 @@ def test_the_state_of_a_file_that_may_be_stored_the_next_time_is_forgotten(
     other, reject = Reject("a", "ImageError", "empty", 1, 2), Reject("b", error, reason, 3, 4)
     forgotten = reject._replace(source_nbytes=None, source_mtime_ns=None) if is_forgotten else reject
     assert list(Rejects.of([other, reject]).forgetting()) == [other, forgotten]
-
-
-@pytest.mark.parametrize("end", ["\n", "\r", "\r\n", ""])
-def test_lines_end_as_those_of_any_text(end: str, tmp_path: Path) -> None:
-    lines = [json.dumps(Reject(path, "ImageError", "empty").known()) for path in "ab"]
-    (tmp_path / "rejects.jsonl").write_bytes(f"{lines[0]}{end or chr(10)}{lines[1]}{end}".encode())
-    assert [reject.path for reject in read_rejects(tmp_path / "rejects.jsonl")] == ["a", "b"]
 
 
 def test_a_line_is_for_people_and_programs_and_comes_before_the_same_with_counts() -> None:

@@ -6,6 +6,7 @@ import gc
 import os
 import pickle
 import random
+import resource
 import shutil
 import subprocess
 import threading
@@ -14,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 
 import lmdb
 import pytest
@@ -31,10 +33,12 @@ from presize.store.shard import (
     map_bytes_in_any_order,
 )
 from presize.store.shard_reader import ShardReader
-from presize.system.files import check_file, file_digest
-from processes import fork, run_python
+from presize.system.files import file_digest
+from processes import fork
 
 MIB = 1 << 20
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 
 
 def write(path: Path, values: Sequence[bytes], map_bytes: int = 64 * MIB, commit_records: int = 100) -> ShardReader:
@@ -185,29 +189,6 @@ def test_the_sizes_of_maps_and_transactions_never_change() -> None:
     assert {nbytes: commit_records(nbytes) for nbytes in commits} == commits
 
 
-DISK_FULL = """
-    import sys
-    from pathlib import Path
-    from presize.errors import BuildError
-    from presize.store.shard import ShardWriter
-    folder, limit, commit, records = Path(sys.argv[1]), *map(int, sys.argv[2:])
-    if limit:
-        import resource
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-    at = "open"
-    try:
-        with ShardWriter(folder / "a.lmdb", 1 << 30, commit) as writer:
-            at = "append"
-            for _ in range(records):
-                writer.append(bytes(100_000))
-            at = "publish"
-            writer.publish()
-    except BuildError as error:
-        print(at, error)
-    print(sorted(path.name for path in folder.iterdir()))
-"""
-
-
 @contextmanager
 def full_disk(place: Path) -> Iterator[None]:
     """A file system of 1 MiB, where this may be made."""
@@ -222,11 +203,21 @@ def full_disk(place: Path) -> Iterator[None]:
         subprocess.run(["umount", place], check=True)
 
 
+@contextmanager
+def small_files(nbytes: int) -> Iterator[None]:
+    """This process may write no larger files."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
 @pytest.mark.parametrize(
     ("limit", "commit", "records", "at"),
     [
         (5000, 1, 1, "open"),
-        (MIB, 1, 100, "append"),
         (MIB, 7, 100, "append"),
         (MIB, 1000, 100, "publish"),
         (0, 1, 100, "append"),
@@ -236,108 +227,56 @@ def full_disk(place: Path) -> Iterator[None]:
 def test_a_file_that_may_not_grow_or_a_full_disk_is_one_clear_line(
     tmp_path: Path, limit: int, commit: int, records: int, at: str
 ) -> None:
-    reason = "File too large" if limit else "No space left on device"
-    with nullcontext() if limit else full_disk(tmp_path):
-        assert run_python(DISK_FULL, tmp_path, limit, commit, records).splitlines() == [
-            f"{at} cannot write {tmp_path}/a.lmdb: {reason}; what is finished is kept, run again to resume",
-            "[]",
-        ]
-
-
-class WatchedEnvironment:
-    """An environment of LMDB that calls `synced` with the `force` of each sync() once it is done."""
-
-    def __init__(self, env: lmdb.Environment, synced: Callable[[bool], None]) -> None:
-        self._env, self._synced = env, synced
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._env, name)
-
-    def sync(self, force: bool = False) -> None:
-        self._env.sync(force)
-        self._synced(force)
+    reason, begun = "File too large" if limit else "No space left on device", "open"
+    with small_files(limit) if limit else full_disk(tmp_path):
+        with pytest.raises(BuildError) as caught, ShardWriter(tmp_path / "a.lmdb", 1 << 30, commit) as writer:
+            begun = "append"
+            for _ in range(records):
+                writer.append(bytes(100_000))
+            begun = "publish"
+            writer.publish()
+        assert os.listdir(tmp_path) == []
+    said = f"cannot write {tmp_path}/a.lmdb: {reason}; what is finished is kept, run again to resume"
+    assert (begun, str(caught.value)) == (at, said)
 
 
 def test_a_shard_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[tuple[bool, bool]] = []  # by force, and before it had its name
     really_open = lmdb.open
 
-    def opened(*args: object, **options: object) -> WatchedEnvironment:
-        path = tmp_path / "a.lmdb"
-        return WatchedEnvironment(really_open(*args, **options), lambda f: synced.append((f, not path.exists())))
+    def opened(*args: object, **options: object) -> SimpleNamespace:
+        env = really_open(*args, **options)
 
-    monkeypatch.setattr(presize.store.shard_reader.lmdb, "open", opened)
+        def sync(force: bool = False) -> None:
+            env.sync(force)
+            synced.append((force, not (tmp_path / "a.lmdb").exists()))
+
+        return SimpleNamespace(begin=env.begin, close=env.close, sync=sync)
+
+    monkeypatch.setattr(lmdb, "open", opened)
     write(tmp_path / "a.lmdb", [bytes(10_000)] * 10)
     assert synced == [(True, True)], "LMDB syncs an environment that is opened with sync=False only by force"
-
-
-@pytest.mark.parametrize(
-    ("name", "message"), [("no/a.lmdb", "No such file or directory; "), ("taken", "Is a directory; ")]
-)
-def test_a_place_that_cannot_be_written_to_is_named(name: str, message: str, tmp_path: Path) -> None:
-    (tmp_path / "taken").mkdir()
-    with pytest.raises(BuildError, match=f"^cannot write {tmp_path}/{name}: {message}"):
-        write(tmp_path / name, [b"x"])
-    assert os.listdir(tmp_path) == ["taken"]
-
-
-def test_names_need_not_be_utf8(tmp_path: Path) -> None:
-    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
-    folder.mkdir()
-    assert read(write(folder / "a.lmdb", [b"x"]), 1) == [b"x"]
 
 
 # --- reading ---
 
 
-def engine_1(path: Path) -> int:
-    with (
-        lmdb.open(str(path), subdir=False, lock=False, map_size=MIB, lib_version=1) as env,
-        env.begin(write=True) as txn,
-    ):
+def test_what_is_no_shard_is_refused_before_it_is_mapped(tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    engine_1 = lmdb.open(str(tmp_path / "engine-1"), subdir=False, lock=False, map_size=MIB, lib_version=1)
+    with engine_1, engine_1.begin(write=True) as txn:
         txn.put(bytes(8), b"x")
-    return path.stat().st_size
-
-
-def empty(path: Path) -> int:
-    path.touch()
-    return 0
-
-
-def a_folder(path: Path) -> int:
-    path.mkdir()
-    return path.stat().st_size
-
-
-def a_pipe(path: Path) -> int:
-    os.mkfifo(path)
-    return 0
-
-
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (empty, "is damaged: it is empty"),
-        (engine_1, "is damaged: it is no LMDB file of engine 0.9"),
-        (a_folder, "truncated or replaced"),
-        (a_pipe, "truncated or replaced"),
-    ],
-)
-def test_what_is_no_shard_is_refused_before_it_is_mapped(
-    tmp_path: Path, make: Callable[[Path], int], words: str
-) -> None:
-    path = tmp_path / "a.lmdb"
-    with pytest.raises(DatasetError, match=f"{path} .*{words}") as caught, ShardReader(path, make(path)):
-        pass
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("row", [4, 5, 2**31 - 1, -1, -(2**31)])
-def test_a_row_that_is_not_there_is_named(shards: list[ShardReader], row: int) -> None:
-    with shards[0] as get:
-        with pytest.raises(DatasetError, match=f"has no row {row}: the index belongs to another dataset"):
-            get(row)
-        assert bytes(get(3)) == record(0, 3), "and reading goes on"
+    for name, words in {
+        "empty": "is damaged: it is empty",
+        "engine-1": "is damaged: it is no LMDB file of engine 0.9",
+        "folder": "truncated or replaced",
+        "pipe": "truncated or replaced",
+    }.items():
+        path = tmp_path / name
+        with pytest.raises(DatasetError, match=f"^{path} .*{words}.*$"), ShardReader(path, path.stat().st_size):
+            pass
 
 
 def test_a_page_that_is_damaged_while_its_shard_is_open_is_an_error_and_no_crash(tmp_path: Path) -> None:
@@ -373,16 +312,6 @@ def test_a_file_is_opened_once_however_its_path_is_spelled(tmp_path: Path) -> No
         assert len(open_files(tmp_path)) == 1
 
 
-def test_a_shard_replaced_at_its_path_is_another_shard(tmp_path: Path) -> None:
-    path = tmp_path / "a.lmdb"
-    old = write(path, [b"old" * 3000])
-    assert read(old, 1) == [b"old" * 3000]
-    new = write(path, [b"new" * 3000])
-    assert new.nbytes == old.nbytes
-    with old as get_old, new as get_new:
-        assert (bytes(get_old(0)), bytes(get_new(0))) == (b"old" * 3000, b"new" * 3000)
-
-
 def is_mapped_for_random_reading(path: Path) -> bool:
     """What LMDB told the kernel about the map of a shard that is open: "rr" among its flags."""
     smaps = Path("/proc/self/smaps").read_text(errors="replace")  # other tests' names are no UTF-8
@@ -396,19 +325,6 @@ def test_the_kernel_is_told_whether_to_read_ahead(tmp_path: Path, options: tuple
     reader = pickle.loads(pickle.dumps(ShardReader(written.path, written.nbytes, *options)))
     assert len(read(reader, 20)) == 20
     assert is_mapped_for_random_reading(tmp_path / "a.lmdb") is (options == (False,)), "it reads ahead by default"
-
-
-def test_of_two_readers_of_a_file_the_first_to_read_decides_about_readahead(tmp_path: Path) -> None:
-    written = write(tmp_path / "a.lmdb", [b"x"])
-    for readahead in (False, True):
-        read(ShardReader(written.path, written.nbytes, readahead), 1)
-    assert is_mapped_for_random_reading(tmp_path / "a.lmdb")
-
-
-def test_a_reader_is_pickled_by_path_and_size(shards: list[ShardReader]) -> None:
-    with shards[0] as get, pickle.loads(pickle.dumps(shards[0])) as copied:
-        assert bytes(get(1)) == bytes(copied(1))
-    assert len(pickle.dumps(shards[0])) < 200 + len(shards[0].path)
 
 
 # --- how many are open ---
@@ -453,6 +369,16 @@ def test_a_shard_in_use_is_never_closed(tmp_path: Path, shards: list[ShardReader
     assert len(open_files(tmp_path)) == 3
 
 
+@pytest.mark.usefixtures("three_at_once")
+def test_more_shards_than_may_be_open_are_read_by_many_threads(shards: list[ShardReader]) -> None:
+    def is_right(seed: int) -> bool:
+        order = random.Random(seed).choices(range(12), k=500)
+        return all(read(shards[k], 4) == [record(k, row) for row in range(4)] for k in order)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(is_right, range(8)))
+
+
 def test_a_reader_is_open_from_its_first_use_until_it_is_closed(tmp_path: Path, shards: list[ShardReader]) -> None:
     for _ in range(2):
         assert not shards[0].is_open
@@ -470,29 +396,6 @@ def test_close_leaves_a_shard_open_that_is_read_from(tmp_path: Path, shards: lis
         shards[0].close()
         assert bytes(get(3)) == record(0, 3)
     assert open_files(tmp_path) == ["00.lmdb"]
-
-
-@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
-def test_close_in_a_child_leaves_a_shard_open_that_its_parent_opened(tmp_path: Path, shards: list[ShardReader]) -> None:
-    def closed_by_child() -> int:
-        shards[0].close()
-        return 0 if open_files(tmp_path) == ["00.lmdb"] else 2
-
-    read(shards[0], 4)
-    assert os.waitstatus_to_exitcode(os.waitpid(fork(closed_by_child), 0)[1]) == 0
-    shards[0].close()
-    assert open_files(tmp_path) == []
-
-
-@pytest.mark.usefixtures("three_at_once")
-def test_a_reader_may_be_left_in_another_thread(tmp_path: Path, shards: list[ShardReader]) -> None:
-    stack = ExitStack()
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(stack.enter_context, shards[0]).result()
-    stack.close()
-    for k in (1, 2, 3):
-        read(shards[k], 4)
-    assert open_files(tmp_path) == ["01.lmdb", "02.lmdb", "03.lmdb"]
 
 
 def test_the_garbage_collector_may_end_a_reader_while_a_shard_is_opened(
@@ -521,175 +424,83 @@ def test_the_garbage_collector_may_end_a_reader_while_a_shard_is_opened(
     assert not thread.is_alive(), "the lock was taken twice by one thread"
 
 
-WRITE = """
-    import os, random, resource, sys, threading, time
-    from pathlib import Path
-    from presize.errors import DatasetError
-    from presize.store.shard import ShardWriter
-    from presize.store.shard_reader import ShardReader
+# --- in children ---
 
-    def record(shard, row):
-        return f"{shard}/{row} ".encode() * 700
 
-    def write(name, shard, rows):
-        path = Path(sys.argv[1], name)
-        with ShardWriter(path, 1 << 22, 10) as writer:
-            for row in range(rows):
-                writer.append(record(shard, row))
-            return ShardReader(path, writer.publish()[0])
-"""
+def exit_code(work: Callable[[], int]) -> int:
+    """That of a forked child."""
+    return os.waitstatus_to_exitcode(os.waitpid(fork(work), 0)[1])
 
-MANY_SHARDS = """
-    resource.setrlimit(resource.RLIMIT_NOFILE, (48, 48))
-    readers = [write(f"{k}.lmdb", k, 3) for k in range(100)]
-    wrong = []
 
-    def read(seed):
-        draw = random.Random(seed)
-        try:
-            for _ in range(2000):
-                k, row = draw.randrange(100), draw.randrange(3)
-                with readers[k] as get:
-                    if bytes(get(row)) != record(k, row):
-                        wrong.append((k, row))
-        except BaseException as error:
-            wrong.append(error)
-            raise
+def test_a_program_that_has_no_files_left_is_told_what_to_do(shards: list[ShardReader]) -> None:
+    def read_without_files() -> int:
+        lowest_free = os.dup(0)
+        os.close(lowest_free)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, lowest_free))
+        with pytest.raises(DatasetError, match=r"opened as a shard: Too many open files; allow more with ulimit -n$"):
+            read(shards[0], 1)
+        return 0
 
-    threads = [threading.Thread(target=read, args=(seed,)) for seed in range(8)]
-    for thread in threads: thread.start()
-    for thread in threads: thread.join()
-    print(len(wrong), sum(os.readlink(f"/proc/self/fd/{fd}").endswith(".lmdb")
-                          for fd in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{fd}")))
-"""
+    assert exit_code(read_without_files) == 0
 
 
 @pytest.mark.slow
-def test_more_shards_than_files_allowed_are_read_by_many_threads(tmp_path: Path) -> None:
-    wrong, still_open = run_python(WRITE + MANY_SHARDS, tmp_path).split()
-    assert wrong == "0"
-    assert int(still_open) <= 24 + 8, "half of the limit, and those in use while others were opened"
+def test_children_forked_while_threads_read_read_the_same(shards: list[ShardReader]) -> None:
+    ended = threading.Event()
 
-
-NO_FILES_LEFT = """
-    reader = write("a.lmdb", 0, 1)
-    used = len(os.listdir("/proc/self/fd")) - 1
-    resource.setrlimit(resource.RLIMIT_NOFILE, (used, used))
-    try:
-        with reader:
-            pass
-    except DatasetError as error:
-        print(error)
-"""
-
-
-def test_a_program_that_has_no_files_left_is_told_what_to_do(tmp_path: Path) -> None:
-    words = f"{tmp_path}/a.lmdb cannot be opened as a shard: Too many open files; allow more with ulimit -n\n"
-    assert run_python(WRITE + NO_FILES_LEFT, tmp_path) == words
-
-
-# --- fork ---
-
-FORKS = """
-    forks = int(sys.argv[2])
-    readers = [write(f"{k}.lmdb", k, 8) for k in range(6)]
-
-    def right(draw, shards):
-        k, row = draw.randrange(shards), draw.randrange(8)
-        with readers[k] as get:
+    def is_right(draw: random.Random, among: int) -> bool:
+        k, row = draw.randrange(among), draw.randrange(4)
+        with shards[k] as get:
             return bytes(get(row)) == record(k, row)
 
-    def read_for_ever(seed):
+    def read_on(seed: int) -> None:
         draw = random.Random(seed)
-        while True:
-            right(draw, 4)  # the last two are opened by children alone
+        while not ended.is_set():
+            assert is_right(draw, 10)  # the last two are opened by children alone
 
-    for seed in range(4):
-        threading.Thread(target=read_for_ever, args=(seed,), daemon=True).start()
-    done = 0
-    for k in range(forks):
-        time.sleep(0.002)
-        child = os.fork()
-        if child == 0:
-            draw = random.Random(k)
-            code = 0 if all(right(draw, 6) for _ in range(100)) else 1
-            if k % 2:
-                sys.exit(code)  # with all that Python does at its end
-            os._exit(code)
-        done += os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    print(done, flush=True)
-    os._exit(0)
-"""
+    with ThreadPoolExecutor(4) as pool:
+        reading = [pool.submit(read_on, seed) for seed in range(4)]
+        draws = map(random.Random, range(50))
+        try:
+            codes = [
+                exit_code(lambda draw=draw: 0 if all(is_right(draw, 12) for _ in range(100)) else 2) for draw in draws
+            ]
+        finally:
+            ended.set()
+        assert codes == [0] * 50
+        assert [thread.result() for thread in reading] == [None] * 4
 
 
-@pytest.mark.slow
-def test_children_forked_while_threads_read_read_the_same(tmp_path: Path) -> None:
-    assert run_python(WRITE + FORKS, tmp_path, 50) == "50\n"
-
-
-CHILD_MEMORY = """
-    reader = write("a.lmdb", 0, 10)
-
-    def read(times):
-        for k in range(times):
-            with reader as get:
-                get(k % 10)
-
-    def private_kib():
+def test_reading_in_a_forked_child_keeps_no_memory(shards: list[ShardReader]) -> None:
+    def private_kib() -> int:
         lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
         return sum(int(line.split()[1]) for line in lines if line.startswith("Private_Dirty"))
 
-    read(10)
-    child = os.fork()
-    if child == 0:
-        read(2000)
+    def grows() -> int:
+        for _ in range(500):
+            read(shards[0], 4)
         before = private_kib()
-        read(20000)
-        print(private_kib() - before, flush=True)
-        os._exit(0)
-    os.waitpid(child, 0)
-"""
+        for _ in range(5000):
+            read(shards[0], 4)
+        return private_kib() - before > 500
+
+    read(shards[0], 4)
+    assert exit_code(grows) == 0, "a transaction for each read would leave 5000 KiB behind"
 
 
-def test_reading_in_a_forked_child_keeps_no_memory(tmp_path: Path) -> None:
-    grown_kib = int(run_python(WRITE + CHILD_MEMORY, tmp_path))
-    assert grown_kib < 300, "a transaction for each read would leave 5000 KiB behind"
-
-
-@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 @pytest.mark.usefixtures("three_at_once")
 def test_a_child_closes_nothing_that_its_parent_opened(tmp_path: Path, shards: list[ShardReader]) -> None:
     def read_by_child() -> int:
+        shards[0].close()
         right = all(read(shards[k], 4) == [record(k, row) for row in range(4)] for k in (3, 4, 5, 6, 7, 0, 1, 2, 7))
         return 0 if right and open_files(tmp_path) == [f"{k:02}.lmdb" for k in (0, 1, 2, 7)] else 2
 
     for k in (8, 0, 1, 2):
         read(shards[k], 4)
-    assert os.waitstatus_to_exitcode(os.waitpid(fork(read_by_child), 0)[1]) == 0
+    assert exit_code(read_by_child) == 0
 
 
 # --- a cache ---
-
-
-def test_a_file_that_is_removed_while_it_is_opened_is_fetched_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "a.lmdb"
-    nbytes = write(path, [b"one"]).nbytes
-    kept, fetched = shutil.copy(path, tmp_path / "kept"), []
-
-    def fetch() -> None:
-        fetched.append(shutil.copy(kept, path))
-
-    def removed(path: str, nbytes: int) -> os.stat_result:
-        if not fetched:
-            os.unlink(path)
-        return check_file(path, nbytes)
-
-    monkeypatch.setattr(presize.store.shard_reader, "check_file", removed)
-    with ShardReader(path, nbytes, fetch=fetch) as get:
-        assert bytes(get(0)) == b"one"
-    assert len(fetched) == 1
 
 
 @pytest.mark.parametrize("is_cached", [True, False])

@@ -24,10 +24,6 @@ def complain() -> None:
     raise ImageError("it is broken")
 
 
-def read(file: int) -> bytes:
-    return os.pread(file, 100, 0)
-
-
 def sleep() -> None:
     time.sleep(600)
 

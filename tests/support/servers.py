@@ -126,7 +126,7 @@ def silent_http(folder: Path, silent: str) -> Iterator[tuple[int, threading.Even
 class Proxy:
     """Passes connections on to a port of this machine, and ends each after `most` bytes of answers, or `most_asked` of
     requests; `cut` counts those. It leaves the header `left_out` out of requests and makes `damage` of answers; `asked`
-    and `put` are the paths of requests, in order, `answered` the bytes of answers that it has passed on."""
+    and `put` are the paths of requests, in order."""
 
     def __init__(self, port: int, most: int | None) -> None:
         self._to, self.most, self.cut = port, most, 0
@@ -135,7 +135,6 @@ class Proxy:
         self.damage: Callable[[bytes], bytes] = bytes
         self.asked: list[str] = []
         self.put: list[str] = []
-        self.answered = 0
         self._threads: list[threading.Thread] = []
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listening.getsockname()[1])
@@ -183,7 +182,6 @@ class Proxy:
                     self.cut += 1
                     break
                 client.sendall(self.damage(chunk))
-                self.answered += len(chunk)
         self._end(server, client)
 
     def _end(self, one: socket.socket, other: socket.socket) -> None:

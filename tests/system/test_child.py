@@ -8,7 +8,6 @@ import platform
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,8 +18,7 @@ import pytest
 
 import errands
 from presize.errors import ImageError
-from presize.system.child import Child, ChildDiedError, ChildStoppedError
-from presize.system.signals import FOR_PARENTS
+from presize.system.child import FOR_PARENTS, Child, ChildDiedError, ChildStoppedError
 from processes import is_running
 
 
@@ -106,17 +104,6 @@ def test_a_limit_on_threads_keeps_one_from_starting_without_a_traceback(
     with pytest.raises(BlockingIOError, match="can't start new thread"):
         Child()
     assert capfd.readouterr().err == ""
-
-
-def test_it_inherits_the_files_that_it_is_to_keep() -> None:
-    with tempfile.TemporaryFile() as file:
-        file.write(b"kept")
-        file.flush()
-        child = Child(keep=[file.fileno()])
-        try:
-            assert child.call(errands.read, file.fileno()) == b"kept"
-        finally:
-            child.close()
 
 
 def test_it_ends_with_its_parent_even_before_the_first_call() -> None:

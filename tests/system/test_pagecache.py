@@ -10,11 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import presize.system.pagecache
-from presize.datasets import LMDBDataset, Loader, Resize
+from presize.datasets import LMDBDataset
 from presize.errors import DatasetError, OptionError
 from presize.system.pagecache import MappedFile, drop, preload, readahead_pays, resident_share
 from presize.system.resources import Memory
@@ -47,15 +45,9 @@ def shard_bytes(root: Path) -> int:
     return sum(path.stat().st_size for path in (root / "shards").iterdir())
 
 
-# --- the window ---
-
-
 def test_the_kernels_window_is_some_pages(tmp_path: Path) -> None:
     assert window_bytes(tmp_path) % 1024 == 0
     assert window_bytes(tmp_path / "absent") == 128 << 10
-
-
-# --- bringing files in ---
 
 
 def test_files_are_in_the_page_cache_afterwards(file: tuple[Path, int]) -> None:
@@ -66,34 +58,16 @@ def test_files_are_in_the_page_cache_afterwards(file: tuple[Path, int]) -> None:
     assert MappedFile(*file).resident_bytes() >= 3 * MIB
 
 
-def test_files_stay_locked_for_as_long_as_they_are_held(file: tuple[Path, int]) -> None:
-    before = locked_bytes()
-    held = preload([file], "memory")
-    assert locked_bytes() - before >= 3 * MIB
-    drop([file[0]])
-    assert MappedFile(*file).resident_bytes() >= 3 * MIB
-    del held
-    assert locked_bytes() == before
-
-
 def test_a_file_that_is_shorter_than_it_should_be_is_refused_before_it_is_mapped(file: tuple[Path, int]) -> None:
     path, nbytes = file
     with pytest.raises(DatasetError, match=rf"a\.lmdb has {nbytes} bytes where the manifest says {nbytes + 1}"):
         preload([(path, nbytes + 1)], "memory")
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match=r"b\.lmdb: No such file or directory"):
-        preload([(tmp_path / "b.lmdb", 5)], "page-cache")
-
-
 def test_mapping_many_files_takes_no_descriptors(file: tuple[Path, int]) -> None:
     before = len(os.listdir("/proc/self/fd"))
     held = preload([file, file], "memory")
     assert len(os.listdir("/proc/self/fd")) == before, held
-
-
-# --- what does not fit ---
 
 
 @pytest.mark.parametrize("how", ["page-cache", "memory"])
@@ -181,22 +155,12 @@ def _read_bytes() -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith("rchar:"))
 
 
-@pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
-def test_workers_read_a_preloaded_dataset(dataset: Path, context: str) -> None:
-    ds = LMDBDataset(dataset, preload="memory")
-    with Loader(ds, 8, crop=Resize(32), num_workers=2, multiprocessing_context=context) as loader:
-        assert sum(len(images) for images, _ in loader) == len(ds)
-
-
 @pytest.mark.parametrize(
     ("record_bytes", "dataset_bytes", "window_bytes", "pays", "reason"),
     [
         (30_000, 500 * GIB, 128 * KIB, True, "eight pages, each waited for alone, take longer than the window"),
         (1_000, 500 * GIB, 128 * KIB, False, "tiny records of a dataset larger than memory"),
-        (1_000, 50 * GIB, 128 * KIB, True, "what is read around them stays until it is wanted"),
         (30_000, 500 * GIB, 8 << 20, False, "a window of 280 records, of which one is wanted"),
-        (30_000, 50 * GIB, 8 << 20, True, "all of which will be wanted"),
-        (200_000, 500 * GIB, 1 << 20, True, "raw pixels"),
         (10_923, 500 * GIB, 128 * KIB, True, "a twelfth of the window"),
         (10_922, 500 * GIB, 128 * KIB, False, "a byte less than a twelfth of the window"),
         (0, 0, 128 * KIB, True, "a dataset without a sample"),
@@ -206,17 +170,6 @@ def test_readahead_is_for_what_fits_into_memory_and_for_large_records(
     record_bytes: int, dataset_bytes: int, window_bytes: int, pays: bool, reason: str
 ) -> None:
     assert readahead_pays(record_bytes, dataset_bytes, 64 * GIB, window_bytes) is pays, reason
-
-
-@given(st.tuples(*[st.integers(0, 1 << 45)] * 4), st.integers(0, 1 << 45))
-def test_more_memory_larger_records_and_a_smaller_window_never_speak_against_readahead(
-    sizes: tuple[int, int, int, int], more: int
-) -> None:
-    record, dataset, memory, window = sizes
-    if readahead_pays(record, dataset, memory, window):
-        assert readahead_pays(record + more, dataset, memory, window)
-        assert readahead_pays(record, dataset, memory + more, window)
-        assert readahead_pays(record, dataset, memory, max(0, window - more))
 
 
 def test_files_leave_the_page_cache_when_they_are_dropped(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import resource
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,9 +16,8 @@ from presize.datasets import LMDBDataset, Loader, RandomResizedCrop, make_loader
 from presize.system.resources import (
     Cpu,
     Nvidia,
-    available_memory,
-    control_groups,
     cpu_quota,
+    cpu_seconds,
     limit_of,
     max_open_shards,
     read_cpu,
@@ -40,83 +39,38 @@ V1 = "41 31 0:35 {root} /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n42 3
 V1_OWN = "4:memory:{path}\n3:cpu,cpuacct:{path}\n1:name=systemd:/\n"
 
 
-# --- control groups ---
-
 GROUPS = [
-    (
-        {"self/mountinfo": V2_ROOT, "self/cgroup": "0::/\n"},
-        {"fs/cgroup/cpu.max": "250000 100000\n", "fs/cgroup/memory.max": f"{8 * GIB}\n"},
-        (2.5, 8 * GIB), "version 2: a container sees its own group as the root",
-    ),
-    (
-        {"self/mountinfo": V2_ROOT, "self/cgroup": "0::/system.slice/run.scope\n"},
-        {
-            "fs/cgroup/system.slice/cpu.max": "400000 100000\n", "fs/cgroup/system.slice/memory.max": "max\n",
-            "fs/cgroup/system.slice/run.scope/cpu.max": "max 100000\n",
-            "fs/cgroup/system.slice/run.scope/memory.max": f"{GIB}\n",
-        },
-        (4.0, GIB), "version 2: a group is limited by those that it lies in",
-    ),
-    (
-        {"self/mountinfo": V2_ROOT, "self/cgroup": "0::/../../else\n"},
-        {"fs/cgroup/cpu.max": "100000 100000\n", "else/cpu.max": "1 100000\n"},
-        (1.0, None), "version 2: a group outside of what is mounted",
-    ),
-    (
-        {"self/mountinfo": V2_ROOT, "self/cgroup": "0::/\n"}, {"fs/cgroup/cgroup.procs": "1\n"}, (None, None),
-        "version 2: the root of a machine has no limits",
-    ),
-    (
-        {"self/mountinfo": V1.format(root="/docker/1f"), "self/cgroup": V1_OWN.format(path="/docker/1f")},
-        {
-            "fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "150000\n", "fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "100000\n",
-            "fs/cgroup/memory/memory.limit_in_bytes": f"{2 * GIB}\n",
-        },
-        (1.5, 2 * GIB), "version 1: a container",
-    ),
-    (
-        {"self/mountinfo": V1.format(root="/"), "self/cgroup": V1_OWN.format(path="/slurm/job_7")},
-        {
-            "fs/cgroup/cpu,cpuacct/slurm/job_7/cpu.cfs_quota_us": "-1\n",
-            "fs/cgroup/cpu,cpuacct/slurm/job_7/cpu.cfs_period_us": "100000\n",
-            "fs/cgroup/memory/slurm/job_7/memory.limit_in_bytes": f"{4 * GIB}\n",
-            "fs/cgroup/memory/memory.limit_in_bytes": UNLIMITED,
-        },
-        (None, 4 * GIB), "version 1: a batch job",
-    ),
-    (
-        {"self/mountinfo": V1.format(root="/"), "self/cgroup": V1_OWN.format(path="/")},
-        {
-            "fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "-1\n", "fs/cgroup/memory/memory.limit_in_bytes": UNLIMITED,
-        },
-        (None, None), "version 1: no limits",
-    ),
-    (
-        {"self/mountinfo": V1.format(root="/") + V2_ROOT.replace("/cgroup rw", "/cgroup/unified rw"),
-         "self/cgroup": V1_OWN.format(path="/a") + "0::/b\n"},
-        {"fs/cgroup/memory/a/memory.limit_in_bytes": f"{GIB}\n", "fs/cgroup/unified/b/cpu.max": "max 100000\n"},
-        (None, GIB), "both versions",
-    ),
-    ({}, {}, (None, None), "no control groups"),
+    ("version 2: a container sees its own group as the root", V2_ROOT, "0::/\n",
+     {"cpu.max": "250000 100000\n", "memory.max": f"{8 * GIB}\n"}, (2.5, 8 * GIB)),
+    ("version 2: a group is limited by those that it lies in", V2_ROOT, "0::/system.slice/run.scope\n",
+     {"system.slice/cpu.max": "400000 100000\n", "system.slice/memory.max": "max\n",
+      "system.slice/run.scope/cpu.max": "max 100000\n", "system.slice/run.scope/memory.max": f"{GIB}\n"}, (4.0, GIB)),
+    ("version 2: a group outside of what is mounted", V2_ROOT, "0::/../../else\n",
+     {"cpu.max": "100000 100000\n", "../../else/cpu.max": "1 100000\n"}, (1.0, None)),
+    ("version 2: the root of a machine has no limits", V2_ROOT, "0::/\n", {"cgroup.procs": "1\n"}, (None, None)),
+    ("version 1: a container", V1.format(root="/docker/1f"), V1_OWN.format(path="/docker/1f"),
+     {"cpu,cpuacct/cpu.cfs_quota_us": "150000\n", "cpu,cpuacct/cpu.cfs_period_us": "100000\n",
+      "memory/memory.limit_in_bytes": f"{2 * GIB}\n"}, (1.5, 2 * GIB)),
+    ("version 1: a batch job", V1.format(root="/"), V1_OWN.format(path="/slurm/job_7"),
+     {"cpu,cpuacct/slurm/job_7/cpu.cfs_quota_us": "-1\n", "cpu,cpuacct/slurm/job_7/cpu.cfs_period_us": "100000\n",
+      "memory/slurm/job_7/memory.limit_in_bytes": f"{4 * GIB}\n", "memory/memory.limit_in_bytes": UNLIMITED},
+     (None, 4 * GIB)),
+    ("version 1: no limits", V1.format(root="/"), V1_OWN.format(path="/"),
+     {"cpu,cpuacct/cpu.cfs_quota_us": "-1\n", "memory/memory.limit_in_bytes": UNLIMITED}, (None, None)),
+    ("both versions", V1.format(root="/") + V2_ROOT.replace("/cgroup rw", "/cgroup/unified rw"),
+     V1_OWN.format(path="/a") + "0::/b\n",
+     {"memory/a/memory.limit_in_bytes": f"{GIB}\n", "unified/b/cpu.max": "max 100000\n"}, (None, GIB)),
+    ("no control groups", "", "", {}, (None, None)),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("proc", "groups", "expected", "reason"), GROUPS, ids=[row[3] for row in GROUPS])
+@pytest.mark.parametrize(("reason", "mounts", "own", "groups", "expected"), GROUPS, ids=[row[0] for row in GROUPS])
 def test_limits_of_control_groups(
-    proc: Mapping[str, str], groups: Mapping[str, str], expected: tuple[object, object], reason: str, tmp_path: Path
+    reason: str, mounts: str, own: str, groups: Mapping[str, str], expected: tuple[object, object], tmp_path: Path
 ) -> None:
-    places = roots(tmp_path, {"meminfo": MEMINFO, **proc}, groups)
+    proc = {"meminfo": MEMINFO, "self/mountinfo": mounts, "self/cgroup": own}
+    places = roots(tmp_path, proc, {f"fs/cgroup/{name}": text for name, text in groups.items()})
     assert (cpu_quota(*places), read_memory(*places).limit) == expected, reason
-
-
-def test_the_innermost_group_comes_first_and_none_lies_outside(tmp_path: Path) -> None:
-    own = {"self/mountinfo": V2_ROOT, "self/cgroup": "0::/a/b\n"}
-    proc, system = roots(tmp_path, own, {"fs/cgroup/a/b/x": "", "fs/x": ""})
-    groups = [group.relative_to(system).as_posix() for group in control_groups("cpu", proc, system)]
-    assert groups == ["fs/cgroup/a/b", "fs/cgroup/a", "fs/cgroup"]
-
-
-# --- memory ---
 
 
 def test_memory_is_what_the_kernel_says(tmp_path: Path) -> None:
@@ -155,10 +109,6 @@ def test_without_proc_memory_is_what_the_system_has(tmp_path: Path) -> None:
     memory = read_memory(tmp_path / "none", tmp_path / "none")
     assert (memory.total, memory.limit, memory.swap, memory.swap_used) == (None, None, None, None)
     assert memory.available > 0
-
-
-def test_there_is_no_more_memory_than_the_machine_has() -> None:
-    assert 0 < available_memory() <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 # --- cores ---
@@ -202,8 +152,6 @@ def test_the_number_of_open_shards_follows_from_the_limits(
     assert max_open_shards() == shards, reason
 
 
-# --- the CPU, limits and GPUs ---
-
 X86 = """\
 processor\t: 0
 vendor_id\t: GenuineIntel
@@ -217,10 +165,6 @@ flags\t\t: fpu
 ARM = (
     "processor\t: 0\nBogoMIPS\t: 243.75\nFeatures\t: fp asimd evtstrm aes\nCPU implementer\t: 0x41\nCPU part\t: 0xd0c\n"
 )
-
-
-# --- the CPU ---
-
 
 XEON = "Intel(R) Xeon(R) Platinum 8375C CPU @ 2.90GHz"
 
@@ -243,16 +187,6 @@ def test_a_cpu_has_a_model_instructions_and_cores(
     assert cpu.model == model if model else cpu.model
 
 
-def test_this_process_may_use_the_cores_it_is_bound_to() -> None:
-    allowed = os.sched_getaffinity(0)
-    try:
-        os.sched_setaffinity(0, {min(allowed)})
-        assert read_cpu().cores == 1
-    finally:
-        os.sched_setaffinity(0, allowed)
-    assert read_cpu().cores == len(allowed)
-
-
 @pytest.mark.parametrize(("cores", "quota", "usable"), [(64, 2.5, 2.5), (2, 8.0, 2.0), (4, None, 4.0)])
 def test_the_time_of_no_more_cores_can_be_used_than_there_are_and_than_the_quota_is(
     cores: int, quota: float | None, usable: float
@@ -265,9 +199,6 @@ def test_shared_memory_may_be_absent(tmp_path: Path) -> None:
     found = read_shared_memory(tmp_path)
     assert found is not None
     assert 0 < found.free <= found.total
-
-
-# --- limits ---
 
 
 def test_limits_are_those_of_this_process(tmp_path: Path) -> None:
@@ -310,8 +241,6 @@ def test_an_error_tells_of_the_limit_that_is_nearest(error: Exception, said: str
     assert found == said or (said is not None and str(found).startswith(said))
 
 
-# --- NVIDIA's driver ---
-
 VERSION = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build\nGCC version:  gcc 12\n"
 DRIVER = {
     "driver/nvidia/version": VERSION,
@@ -326,31 +255,45 @@ def test_the_driver_and_its_gpus_are_known_without_torch(tmp_path: Path, monkeyp
     assert read_nvidia(roots(tmp_path, DRIVER)[0]) == Nvidia("570.86.15", ("NVIDIA H100 80GB HBM3", "NVIDIA L4"))
 
 
-class NVMLError(Exception):
-    pass
-
-
-def nvml(lanes: int | None) -> ModuleType:
-    """As pynvml is to be called: no GPU here to ask. None for a driver that does not answer."""
-
-    def ask(_gpu: int) -> int:
-        if lanes is None:
-            raise NVMLError
-        return lanes
-
-    module = ModuleType("pynvml")
-    vars(module).update(
-        NVMLError=NVMLError, nvmlInit=lambda: None, nvmlShutdown=lambda: None, nvmlDeviceGetCount=lambda: 2,
-        nvmlDeviceGetHandleByIndex=lambda number: number, nvmlDeviceGetCurrPcieLinkWidth=ask,
-    )  # fmt: skip
-    return module
-
-
 @pytest.mark.parametrize(("lanes", "expected"), [(16, (16, 16)), (None, ())])
 def test_pynvml_tells_the_lanes_where_it_is_installed(
     lanes: int | None, expected: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", nvml(lanes))
+    class NVMLError(Exception):
+        pass
+
+    def ask(_gpu: int) -> int:
+        if lanes is None:  # the driver does not answer
+            raise NVMLError
+        return lanes
+
+    nvml = SimpleNamespace(
+        NVMLError=NVMLError, nvmlInit=lambda: None, nvmlShutdown=lambda: None, nvmlDeviceGetCount=lambda: 2,
+        nvmlDeviceGetHandleByIndex=lambda number: number, nvmlDeviceGetCurrPcieLinkWidth=ask,
+    )  # fmt: skip
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
     found = read_nvidia(roots(tmp_path, DRIVER)[0])
     assert found is not None
     assert found.pcie_lanes == expected
+
+
+def test_cpu_time_of_this_process_grows_with_its_work() -> None:
+    before = cpu_seconds()
+    sum(range(300_000))
+    assert cpu_seconds() > before
+
+
+def test_a_child_counts_while_it_runs_and_a_pid_that_is_none_counts_for_nothing() -> None:
+    pid = os.fork()
+    if pid == 0:
+        sum(range(2_000_000))
+        os.read(0, 0)
+        while True:
+            pass
+    try:
+        while cpu_seconds([pid]) - cpu_seconds() < 0.02:
+            pass
+        assert cpu_seconds([2**22 + 1]) - cpu_seconds() < 0.02
+    finally:
+        os.kill(pid, 9)
+        os.waitpid(pid, 0)

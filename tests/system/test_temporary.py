@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from presize.system.temporary import temporary_folder
+from presize.system.files import temporary_folder
 from processes import fork
 
 
