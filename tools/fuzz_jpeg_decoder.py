@@ -30,7 +30,6 @@ import cv2
 import numpy as np
 import simplejpeg
 
-from presize.codecs.compiled import Compiled
 from presize.codecs.jpeg import decoder as jpeg_decoder
 from presize.codecs.jpeg import tiles as cut
 from presize.codecs.jpeg import tiles as tiling
@@ -191,7 +190,7 @@ def difference(decoder: Any, data: bytes, choice: random.Random) -> tuple[bool, 
 def recoding_difference(decoder: Any, data: bytes, choice: random.Random) -> str | None:
     """How the pixels change when `data` is coded again in tiles; None if they do not, or `decoder` leaves it alone."""
     avx2 = decoder.use_avx2(choice.random() < 0.5)
-    with mock.patch.object(jpeg_decoder, "compiled", Compiled(decoder, lambda *_: None)):
+    with mock.patch.object(jpeg_decoder.compiled, "module", decoder):
         tiled = tiling.recoded(data)
     decoder.use_avx2(True)
     if tiled is data:

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageEnhance, ImageFilter
 
-from presize.codecs.compiled import VARIABLE, Compiled, SwitchedOff
+from presize.codecs.compiled import Compiled
 from presize.codecs.pillow_resize import noise
 
 try:
@@ -223,13 +223,4 @@ OPERATIONS: dict[Name, Operation] = {
 }
 
 
-def _check(module: ModuleType, setting: str) -> SwitchedOff | None:
-    """Return why `module` must not be used, if so: PRESIZE_DECODER."""
-    if setting == "no-avx2":
-        module.use_avx2(False)
-    elif setting not in ("", "auto"):
-        return SwitchedOff("environment", f"{VARIABLE}={setting}")
-    return None
-
-
-compiled = Compiled(_pillow_color, _check)
+compiled = Compiled(_pillow_color, lambda _: None, "colours", "Pillow makes the colours")

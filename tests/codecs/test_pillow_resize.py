@@ -14,6 +14,7 @@ import sysconfig
 import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args
@@ -28,7 +29,7 @@ from PIL import Image
 import pillow_model
 from effort import EFFORT, examples
 from presize.codecs import pillow_resize
-from presize.codecs.compiled import VARIABLE, Compiled
+from presize.codecs.compiled import VARIABLE
 from presize.codecs.pillow_resize import (
     Box,
     Filter,
@@ -481,65 +482,24 @@ def test_a_library_that_makes_other_bytes_with_one_filter_is_another(
     assert other_pillow(one_bit_off) == "another"
 
 
-@pytest.fixture
-def untried(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Makes the module as it is when just imported, with another function in the place of the compiled one."""
-    monkeypatch.delenv(VARIABLE, raising=False)
-
-    def untry(function: Callable[..., None] | None = None) -> None:
-        same = {"level": MODULE.level, "table": MODULE.table, "use_avx2": lambda _: None}
-        found = SimpleNamespace(**same, resize=function or MODULE.resize)
-        monkeypatch.setattr(pillow_resize, "compiled", Compiled(found, pillow_resize.check))  # type: ignore[arg-type]
-
-    return untry
-
-
 def one_bit_off(pixels: Pixels, out: Pixels, *others: Any) -> None:
     MODULE.resize(pixels, out, *others)
     out[-1, -1, 0] ^= 1
 
 
 @compiled
-def test_code_that_makes_other_bytes_is_switched_off_with_a_warning(untried: Callable[..., None]) -> None:
-    untried(one_bit_off)
+def test_code_that_makes_other_bytes_is_switched_off_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    module: Any = SimpleNamespace(level=MODULE.level, table=MODULE.table, resize=one_bit_off)
+    monkeypatch.setattr(pillow_resize, "compiled", replace(pillow_resize.compiled, module=module))
     with pytest.warns(PresizeWarning, match="failed its self-check and is switched off in this process"):
         assert resize(IMAGE, (9, 9), "bicubic") is None
     assert not pillow_resize.is_available() and resize(IMAGE, (9, 9), "bicubic") is None
 
 
 @compiled
-@pytest.mark.parametrize(
-    ("value", "is_on"), [("", True), ("auto", True), ("no-avx2", True), ("libjpeg", False), ("nonsense", False)]
-)
-def test_the_variable_that_switches_the_decoder_off_switches_it_off(
-    value: str, is_on: bool, untried: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    untried()
-    monkeypatch.setenv(VARIABLE, value)
-    assert (resize(IMAGE, (9, 9), "bicubic") is not None) == is_on
-
-
-@compiled
-def test_the_variable_holds_it_to_what_every_processor_has() -> None:
-    script = (
-        "from presize.codecs import pillow_resize as p\n"
-        "levels, by = [], p.resize_by\n"
-        "p.resize_by = lambda *a, level, **k: levels.append(level) or by(*a, level=level, **k)\n"
-        "assert p.resize(p.noise((20, 30, 3)), (9, 9), 'box') is not None and set(levels) == {0}"
-    )
-    command = [sys.executable, "-c", script]
-    subprocess.run(command, check=True, cwd="/", env={VARIABLE: "no-avx2"})
-
-
-@compiled
-def test_a_forked_child_inherits_the_outcome() -> None:
-    script = (
-        "import os, sys; from presize.codecs import pillow_resize as p\n"
-        "p.resize_by = lambda *_, **__: None; p.is_available()\n"
-        "child = os.fork()\n"
-        "if child == 0: os._exit(p.is_available())\n"
-        "sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))"
-    )
-    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, cwd="/")
-    assert ran.returncode == 0, ran.stderr
-    assert ran.stderr.count("PresizeWarning") == 1
+def test_it_can_be_held_to_what_every_processor_has() -> None:
+    MODULE.use_avx2(False)
+    assert MODULE.level() == 0
+    MODULE.use_avx2(True)
+    assert MODULE.level() == LEVELS[-1]

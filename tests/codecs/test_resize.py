@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import get_args
 
 import numpy as np
@@ -13,7 +14,6 @@ from PIL import Image
 from effort import examples
 from pictures import difference, smooth_image
 from presize.codecs import pillow_resize
-from presize.codecs.compiled import Compiled
 from presize.codecs.resize import Box, Target, resize, target
 from presize.options import Filter, Fit, ResizeBackend, Size
 
@@ -143,7 +143,7 @@ def test_presize_makes_the_bytes_of_two_passes_of_pillow_compiled_or_not(
     expected = in_two_passes(image.convert("RGBa") if mode == "RGBA" else image, found, filter).convert(mode)
     if found.box[2:] == found.size:
         expected = in_two_passes(image, found, filter)
-    for compiled in (pillow_resize.compiled, Compiled(None, pillow_resize.check)):
+    for compiled in (pillow_resize.compiled, replace(pillow_resize.compiled, module=None)):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(pillow_resize, "compiled", compiled)
             resized = resize(np.asarray(image), found, filter, "presize", alpha=mode == "RGBA")

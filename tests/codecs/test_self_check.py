@@ -8,6 +8,7 @@ import threading
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,10 +17,9 @@ import pytest
 import simplejpeg
 
 from jpegs import compiled
-from presize.codecs.compiled import VARIABLE, Compiled
+from presize.codecs.compiled import VARIABLE
 from presize.codecs.golden import decoder_images
 from presize.codecs.jpeg import decoder as jpeg_decoder
-from presize.codecs.jpeg import self_check
 from presize.errors import PresizeWarning
 
 pytestmark = compiled
@@ -39,7 +39,7 @@ def untried(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     def untry(**changed: Callable[..., Any]) -> None:
         names = ("use_avx2", "decode", "tile_lengths", "recode")
         module: Any = REAL and SimpleNamespace(**{name: getattr(REAL, name) for name in names} | changed)
-        monkeypatch.setattr(jpeg_decoder, "compiled", Compiled(module, jpeg_decoder.check))
+        monkeypatch.setattr(jpeg_decoder, "compiled", replace(jpeg_decoder.compiled, module=module))
 
     untry()
     return untry
@@ -95,19 +95,17 @@ def test_a_broken_decoder_is_switched_off_and_pixels_are_libjpegs(
         pixels = jpeg_decoder.decode_strictly(IMAGE, "RGB", SHAPE, max_pixels=10**6)
     np.testing.assert_array_equal(pixels, simplejpeg.decode_jpeg(IMAGE))
     assert not jpeg_decoder.is_available() and jpeg_decoder.decode(IMAGE, "RGB", SHAPE) is None
-    off = jpeg_decoder.switched_off()
-    assert off is not None and off.by == "self-check"
+    assert jpeg_decoder.compiled.off is not None and jpeg_decoder.compiled.off.by == "self-check"
 
 
 @pytest.mark.parametrize(
     "first_use",
     [
         jpeg_decoder.is_available,
-        jpeg_decoder.switched_off,
         lambda: jpeg_decoder.decode(IMAGE, "GRAY", SHAPE),
         lambda: jpeg_decoder.tile_lengths(b"\xff\xd9", 0, 1),
     ],
-    ids=["is_available", "switched_off", "decode", "tile_lengths"],
+    ids=["is_available", "decode", "tile_lengths"],
 )
 def test_every_way_to_the_compiled_code_tries_it_first(
     first_use: Callable[[], object], untried: Callable[..., None]
@@ -143,8 +141,7 @@ def test_a_warning_that_is_an_error_leaves_it_switched_off(untried: Callable[...
 def test_a_forked_child_inherits_the_outcome() -> None:
     script = (
         "import os, sys; from presize.codecs.jpeg import decoder as jpeg_decoder\n"
-        "from presize.codecs.jpeg import self_check\n"
-        "self_check.difference = lambda _: 'on purpose'; jpeg_decoder.is_available()\n"
+        "jpeg_decoder.compiled.difference = lambda _: 'on purpose'; jpeg_decoder.is_available()\n"
         "child = os.fork()\n"
         "if child == 0: os._exit(int(jpeg_decoder.is_available()))\n"
         "sys.exit(os.waitpid(child, 0)[1])"
@@ -169,13 +166,13 @@ def test_it_is_tried_once_unless_the_environment_switches_it_off_which_decides_a
 ) -> None:
     calls: list[bool | str] = []
     monkeypatch.setenv(VARIABLE, value)
-    monkeypatch.setattr(self_check, "difference", lambda _: calls.append("self-check"))
     untried(use_avx2=calls.append)
+    jpeg_decoder.compiled.difference = lambda _: calls.append("self-check")
     is_off = value == "libjpeg"
     for _ in range(3):
         assert (jpeg_decoder.decode(IMAGE, "RGB", SHAPE) is None) == is_off
     assert calls == expected
-    off = jpeg_decoder.switched_off()
+    off = jpeg_decoder.compiled.off
     assert (off and off[:2]) == (("environment", "PRESIZE_DECODER=libjpeg") if is_off else None)
 
 

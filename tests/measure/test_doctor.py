@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from presize.codecs import pillow_resize
-from presize.codecs.compiled import VARIABLE, Compiled
+from presize.codecs.compiled import VARIABLE
 from presize.codecs.jpeg import decoder as jpeg_decoder
 from presize.measure.codec_features import Codecs, Jpeg, OpenCV, Pillow, Resizer, libjpeg_turbo_in, read_codecs
 from presize.measure.doctor import CHECKS, CheckUp, Finding, as_text, check_up, judge, verdict
@@ -384,7 +384,7 @@ def decoder(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], str | None]:
     monkeypatch.delenv(VARIABLE, raising=False)
 
     def told(module: Any) -> tuple[str, str | None]:
-        monkeypatch.setattr(jpeg_decoder, "compiled", Compiled(module, jpeg_decoder.check))
+        monkeypatch.setattr(jpeg_decoder, "compiled", replace(jpeg_decoder.compiled, module=module))
         jpeg = read_codecs({}).jpeg
         return jpeg.baseline, jpeg.baseline_reason
 
