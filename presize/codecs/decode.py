@@ -33,7 +33,7 @@ from presize.codecs.plugins import load, open_image, reason
 from presize.codecs.sniff import EXR, NPY, sniff
 from presize.codecs.source_facts import Facts
 from presize.errors import ImageError, NotAnImageError
-from presize.options import MAX_PIXELS, Color, Filter
+from presize.options import MAX_PIXELS, Color, Filter, Size
 
 _JPEG_MODE: Final = {"gray": "L", "CMYK": "CMYK", "YCCK": "CMYK"}
 
@@ -99,13 +99,7 @@ def _why_no_image(data: bytes) -> str:
 
 
 def finish(pixels: Pixels, icc: bytes | None, color: Color) -> Pixels:
-    """Convert pixels from decode(unfinished=True) to sRGB and `color`.
-
-    Args:
-        pixels: uint8 (height, width, 4) BGRX, (height, width, 3) RGB or (height, width) grey.
-        icc: their profile, None for sRGB.
-        color: as for decode.
-    """
+    """Convert `pixels` of decode(unfinished=True), with the profile `icc` (None for sRGB), to sRGB and `color`."""
     if pixels.shape[2:] == (4,):
         import cv2  # takes 150 ms in each worker, and not all need it
 
@@ -128,7 +122,7 @@ def _decode_jpeg(
     unfinished: bool,
     resized: tuple[resize.Target, Filter] | None,
 ) -> Decoded:
-    color = wanted.color
+    color, shape = wanted.color, (header.height, header.width)
     icc = header.icc if wanted.icc == "convert" else None
     gray = header.colorspace == "gray"
     wants_gray = color == "gray" or (color == "keep" and gray)
@@ -137,25 +131,25 @@ def _decode_jpeg(
     convert = has_profile and icc is not None
     # Y of YCbCr is the luma of its RGB, unless a profile has to change that first.
     as_gray = gray if convert else wants_gray and header.colorspace != "RGB"
-    leave = unfinished and (convert or not wants_gray)
     converts_first = not convert and as_gray != wants_gray
     pixels: Pixels | None = None
     is_resized = False
     refusal: ValueError | None = None
     if header.colorspace in ("gray", "YCbCr", "RGB"):
+        layout: jpeg_decoder.Mode = "RGB"
+        if as_gray:
+            layout = "GRAY"
+        elif unfinished and (convert or not wants_gray):
+            layout = "BGRX"
         try:
-            layout: jpeg_decoder.Mode = "GRAY" if as_gray else "BGRX" if leave else "RGB"
-            shape = (header.height, header.width)
             if resized and header.orientation == 1 and header.process == "baseline" and not converts_first:
                 pixels = resize.decode_resized(data, layout, shape, scale, *resized)
                 is_resized = pixels is not None
             if pixels is None:
                 pixels = jpeg_decoder.decode_strictly(data, layout, shape, scale, max_pixels=max_pixels)
+                pixels = pixels[:, :, 0] if as_gray else pixels
         except ValueError as error:
             refusal = error
-    plain = pixels is not None
-    if pixels is not None and as_gray and not is_resized:
-        pixels = pixels[:, :, 0]
     if pixels is None:
         jpeg_segments.check_scans(data, header.height * header.width, max_pixels)
         pixels = pixels_of(_second_opinion(data, refusal), icc, color)
@@ -163,7 +157,6 @@ def _decode_jpeg(
     elif (convert and not unfinished) or converts_first:
         pixels = pixels_of(Image.fromarray(pixels), icc, color)
         convert = False
-    turned = upright(pixels, header.orientation)
     facts = Facts(
         "jpeg",
         colors_of(mode),
@@ -176,26 +169,14 @@ def _decode_jpeg(
         tolerated=refusal is not None,
     )
     left = icc if convert else None
-    return Decoded(
-        turned,
-        *header.upright_size,
-        "jpeg",
-        left,
-        header,
-        plain,
-        header.exif,
-        header.xmp,
-        header.comment,
-        facts,
-        is_resized,
-    )
+    pixels, metadata = upright(pixels, header.orientation), (header.exif, header.xmp, header.comment)
+    return Decoded(pixels, Size(*header.upright_size), facts, left, *metadata, is_resized)
 
 
 def _second_opinion(data: bytes, refusal: ValueError | None) -> Image.Image:
-    """A JPEG by Pillow, which also reads CMYK, always with Adobe's inverted inks as browsers do, and tolerates stray
-    bytes, which some real photographs have, but not a file that ends too early."""
+    """A JPEG by Pillow, which also reads CMYK, and tolerates stray bytes, but not a file that ends too early."""
     try:
-        # Without metadata, since Pillow would read the EXIF and warn about it.
+        # Inks are inverted, as in browsers. Without metadata: Pillow would read the EXIF and warn about it.
         image = open_image(jpeg_metadata.bare(data), "jpeg")
         load(image, "jpeg")
     except ImageError as error:

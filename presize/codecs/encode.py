@@ -35,9 +35,8 @@ class Metadata(NamedTuple):
 def encode(pixels: npt.NDArray[Any], options: ImageOptions, metadata: Metadata = Metadata()) -> bytes:
     """Encode pixels as `options` say.
 
-    jpeg: baseline, at `quality` and `subsampling`, with a tile index unless `tiles` is "none". webp: lossy, at
-    `quality`. png: lossless, zlib level 6. raw: height x width x channels numbers of 8 or 16 bits, little-endian, row
-    by row, without header or metadata.
+    jpeg: baseline, with a tile index unless `tiles` is "none". webp: lossy. png: lossless, zlib level 6. raw: height x
+    width x channels numbers of 8 or 16 bits, little-endian, row by row, without header or metadata.
 
     Args:
         pixels: uint8, C-contiguous, (height, width, 3) RGB or (height, width) grey; for jpeg also (height, width, 4)
@@ -46,7 +45,7 @@ def encode(pixels: npt.NDArray[Any], options: ImageOptions, metadata: Metadata =
         metadata: to store with it.
 
     Raises:
-        ImageError: a JPEG has a side of more than MAX_JPEG_SIDE pixels.
+        ImageError: it is too long for its format.
     """
     if options.format == "jpeg":
         value = _jpeg(pixels, options)

@@ -27,6 +27,7 @@ _SIGNATURES: Final = (
 NPY, EXR = b"\x93NUMPY", b"v/1\x01"
 """How files of numbers begin."""
 _BMP_HEADER_BYTES: Final = (12, 40, 52, 56, 64, 108, 124)
+_HEIC_BRANDS: Final = frozenset((b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis", b"mif1", b"msf1"))
 
 
 def sniff(data: bytes) -> str | None:
@@ -53,9 +54,6 @@ def sniff(data: bytes) -> str | None:
 def is_known(data: bytes) -> bool:
     """Whether `data` begins as an image, or as an array that may be beside one."""
     return data.startswith((NPY, EXR)) or sniff(data) is not None
-
-
-_HEIC_BRANDS: Final = frozenset((b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis", b"mif1", b"msf1"))
 
 
 def _is_ico(data: bytes) -> bool:
@@ -145,18 +143,14 @@ def png_of(data: bytes, kinds: Collection[bytes]) -> bytes:
 
 
 _PNG = b"\x89PNG\r\n\x1a\n"
-PNG_BITS, PNG_COLORS = 24, 25
-"""Where the header of a PNG has the bits of a sample, and the kind of its colours."""
+PNG_BITS = 24
+"""Where the header of a PNG has the bits of a sample."""
 PNG_IMAGE: Final = frozenset((b"IHDR", b"IDAT", b"IEND"))
 """The chunks without which a PNG is none."""
 
 
 def largest_icon(data: bytes) -> tuple[bytes, str]:
-    """The largest image of an ICO, by its own header: a PNG, or an ICO that holds it alone; and the format of that.
-
-    Raises:
-        ImageError: an image lies outside the file, or there is none.
-    """
+    """The largest image of an ICO, by its own header: a PNG, or an ICO that holds it alone; and the format of that."""
     (count,) = struct.unpack_from("<H", data, 4)
     found = []
     for at in range(6, 6 + 16 * count, 16):

@@ -15,7 +15,6 @@ from presize.options import MAX_PIXELS, Color, CompanionFormat, StoredColor
 
 Pixels = npt.NDArray[Any]
 
-
 DAMAGE = (ValueError, ImageError, MemoryError)
 """What decode_value raises for damaged bytes, or for so many pixels that there is no memory for them."""
 
@@ -71,7 +70,7 @@ def decode_value(
     from presize.codecs import decode, exact, pillow_decoder  # brings Pillow, which JPEG does not need
 
     if color == "exact":
-        pixels = exact.decode_exact(bytes(value), shape[0] * shape[1]).values
+        pixels = exact.decode_exact(bytes(value), shape[0] * shape[1])[0]
     else:
         wanted = pillow_decoder.Wanted(color, 16 if depth == 16 else 8, "ignore")
         pixels = decode.decode(bytes(value), wanted, shape[0] * shape[1]).pixels
@@ -86,11 +85,10 @@ def decode_jpeg(
     box: tuple[int, int, int, int] | None = None,
     max_pixels: int = MAX_PIXELS,
 ) -> Pixels:
-    """Decode a JPEG as presize's readers do: by its own decoder, or by libjpeg-turbo, with the same pixels.
+    """Decode a JPEG as presize's readers do, with the pixels of libjpeg-turbo. Thread-safe; releases the GIL.
 
-    presize's decoder takes intact baseline JPEGs of 8 bits, grey or YCbCr; of a JPEG in tiles it decodes only the tiles
-    under the box. libjpeg-turbo takes all others, and all where the decoder is not compiled or is switched off
-    (``presize doctor`` says so). EXIF orientation and colour profiles are ignored. Thread-safe; releases the GIL.
+    presize's own decoder takes intact baseline JPEGs of 8 bits, grey or YCbCr; of a JPEG in tiles it decodes only the
+    tiles under the box. libjpeg-turbo takes all others. EXIF orientation and colour profiles are ignored.
 
     Args:
         data: the JPEG.

@@ -61,7 +61,6 @@ def test_the_header_of_a_real_file_is_read(
     read = jpeg_segments.parse(data)
     assert (read.height, read.width, read.precision) == (40, 56, 8)
     assert (read.process, read.colorspace, read.sampling) == (process, colorspace, sampling)
-    assert read.huffman
 
 
 def table(number: int, values: list[int]) -> bytes:
@@ -120,10 +119,6 @@ HEADERS = {
         (header(sof=0xC5), "hierarchical", "SOF5"),
         (header(sof=0xC9), "arithmetic", "SOF9"),
         (header(sof=0xCA), "arithmetic", "SOF10"),
-    ],
-    "huffman": [
-        *((header(sof=sof), True, "what every decoder supports") for sof in (0xC0, 0xC1, 0xC2)),
-        *((header(sof=sof), False, "what few support") for sof in (0xC3, 0xC5, 0xC9, 0xCA)),
     ],
     "sampling": [
         (sampled(factors), ((factors >> 4, factors & 15), (1, 1), (1, 1)), f"{factors:x}")
