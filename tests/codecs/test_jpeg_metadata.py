@@ -127,11 +127,6 @@ def test_scans_are_counted(count: int) -> None:
     assert jpeg_metadata.strip(data, keep_metadata=False) == (data, count)
 
 
-def test_a_segment_after_the_last_scan_is_no_scan() -> None:
-    data = SOI + FRAME + SCAN + segment(0xFE, b"after") + EOI
-    assert jpeg_metadata.strip(data, keep_metadata=True) == (data, 1)
-
-
 # Put in
 
 

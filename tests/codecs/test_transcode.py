@@ -167,21 +167,15 @@ def test_each_format_is_what_it_says_in_the_colors_of_the_source(format: str) ->
     assert np.abs(pixels.reshape(-1, 3).mean(axis=0) - (200, 0, 30)).max() < 4
 
 
-def test_the_subsampling_asked_for_is_stored() -> None:
-    data = jpeg(smooth_image(96, 128))
-    stored = {sub: transcode(data, options(48, subsampling=sub)).records[0].value for sub in ("420", "422", "444")}
-    assert {sub: simplejpeg.decode_jpeg_header(value)[3] for sub, value in stored.items()} == {s: s for s in stored}
-
-
 @pytest.mark.parametrize("color", ["rgb", "gray"])
 @pytest.mark.parametrize("subsampling", ["420", "422", "444"])
 def test_a_jpeg_is_stored_in_tiles_unless_told_otherwise(subsampling: str, color: str) -> None:
     data = jpeg(smooth_image(300, 400))
     asked = options(128, subsampling=subsampling, color=color)
     value = transcode(data, asked).records[0].value
+    assert simplejpeg.decode_jpeg_header(value)[3] == ("Gray" if color == "gray" else subsampling)
     part = cut_jpeg(value, 40, 50, 30, 40)
-    assert part is not None
-    assert len(part.data) < len(value)
+    assert part is not None and len(part.data) < len(value)
     pixels = np.asarray(opened(part.data))[part.top : part.top + 30, part.left : part.left + 40]
     assert np.array_equal(pixels, np.asarray(opened(value))[40:70, 50:90])
     plain = transcode(data, replace(asked, tiles=False)).records[0].value
@@ -192,15 +186,6 @@ def test_a_jpeg_is_stored_in_tiles_unless_told_otherwise(subsampling: str, color
     assert tables[0] == tables[1]
     difference = np.abs(decoded(transcode(data, asked)).astype(int) - np.asarray(opened(plain)))
     assert difference.mean() < 1
-
-
-def test_tiles_and_metadata_go_together() -> None:
-    data = jpeg(smooth_image(200, 200), exif=oriented(6), comment=b"a comment")
-    value = transcode(data, options(100, keep_metadata=True)).records[0].value
-    assert opened(value).info["comment"] == b"a comment"
-    part = cut_jpeg(value, 40, 50, 30, 40)
-    assert part is not None
-    assert len(part.data) < len(value)
 
 
 @pytest.mark.parametrize("tiles", [True, False])
@@ -235,18 +220,20 @@ def test_bgrx_is_stored_to_the_same_bytes_as_rgb(subsampling: str, tiles: bool) 
     assert encode(bgrx, chosen) == encode(pixels, chosen)
 
 
-@pytest.mark.parametrize(("size", "shape"), [("256", "17066x256"), ("keep", "20000x300")])
-def test_an_image_that_is_too_long_for_webp_is_rejected_alone(size: str, shape: str) -> None:
-    data = saved(np.zeros((300, 20_000), np.uint8), "PPM")
-    with pytest.raises(ImageError, match=rf"{shape} pixels are more than WebP stores"):
-        transcode(data, ImageOptions(sizes=(Size.parse(size),), format="webp"))
+LONG = saved(np.zeros((300, 20_000), np.uint8), "PPM")
 
 
-def test_a_narrow_image_is_not_enlarged_beyond_what_may_be_decoded() -> None:
-    data = saved(np.zeros((1, 6000, 3), np.uint8), "PNG")
-    with pytest.raises(ImageError, match=r"1536000x256 pixels, if it were enlarged, are more than "):
-        transcode(data, options(256, upscale=True))
-    assert transcode(data, options(256)).records[0].height == 1
+@pytest.mark.parametrize(
+    ("asked", "reason"),
+    [
+        (options(256, format="webp"), "17066x256 pixels are more than WebP stores"),
+        (ImageOptions(sizes=(KEEP,), format="webp"), "20000x300 pixels are more than WebP stores"),
+        (options(5000, upscale=True), "333333x5000 pixels, if it were enlarged, are more than "),
+    ],
+)
+def test_an_image_that_is_too_long_is_rejected(asked: ImageOptions, reason: str) -> None:
+    with pytest.raises(ImageError, match=reason):
+        transcode(LONG, asked)
 
 
 # --size keep: what is stored as it is, and what has to be decoded
@@ -484,9 +471,9 @@ def test_grey_of_12_bits_is_scaled_to_16() -> None:
     assert np.array_equal(sixteen.gray_values(Image.fromarray(values), 4095, True)[:, :, 0], 65535 - decoded)
 
 
-@pytest.mark.parametrize("format", ["jpeg", "png", "bmp", "webp"])
+@pytest.mark.parametrize("format", ["jpeg", "png"])
 def test_8_bits_are_scaled_to_16(format: str) -> None:
-    data = saved(PHOTO, format)
+    data = saved(PHOTO, format, icc_profile=SWAPPED)
     assert np.array_equal(stored(data), decode(data).pixels.astype(np.uint16) * 257)
 
 
@@ -516,16 +503,7 @@ def test_colours_of_16_bits_are_those_of_8(color: Color, shape: tuple[int, ...],
 @pytest.mark.parametrize(("color", "gray"), [("keep", True), ("gray", True), ("rgb", False), ("rgba", False)])
 def test_grey_stays_grey_where_it_may(color: Color, gray: bool) -> None:
     pixels = decode(deep_file(DEEP[:, :, 0]), Wanted(color, 16)).pixels
-    assert (pixels.ndim == 2) == gray
     assert np.array_equal(pixels if gray else pixels[:, :, 1], DEEP[:, :, 0])
-
-
-@pytest.mark.parametrize("orientation", range(1, 9))
-def test_16_bits_are_stored_upright(orientation: int) -> None:
-    exif = oriented(orientation)
-    upright = decode(saved(PHOTO, "png", exif=exif)).pixels
-    data = with_chunk(deep_file(PHOTO.astype(np.uint16) * 257), b"eXIf", exif.removeprefix(b"Exif\0\0"))
-    assert np.array_equal(stored(data), upright.astype(np.uint16) * 257)
 
 
 def test_a_profile_of_16_bits_is_refused_unless_it_is_to_be_ignored() -> None:
@@ -533,11 +511,6 @@ def test_a_profile_of_16_bits_is_refused_unless_it_is_to_be_ignored() -> None:
     with pytest.raises(ImageError, match=r"its colour profile cannot be converted with 16 bits; --icc ignore"):
         stored(data)
     assert np.array_equal(stored(data, replace(OPTIONS, icc="ignore")), DEEP)
-
-
-def test_a_profile_of_8_bits_is_converted_whatever_the_depth() -> None:
-    data = saved(PHOTO, "png", icc_profile=SWAPPED)
-    assert np.array_equal(stored(data), decode(data).pixels.astype(np.uint16) * 257)
 
 
 @each_format
@@ -559,9 +532,3 @@ def test_a_jpeg_is_opaque(depth: Any) -> None:
     pixels = stored(data, replace(OPTIONS, color="rgba", depth=depth))
     assert (pixels[:, :, 3] == (255 if depth == 8 else 65535)).all()
     assert np.array_equal(pixels[:, :, :3], stored(data, replace(OPTIONS, depth=depth)))
-
-
-def test_a_palette_with_transparency_keeps_it() -> None:
-    image = Image.fromarray(PHOTO).quantize(8)
-    pixels = stored(saved(image, "png", transparency=3), replace(OPTIONS, color="rgba", depth=8))
-    assert np.array_equal(pixels[:, :, 3] == 0, np.asarray(image) == 3)
