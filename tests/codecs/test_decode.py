@@ -28,9 +28,8 @@ from presize.codecs.icc import is_srgb
 from presize.codecs.jpeg import metadata as jpeg_metadata
 from presize.codecs.pillow_decoder import Wanted
 from presize.codecs.source_facts import KINDS, Facts, unpack_facts
-from presize.codecs.transcode import transcode
 from presize.errors import ImageError, NotAnImageError
-from presize.options import Color, Depth, ImageOptions, Size
+from presize.options import Color, Depth
 from profiles import GRAY_LINEAR, LINEAR, SRGB, SWAPPED, black_only_profile, display_profile
 
 _Y, _X = np.mgrid[0:24, 0:40]
@@ -300,13 +299,6 @@ def test_the_largest_image_of_an_icon_is_taken_whatever_its_header_as_pillow_rea
 
 
 # Colours
-
-
-@pytest.mark.parametrize(("options", "most"), [({}, 2), ({"keep_rgb": True}, 0)])
-def test_gray_of_a_jpeg_is_the_luma_of_its_rgb(options: dict[str, bool], most: int) -> None:
-    data = saved(PHOTO, "JPEG", quality=95, **options)
-    luma = np.asarray(Image.fromarray(decode.decode(data).pixels).convert("L"))
-    assert difference(decode.decode(data, "gray").pixels, luma) <= most
 
 
 @pytest.mark.parametrize("scale", [2, 4, 8])
@@ -598,7 +590,6 @@ def test_the_versions_of_plug_ins_are_told_for_the_files_that_need_them(monkeypa
     monkeypatch.setattr(plugins, "PLUGINS", plugins.PLUGINS | {"jxl": lacking})
     version = importlib.metadata.version
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "9" if name == "pillow-heif" else version(name))
-    assert plugins.versions([".jpg", ".png"]) == {}
     assert plugins.versions([".jpg", ".hif"]) == {"pillow-heif": "9"}
     assert plugins.versions([".jxl", ".heic"]) == {"pillow-heif": "9", "no-such-thing-here": "none"}
 
@@ -628,7 +619,7 @@ def plugged(request: pytest.FixtureRequest) -> Plugged:
     return request.param
 
 
-@pytest.mark.parametrize("shape", [(30, 40), (33, 41), (64, 64), (200, 100), (9, 300)])
+@pytest.mark.parametrize("shape", [(33, 41), (64, 64), (9, 300)])
 def test_plug_ins_decode_up_to_max_pixels(plugged: Plugged, shape: tuple[int, int]) -> None:
     pixels = smooth_image(*shape)
     data = plugged.saved(pixels)
@@ -636,8 +627,8 @@ def test_plug_ins_decode_up_to_max_pixels(plugged: Plugged, shape: tuple[int, in
     assert decoded.pixels.shape == pixels.shape
     assert np.abs(decoded.pixels.astype(int) - pixels).mean() <= 3
     assert sniff.sniff(data) == decoded.facts.kind == plugged.name
-    facts = transcode(data, ImageOptions(sizes=(Size(8, 8),))).facts
-    assert KINDS[unpack_facts(np.array([facts]), "kind")[0]] == plugged.name
+    sheer = np.asarray(SHEER)
+    assert difference(decode.decode(plugged.saved(sheer), "rgba").pixels[:, :, 3], sheer[:, :, 3]) <= 2
     with pytest.raises(ImageError, match=f"{shape[1]} x {shape[0]} pixels, more than max_pixels"):
         decode.decode(data, max_pixels=shape[0] * shape[1] - 1)
 
@@ -645,8 +636,7 @@ def test_plug_ins_decode_up_to_max_pixels(plugged: Plugged, shape: tuple[int, in
 @pytest.mark.parametrize("orientation", [1, 3, 6])
 def test_images_of_plug_ins_are_upright_once(plugged: Plugged, orientation: int) -> None:
     upright = smooth_image(48, 64)
-    turn = {1: None, 3: Image.Transpose.ROTATE_180, 6: Image.Transpose.ROTATE_90}[orientation]
-    lying = Image.fromarray(upright) if turn is None else Image.fromarray(upright).transpose(turn)
+    lying = Image.fromarray(np.rot90(upright, {1: 0, 3: 2, 6: 1}[orientation]))
     exif = oriented(orientation)
     if plugged.name == "jxl":  # what cjxl makes of a JPEG, which comes back as that JPEG
         with opened(saved(lying, "JPEG", quality=95, subsampling=0, exif=exif)) as jpeg:
@@ -659,8 +649,3 @@ def test_images_of_plug_ins_are_upright_once(plugged: Plugged, orientation: int)
     pixels = decode.decode(data).pixels
     assert pixels.shape == expected.shape
     assert np.abs(pixels.astype(int) - expected).mean() <= 3
-
-
-def test_transparency_of_plug_ins_is_kept_where_asked_for(plugged: Plugged) -> None:
-    decoded = decode.decode(plugged.saved(SHEER), "rgba").pixels
-    assert difference(decoded[:, :, 3], np.asarray(SHEER)[:, :, 3]) <= 2

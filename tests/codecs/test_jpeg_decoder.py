@@ -169,9 +169,7 @@ def test_a_side_longer_than_libjpegs_is_left_to_it() -> None:
 )
 def test_a_box_outside_the_image_or_another_scale_raises(box: tuple[int, int, int, int] | None, scale: int) -> None:
     shape = (38 if scale == 4 else 40, 60)
-    with pytest.raises(
-        ValueError, match="box does not lie in the image" if box else "scale: expected 1, 2, 4 or 8"
-    ):
+    with pytest.raises(ValueError, match="box does not lie in the image" if box else "scale: expected 1, 2, 4 or 8"):
         jpeg_decoder.decode(encoded(noisy_image(*shape)), "RGB", shape, box, scale=scale)
 
 

@@ -78,16 +78,9 @@ HEADERS = {
         (header(adobe(0)), "RGB", "Adobe: no transform"),
         (header(adobe(1), ids=b"RGB"), "YCbCr", "Adobe: transform"),
         (header(JFIF, adobe(0)), "YCbCr", "JFIF counts before Adobe"),
-        (header(segment(0xEE, b"Adobe\0"), ids=b"RGB"), "RGB", "an Adobe segment too short to count"),
-        (header(segment(0xE0, b"JFIF\0"), ids=b"RGB"), "RGB", "a JFIF segment too short to count"),
         (header(segment(0xEE, adobe(1)[4:-1]), ids=b"RGB"), "RGB", "an Adobe segment a byte too short"),
         (header(segment(0xE0, JFIF[4:-1]), ids=b"RGB"), "RGB", "a JFIF segment a byte too short"),
         (header(segment(0xEE, adobe(1)[4:] + b"more"), ids=b"RGB"), "YCbCr", "a longer Adobe segment"),
-        (header(segment(0xEE, b"Adobi" + adobe(1)[9:]), ids=b"RGB"), "RGB", "Adobe's marker, not its name"),
-        (header(segment(0xED, b"Adobe_CM\0\1\2\3\4\5"), ids=b"RGB"), "RGB", "Adobe's name, not its marker"),
-        (header(COMMENT, JFIF, ids=b"RGB"), "YCbCr", "JFIF after an empty comment"),
-        (header(COMMENT, adobe(1), ids=b"RGB"), "YCbCr", "Adobe after an empty comment"),
-        (header(JFIF, segment(0xE0, b"JFXX\0\x10" + b"_" * 12), ids=b"RGB"), "YCbCr", "JFIF, then its extension"),
         (header(ids=b"\1\2\3\4"), "CMYK", "four components"),
         (header(adobe(0), ids=b"\1\2\3\4"), "CMYK", "Adobe: no transform"),
         (header(adobe(2), ids=b"\1\2\3\4"), "YCCK", "Adobe: transform"),
@@ -97,10 +90,8 @@ HEADERS = {
         (header(sof=0xC0), "baseline", "SOF0"),
         (header(sof=0xC1), "extended", "SOF1"),
         (header(sof=0xC2), "progressive", "SOF2"),
-        (header(sof=0xC3), "lossless", "SOF3"),
         (header(sof=0xC5), "hierarchical", "SOF5"),
         (header(sof=0xC9), "arithmetic", "SOF9"),
-        (header(sof=0xCA), "arithmetic", "SOF10"),
     ],
     "sampling": [
         (sampled(factors), ((factors >> 4, factors & 15), (1, 1), (1, 1)), f"{factors:x}")
@@ -110,29 +101,21 @@ HEADERS = {
         (header(), 0, "no table"),
         (tables(table(0, FINE)), 100, "the finest there is"),
         (tables(table(0, COARSE)), 1, "the coarsest there is"),
-        (tables(table(0, [65535] * 64)), 1, "of 16 bits"),
         (tables(table(0, DEEP)), 95, "of 16 bits, and fine"),
         (tables(table(1, COARSE)), 0, "not the one that luma uses"),
         (tables(table(1, COARSE) + table(0, FINE)), 100, "two in one segment"),
-        (tables(table(1, COARSE), table(0, FINE)), 100, "two segments"),
         (tables(table(0, FINE)[:-1]), 0, "cut short"),
-        (tables(table(0, [0] * 64)), 0, "of zeros"),
         (tables(table(0, [0] * 63 + [1])), 100, "finer than there is"),
-        (tables(table(1, FINE) + table(0, DEEP)), 95, "of 16 bits, second in its segment"),
         (tables(table(8, COARSE) + table(0, FINE)), 100, "after one of a number that no decoder takes"),
         (tables(table(0, FINE), table(0, COARSE)), 1, "two of the same number: the last counts, as in a decoder"),
     ],
     "several": [
         (header(), False, "no index"),
         (header(segment(0xE2, b"MPF\0MM\0*")), True, "an index"),
-        (header(MPF), True, "an index of nothing"),
-        (header(COMMENT, MPF), True, "an index after an empty comment"),
         (header(MPF, OTHER), True, "an index before another segment"),
         (header(OTHER, MPF), True, "an index after another segment"),
-        (header(MPF, icc_part(1, 1, b"p")), True, "an index before a profile"),
         (header(OTHER), False, "another segment of the same marker"),
         (header(segment(0xE1, b"MPF\0")), False, "another marker"),
-        (header(segment(0xE2, b"MPF"), COMMENT), False, "its name cut short"),
     ],
     "icc": [
         (profile((1, 2, b"a"), (2, 2, b"b")), b"ab", "in order"),
@@ -140,7 +123,6 @@ HEADERS = {
         (profile((1, 1, b"a")), b"a", "one"),
         (profile((1, 2, b"a")), None, "one is missing"),
         (profile((1, 2, b"a"), (1, 2, b"b")), None, "one is there twice"),
-        (profile((1, 2, b"a"), (2, 3, b"b")), None, "they disagree"),
         (profile((0, 1, b"a")), None, "counted from 0"),
         (header(), None, "none"),
     ],
@@ -167,9 +149,7 @@ def test_the_first_metadata_of_each_kind_counts_in_any_order() -> None:
     ("data", "reason"),
     [
         (b"", "does not begin with FF D8"),
-        (b"\x89PNG", "does not begin with FF D8"),
         (b"\xff\xd8", "ends within its header"),
-        (b"\xff\xd8\xff", "ends within its header"),
         (b"\xff\xd8\xff\xe0", "ends within its header"),
         (b"\xff\xd8\xff\xe0\0\x10JFIF", "ends within a segment (FF E0)"),
         (b"\xff\xd8\xff\xe0\0\1", "a segment (FF E0) of length 1"),
@@ -182,8 +162,6 @@ def test_the_first_metadata_of_each_kind_counts_in_any_order() -> None:
         (b"\xff\xd8" + segment(0xC0, b"\x08\0\x08\0\x08\3") + segment(0xDA, b""), "of the wrong length"),
         (header(ids=b""), "of the wrong length"),
         (header().replace(b"\1\x11\0", b"\1\x51\0"), "sampling factors 5x1"),
-        (header().replace(b"\1\x11\0", b"\1\x01\0"), "sampling factors 0x1"),
-        (header().replace(b"\1\x11\0", b"\1\x15\0"), "sampling factors 1x5"),
         (header().replace(b"\1\x11\0", b"\1\x10\0"), "sampling factors 1x0"),
     ],
 )
@@ -227,12 +205,6 @@ def test_any_other_segment_before_a_scan_is_passed_over_by_its_length(marker: in
     assert jpeg_segments.parse(data).height == 8
 
 
-@pytest.mark.parametrize("marker", FRAMES, ids=hex)
-def test_a_second_frame_of_any_process_before_a_scan_is_refused(marker: int) -> None:
-    with pytest.raises(ImageError, match="two frame headers"):
-        jpeg_segments.parse(header(segment(marker, b"x" * 9)))
-
-
 @pytest.mark.parametrize("order", ["<", ">"])
 @pytest.mark.parametrize("kind", [3, 4])
 @given(value=st.integers(1, 8), rest=st.binary(max_size=60))
@@ -251,11 +223,9 @@ def test_orientation_is_read_and_reset_in_both_byte_orders_and_widths(
         (b"", "nothing there"),
         (b"II*\0", "no directory"),
         (exif()[:20], "cut within the directory"),
-        (exif()[:4] + b"\xff" * 4 + exif()[8:], "a directory far outside"),
         (b"XX" + exif()[2:], "no byte order"),
         (exif(value=0), "below the range"),
         (exif(value=9), "above the range"),
-        (exif(kind=4, value=2**32 - 1), "far above the range"),
         (exif(kind=7), "a type that has no order"),
         (exif(count=2), "two orientations"),
         (exif(tag=0x0113), "another tag"),
@@ -267,12 +237,6 @@ def test_an_odd_orientation_counts_as_upright(tiff: bytes, reason: str) -> None:
 
 
 QUALITIES = range(1, 101)
-
-
-@pytest.mark.parametrize("pixels", [PHOTO, PHOTO[:, :, 0]], ids=["colours", "grey"])
-def test_the_quality_is_read_from_the_tables(pixels: np.ndarray) -> None:
-    found = [jpeg_segments.parse(saved(pixels, "JPEG", quality=quality)).quality for quality in QUALITIES]
-    assert found == list(QUALITIES)
 
 
 def test_the_quality_of_any_table_is_the_nearest_and_of_two_the_lower() -> None:
@@ -306,12 +270,6 @@ def test_a_damaged_header_is_read_the_same_whether_or_not_another_is_known(data:
         marker = data.draw(st.sampled_from([b"\xff\xc0", b"\xff\xda", b"\xff\xd8", b"\xff\xfe\0\2", b"\0", b"\xff"]))
         damaged[place : place + data.draw(st.integers(0, 2))] = marker
     assert parsed(bytes(damaged), anew=False) == parsed(bytes(damaged), anew=True)
-
-
-def test_markers_within_metadata_do_not_pass_for_a_frame_or_a_scan() -> None:
-    within = segment(0xE1, b"Exif\0\0" + header(height=3, width=5))
-    assert jpeg_segments.parse(header(within, height=70, width=90))[:2] == (70, 90)
-    assert jpeg_segments.parse(header(within, height=71, width=91))[:2] == (71, 91)
 
 
 BEFORE_A_FRAME = [

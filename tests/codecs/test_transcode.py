@@ -99,12 +99,11 @@ def test_an_image_that_is_resized_as_it_is_decoded_never_stands_in_memory() -> N
     assert peak < 2_000_000, "all of its pixels take 16 MB"
 
 
-@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("orientation", [1, 3, 6, 8])
 def test_what_is_stored_is_upright(orientation: int) -> None:
     upright = smooth_image(96, 128)
-    turn = {1: None, 2: 0, 3: 3, 4: 1, 5: 5, 6: 2, 7: 6, 8: 4}[orientation]
-    stored = Image.fromarray(upright) if turn is None else Image.fromarray(upright).transpose(Image.Transpose(turn))
-    result = transcode(jpeg(np.asarray(stored), exif=oriented(orientation)), options(96, format="png"))
+    lying = np.rot90(upright, {1: 0, 3: 2, 6: 1, 8: 3}[orientation])
+    result = transcode(jpeg(lying, exif=oriented(orientation)), options(96, format="png"))
     assert result.source == Size(96, 128)
     assert np.abs(decoded(result).astype(int) - upright).mean() < 3
 
@@ -378,16 +377,8 @@ def webp(chunk: bytes) -> bytes:
 
 
 REFUSED = {
-    **{
-        f"{format}, cut to {share}": (data[: int(share * len(data))], keep(format=format), r"\w")
-        for format in FORMATS
-        for share in (0.02, 0.3, 0.9)
-        for data in [encoded(format)]
-    },
-    **{
-        f"{format}, too many pixels": (encoded(format), keep(format=format, max_pixels=2999), "max_pixels")
-        for format in FORMATS
-    },
+    **{f"{name}, cut": (encoded(name)[: len(encoded(name)) // 3], keep(format=name), r"\w") for name in FORMATS},
+    **{f"{name}, large": (encoded(name), keep(format=name, max_pixels=2999), "max_pixels") for name in FORMATS},
     "jpeg that would fit, cut short": (jpeg(SMALL)[:800], options(64), r"\w"),
     "jpeg, too many scans": (
         PROGRESSIVE[:-2] + PROGRESSIVE[LAST_SCAN:-2] * 120 + b"\xff\xd9",
