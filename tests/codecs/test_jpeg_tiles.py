@@ -82,14 +82,17 @@ def test_a_cut_takes_a_neighbour_only_at_an_edge_of_a_tile() -> None:
         (0, 0, 15, 63): (16, 64, 0, 0),
         (113, 193, 15, 63): (16, 64, 1, 1),
     }
-    for box, (height, width, top, left) in shapes.items():
-        part = cut_jpeg(stored, *box)
-        assert part is not None
-        assert (*by_libjpeg(part.data).shape[:2], part.top, part.left) == (height, width, top, left)
+    for box, expected in shapes.items():
+        assert shape_of(stored, box) == expected
     for sampling in ("4:4:4", "grey"):
-        part = cut_jpeg(tiled(128, 256, sampling), 8, 32, 8, 32)  # 8 x 32 pixels a tile
-        assert part is not None
-        assert (*by_libjpeg(part.data).shape[:2], part.top, part.left) == (8, 32, 0, 0)
+        assert shape_of(tiled(128, 256, sampling), (8, 32, 8, 32)) == (8, 32, 0, 0)  # 8 x 32 pixels a tile
+
+
+def shape_of(stored: bytes, box: tuple[int, int, int, int]) -> tuple[int, ...]:
+    """(height, width) of a cut, and where in it the box begins."""
+    part = cut_jpeg(stored, *box)
+    assert part is not None
+    return *by_libjpeg(part.data).shape[:2], part.top, part.left
 
 
 def test_a_cut_across_rows_of_tiles_has_the_width_of_the_image_and_only_the_tiles_of_its_box() -> None:
@@ -103,13 +106,10 @@ def test_a_cut_across_rows_of_tiles_has_the_width_of_the_image_and_only_the_tile
         (49, 1, 30, 110): (112, 49, {5, 6, 7, 8}),
         (97, 97, 15, 15): (48, 33, {12}),
     }.items():
+        assert shape_of(stored, box) == (height, 112, top, box[1])
         part = cut_jpeg(stored, *box)
-        assert part is not None
-        assert (*by_libjpeg(part.data).shape[:2], part.top, part.left) == (height, 112, top, box[1])
         first = {64: 0, 48: 7, 112: 0}[height]
-        assert [len(tile) > 20 for tile in scan_of(part.data)] == [
-            first + number in tiles for number in range(len(scan_of(part.data)))
-        ]
+        assert part and {first + number for number, tile in enumerate(scan_of(part.data)) if len(tile) > 20} == tiles
 
 
 def scan_of(data: bytes | memoryview) -> list[bytes]:

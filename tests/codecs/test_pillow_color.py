@@ -88,16 +88,6 @@ def test_every_colour_of_a_hue_is_pillows() -> None:
 
 
 @compiled
-@pytest.mark.slow
-def test_every_pair_of_values_blends_as_pillows() -> None:
-    rng = np.random.default_rng(0)
-    pixels = rng.integers(0, 256, (2048, 2048, 3), np.uint8)
-    for factor in [0.1, 0.2, 0.3, 0.6, 0.7, 1.1, 1.4, *rng.uniform(0, 2, 12)]:
-        expected = np.asarray(OPERATIONS["saturate"].pillows(Image.fromarray(pixels), factor))
-        assert np.array_equal(run("saturate", pixels, factor), expected), factor
-
-
-@compiled
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import zlib
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -36,7 +35,6 @@ from presize.codecs.pillow_resize import (
     resize,
     resize_as_installed,
     resize_by,
-    row_sink,
 )
 from presize.errors import PresizeWarning
 
@@ -147,23 +145,6 @@ def needed(inputs: int, outputs: int, begin: int, count: int, filter: Filter) ->
 
 
 @compiled
-@settings(max_examples=examples(200), deadline=None)
-@given(st.data(), jobs, st.integers(1, 31))
-def test_rows_that_come_one_after_the_other_make_the_bytes_of_the_whole_image(
-    data: st.DataObject, job: Job, rows: int
-) -> None:
-    (height, width), channels, size, filter = job
-    pixels, out = noise((height, width, *channels), height), np.empty((*size, *channels), np.uint8)
-    box = data.draw(boxes(height, width)) or (0, 0, width, height)
-    sink = row_sink(job.shape, out, filter, box)
-    if sink is None:  # an axis keeps its size
-        assert (0, height) == (box[1], box[3]) == (0, size[0]) or (0, width) == (box[0], box[2]) == (0, size[1])
-    else:
-        pillow_model.give_rows(sink, pixels, rows)
-        np.testing.assert_array_equal(out, pillow_model.resize(pixels, size, filter, box))
-
-
-@compiled
 def test_a_part_without_the_pixels_that_it_takes_is_refused() -> None:
     pixels = noise((20, 30, 3), 0)
     for start in ((0, 0), (5, 0), (0, 5)):
@@ -181,18 +162,6 @@ def test_extreme_ratios_have_the_bytes_of_the_definition(shape: tuple[int, int],
     for filter, channels in itertools.product(get_args(Filter), [(), (2,), (3,), (4,)]):
         pixels = noise((*shape, *channels), 0)
         check_levels(pillow_model.resize(pixels, size, filter), pixels, size, filter, flip=False)
-
-
-@compiled
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("filter", ["bilinear", "lanczos"])
-@pytest.mark.parametrize("outputs", [224, 96])
-@pytest.mark.parametrize("step", [23, pytest.param(5, marks=pytest.mark.slow)])
-def test_every_side_is_resized_to_the_usual_ones(step: int, outputs: int, filter: Filter, level: int) -> None:
-    for side in range(1, 3 * outputs, step):
-        for shape, size in (((side, 2, 3), (outputs, 2)), ((2, side, 3), (2, outputs))):
-            found = resize_by(MODULE, noise(shape, side), size, filter, level=level)
-            np.testing.assert_array_equal(found, pillow_model.resize(noise(shape, side), size, filter), str(side))
 
 
 MODES = {(): "L", (3,): "RGB", (4,): "RGBX"}
@@ -253,15 +222,6 @@ def test_no_byte_beside_the_result_is_written(shape: tuple[int, int], width: int
     found = resize_by(MODULE, pixels, (40, width), "lanczos", out=batch[1], level=level)
     assert found is not None and np.shares_memory(found, batch) and (batch[::2] == 7).all()
     np.testing.assert_array_equal(batch[1], pillow_model.resize(pixels, (40, width), "lanczos"))
-
-
-@compiled
-def test_threads_resize_at_the_same_time() -> None:
-    images = [noise((60 + seed, 50, 3), seed) for seed in range(20)]
-    with ThreadPoolExecutor(4) as threads:
-        found = list(threads.map(lambda pixels: resize(pixels, (33, 80), "bicubic"), images * 5))
-    for pixels, result in zip(images, found, strict=False):
-        np.testing.assert_array_equal(result, pillow_model.resize(pixels, (33, 80), "bicubic"))
 
 
 @compiled

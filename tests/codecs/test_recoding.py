@@ -26,9 +26,7 @@ PLAIN = saved(PIXELS, "JPEG")
 def has_ends(data: bytes) -> bool:
     """Whether every AC table has a code for the end of a block, which tiles across rows need. That of a small image may
     lack one."""
-    segments = header_segments(data)
-    assert segments is not None
-    payloads = (data[begin + 4 : end] for marker, begin, end in segments if marker == DHT)
+    payloads = (data[begin + 4 : end] for marker, begin, end in header_segments(data) or () if marker == DHT)
     tables = [table for payload in payloads for table in huffman_tables(payload) if table[0] & OF_AC]
     return bool(tables) and all(0 in table[17:] for table in tables)
 
