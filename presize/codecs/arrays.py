@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from presize.codecs.sniff import NPY
+from presize.codecs.sniff import NPY, check_size
 from presize.errors import ImageError
 
 Values = npt.NDArray[Any]
@@ -115,8 +115,7 @@ def read_exr(data: bytes, max_pixels: int) -> Values:
         header = file.header()
         low, high = header["dataWindow"].min, header["dataWindow"].max
         height, width = high.y - low.y + 1, high.x - low.x + 1
-        if height * width > max_pixels:
-            raise ImageError(f"{width} x {height} pixels, more than max_pixels allows ({max_pixels})")
+        check_size(height, width, max_pixels)
         channels = header["channels"]
         names = ["R", "G", "B"] if set(channels) == {"R", "G", "B"} else list(channels)
         sampled = {(channel.xSampling, channel.ySampling) for channel in channels.values()}

@@ -80,9 +80,8 @@ def plain(image: Tiff, fields: Fields, bands: Bands, max_pixels: int) -> bytes:
         )
     unsigned = {*image.numbers(fields, tiff.SAMPLE_FORMAT)} <= {1}
     if bits not in ({8}, {16}) or not unsigned or bands.photometric == _YCBCR:
-        raise ImageError(
-            f"{bands.total} bands, which are only read as unsigned numbers of 8 or 16 bits, and not as YCbCr"
-        )
+        kind = "unsigned numbers of 8 or 16 bits, and not as YCbCr"
+        raise ImageError(f"{bands.total} bands, which are only read as {kind}")
     (depth,) = bits
     values = (_planes if planar else _interleaved)(image, fields, bands)
     if values.shape[:2] != (height, width):

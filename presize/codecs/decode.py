@@ -1,9 +1,8 @@
 """Bytes -> upright pixels in sRGB. Pure, deterministic for given library versions, thread-safe.
 
-The policies: content decides the format; ordinary JPEGs are decoded by presize.codecs.jpeg.decoder, all else by Pillow;
-of an animation the first frame is taken; EXIF orientation is applied; floating point is refused, since its range is
-undefined. Unless something else is wanted, ICC profiles are converted to sRGB, alpha is composed on white, and 16 bits
-are scaled to 8.
+Content decides the format; ordinary JPEGs are decoded by presize.codecs.jpeg.decoder, all else by Pillow. Unless
+something else is wanted, profiles are converted to sRGB, alpha is composed on white, and 16 bits are scaled to 8.
+Floating point is refused, since its range is undefined.
 """
 
 from __future__ import annotations
@@ -23,14 +22,13 @@ from presize.codecs.pillow_decoder import (
     Decoded,
     Pixels,
     Wanted,
-    check_size,
     colors_of,
     decode_other,
     pixels_of,
     upright,
 )
 from presize.codecs.plugins import load, open_image, reason
-from presize.codecs.sniff import EXR, NPY, sniff
+from presize.codecs.sniff import EXR, NPY, check_size, sniff
 from presize.codecs.source_facts import Facts
 from presize.errors import ImageError, NotAnImageError
 from presize.options import MAX_PIXELS, Color, Filter, Size
@@ -47,24 +45,23 @@ def decode(
     unfinished: bool = False,
     resized: tuple[resize.Target, Filter] | None = None,
 ) -> Decoded:
-    """The image in `data`, of any format that `sniff` knows.
+    """The image in `data`, of any format that `sniff` knows, of at most `max_pixels` pixels.
 
     Args:
         data: the file.
         wanted: the pixels to give; a color alone stands for 8 bits in sRGB. "rgb" gives three channels, "rgba" four,
             "gray" ITU-R 601 luma, "keep" grey where the source is grey. 16 bits are uint16, white 65535.
-        max_pixels: the most pixels to decode, which is checked first.
+        max_pixels: is checked first.
         scale: 1, 2, 4 or 8: ordinary JPEGs are decoded at 1/scale, each side rounded up.
         header: of this JPEG, if it is parsed already.
-        unfinished: allow an ordinary JPEG to come in its own colours (`icc`), and as BGRX with X = 255. It is then
-            decoded faster, and resized and encoded by OpenCV without a copy. `finish` does the rest, which is cheaper
-            after a resize. Not with "rgba" or 16 bits.
+        unfinished: allow an ordinary JPEG to come in its own colours (`icc`), and as BGRX with X = 255: faster.
+            `finish` does the rest, which is cheaper after a resize. Not with "rgba" or 16 bits.
         resized: a target in the pixels that the image is decoded to, and how to resample: allow an `unfinished` JPEG to
             come resized, which takes less memory.
 
     Raises:
         NotAnImageError: `data` is not an image.
-        ImageError: the image is broken, has more than `max_pixels` pixels, or pixels that have no such meaning.
+        ImageError: the image is broken, too large, or has pixels that have no such meaning.
     """
     name = "jpeg" if header else sniff(data)
     if name is None:

@@ -13,7 +13,7 @@ from presize.codecs import plugins, sixteen
 from presize.codecs.bands import bands_of, declares_alpha, plain
 from presize.codecs.icc import to_srgb
 from presize.codecs.plugins import load, open_image
-from presize.codecs.sniff import PNG_BITS, has_several, largest_icon, png_of, webp_size
+from presize.codecs.sniff import PNG_BITS, check_size, has_several, largest_icon, png_of, webp_size
 from presize.codecs.source_facts import Colors, Facts
 from presize.codecs.tiff import BITS, HEIGHT, PHOTOMETRIC, WIDTH, find_image, orientation_of
 from presize.errors import ImageError
@@ -66,11 +66,6 @@ class Wanted(NamedTuple):
 
     def deepened(self, pixels: Pixels) -> npt.NDArray[Any]:
         return sixteen.widened(pixels) if self.depth == 16 else pixels
-
-
-def check_size(height: int, width: int, max_pixels: int) -> None:
-    if height * width > max_pixels:
-        raise ImageError(f"{width} x {height} pixels, more than max_pixels allows ({max_pixels})")
 
 
 class Opened(NamedTuple):

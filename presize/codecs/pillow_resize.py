@@ -81,13 +81,13 @@ def resize(
             lie side by side, and the pixels of a row; rows may be apart, in either order, and mirrored. Alpha is a
             channel as the others are: premultiply it first, as Pillow does.
         size: (height, width) of the result, in pixels.
-        filter: one of `Filter`.
+        filter: how to resample.
         box: the part of the image that is used, as Pillow's `box`; cut to float32. None takes all of it.
         how: options.
 
     Returns:
-        uint8 (height, width) or (height, width, channels), C-contiguous. None for pixels, sizes or boxes that are not
-        among those above, some of which Pillow takes and others of which it refuses, and without the compiled code.
+        uint8, C-contiguous, of as many axes. None without the compiled code, and for pixels, sizes or boxes that are
+        not among those above, some of which Pillow takes and others of which it refuses.
 
     Raises:
         MemoryError: there is not enough.

@@ -103,14 +103,9 @@ def _crop(source: Size, wanted: Size, upscale: bool) -> Target:
 def resize(pixels: Pixels, target: Target, filter: Filter, backend: ResizeBackend, alpha: bool = False) -> Pixels:
     """`pixels` as `target` says: a C-contiguous array, `pixels` itself when there is nothing to do. Thread-safe.
 
-    Args:
-        pixels: uint8 or uint16, (height, width, 3), (height, width, 4) or (height, width), C-contiguous. "nearest"
-            takes any number of channels, and int32.
-        target: what to make of them.
-        filter: how to resample.
-        backend: the library that does.
-        alpha: whether the fourth channel is alpha: colours then count as much as they cover. Otherwise all channels are
-            treated alike.
+    `pixels` are uint8 or uint16, (height, width, 3), (height, width, 4) or (height, width), C-contiguous; "nearest"
+    takes any number of channels, and int32. With `alpha` the fourth channel is alpha, and colours count as much as they
+    cover; otherwise all channels are treated alike.
     """
     box, size, _ = target
     if box[2:] == size:  # nothing to resample, at most to cut

@@ -1,4 +1,4 @@
-"""Which image format some bytes are, and which parts of them a decoder should see. Pure."""
+"""Which image format some bytes are, which parts of them a decoder should see, and how large an image may be. Pure."""
 
 from __future__ import annotations
 
@@ -80,6 +80,12 @@ def _is_pcx(data: bytes) -> bool:
     bits, planes = data[3], data[65]
     needed = -(-(right - left + 1) * bits // 8)
     return left <= right and top <= bottom and bits in (1, 2, 4, 8) and planes in (1, 3, 4) and line_bytes >= needed
+
+
+def check_size(height: int, width: int, max_pixels: int) -> None:
+    """Raise ImageError for an image of more pixels than `max_pixels`."""
+    if height * width > max_pixels:
+        raise ImageError(f"{width} x {height} pixels, more than max_pixels allows ({max_pixels})")
 
 
 def webp_size(data: bytes) -> tuple[int, int]:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from presize.codecs.arrays import decode_array, index_size
 from presize.codecs.jpeg import decoder as jpeg_decoder
 from presize.codecs.jpeg.segments import coded_size
+from presize.codecs.sniff import check_size
 from presize.errors import ImageError, OptionError
 from presize.options import MAX_PIXELS, Color, CompanionFormat, StoredColor
 
@@ -27,12 +28,6 @@ def check_shape(found: tuple[int, int], expected: tuple[int, int]) -> None:
         )
 
 
-def check_pixels(shape: tuple[int, int], max_pixels: int) -> None:
-    """Raise ValueError for a (height, width) of more pixels than `max_pixels`."""
-    if shape[0] * shape[1] > max_pixels:
-        raise ValueError(f"{shape[1]} x {shape[0]} pixels, more than max_pixels allows ({max_pixels})")
-
-
 def decode_value(
     value: memoryview,
     format: CompanionFormat,
@@ -48,17 +43,16 @@ def decode_value(
         format: of the dataset; "npy" for the arrays of a companion.
         color: that the dataset was built for; "exact" for the values of a companion.
         shape: (height, width) of the image, in pixels, as the index says.
-        max_pixels: that height x width may not exceed.
+        max_pixels: the most that it may have.
         depth: the bits of a channel, 8 or 16; those of a companion's values may differ.
 
     Returns:
         A new uint8 or uint16 array, (height, width, 3) RGB, (height, width, 4) RGBA or (height, width) grey; for "npy"
         one of any numbers and shape.
 
-    Raises:
-        ValueError, ImageError, MemoryError: the value is damaged, or too large (see DAMAGE).
+    Raises: what DAMAGE lists.
     """
-    check_pixels(shape, max_pixels)
+    check_size(*shape, max_pixels)
     if format == "npy":
         values = decode_array(value)
         check_shape(index_size(values.shape), shape)
@@ -107,16 +101,15 @@ def decode_jpeg(
         raise ImageError("not a JPEG: it does not begin with FF D8")
     try:
         height, width, _ = coded_size(data)
-        check_pixels((height, width), max_pixels)
+        check_size(height, width, max_pixels)
         top, left, rows, columns = (0, 0, height, width) if box is None else box
         if not (0 <= top < top + rows <= height and 0 <= left < left + columns <= width):
             raise OptionError(f"box: expected (top, left, height, width) in {width} x {height} pixels, got {box}")
         mode: jpeg_decoder.Mode = "GRAY" if gray else "RGB"
         pixels = jpeg_decoder.decode(data, mode, (height, width), box)
         if pixels is None:
-            whole = jpeg_decoder.decode_with_libjpeg(
-                data, mode, (height, width), 1, max_pixels=max_pixels, strict=False
-            )
+            shape = (height, width)
+            whole = jpeg_decoder.decode_with_libjpeg(data, mode, shape, 1, max_pixels=max_pixels, strict=False)
             pixels = np.ascontiguousarray(whole[top : top + rows, left : left + columns])
     except OptionError:
         raise

@@ -75,7 +75,7 @@ from PIL import Image
 
 import presize.builder.derive
 import presize.builder.parts
-import presize.codecs.jpeg.self_check
+import presize.codecs.jpeg.decoder
 from presize.builder.run import build_dataset
 from presize.cli import main
 from presize.options import BuildOptions, RunOptions

@@ -5,6 +5,7 @@ Without it, and for JPEGs out of the ordinary, `decode` gives None, and callers 
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Literal, cast
 
 import numpy as np
@@ -12,8 +13,8 @@ import numpy.typing as npt
 import simplejpeg
 
 from presize.codecs.compiled import Compiled
-from presize.codecs.jpeg import self_check
-from presize.codecs.jpeg.segments import check_scans
+from presize.codecs.golden import decoder_images
+from presize.codecs.jpeg.segments import APP9, DRI, SOS, check_scans, segments
 from presize.errors import OptionError
 
 try:
@@ -31,9 +32,6 @@ _ROOM_BYTES = 8192
 """That recoding wants free at the end."""
 
 
-compiled = Compiled(_jpeg_decoder, self_check.difference, "JPEG decoder", "libjpeg-turbo decodes")
-
-
 def is_available() -> bool:
     """Whether the compiled code is used. Otherwise decode always gives None."""
     return compiled.trusted() is not None
@@ -47,7 +45,7 @@ def decode(
     buffer: Pixels | None = None,
     scale: int = 1,
 ) -> Pixels | None:
-    """What simplejpeg.decode_jpeg makes of a JPEG of `shape` (height, width), or of a box of it. Releases the GIL.
+    """What simplejpeg.decode_jpeg makes of a JPEG, or of a box of it. Thread-safe; releases the GIL.
 
     Of a JPEG with a tile index (presize.codecs.jpeg.tiles), only the tiles under the box are read and checked.
 
@@ -156,3 +154,63 @@ def tile_lengths(data: bytes, scan: int, tiles: int) -> bytes | None:
         return None
     lengths = np.diff(ends, prepend=scan)
     return None if lengths.max() > 0xFFFF else lengths.astype(">u2").tobytes()
+
+
+# ---- what is tried ----
+
+_TAG_BYTES = 9  # of a tile index (presize.codecs.jpeg.tiles), the only APP9 segment of a golden image
+_USUAL_CODES = b"\0\0\1\5\1\1\1\1\1\1\0\0\0\0\0\0\0" + bytes(range(12))
+"""Of DC coefficients: T.81's table K.3, as number 0."""
+
+
+def difference(module: ModuleType) -> str | None:
+    """How `module` (_jpeg_decoder.c) differs from libjpeg-turbo; None if it does not. Takes about 3 ms."""
+    for number, (name, data) in enumerate(decoder_images().items()):
+        ends = {marker: (begin, end) for marker, begin, end in segments(data)}
+        try:
+            if not _has_equal_pixels(module, data, number):
+                return f"it decodes other pixels than libjpeg-turbo ({name})"
+            if APP9 in ends and not _has_equal_lengths(module, data, *ends[APP9], ends[SOS][1]):
+                return f"it finds other tiles than there are ({name})"
+            if _USUAL_CODES in data and not _has_equal_codes(module, data, ends):
+                return f"it codes other coefficients again than there are ({name})"
+        except Exception as error:  # whatever is wrong with it, it is not to be used
+            return f"it fails with {type(error).__name__}: {error} ({name})"
+    return None
+
+
+def _has_equal_pixels(module: ModuleType, data: bytes, number: int) -> bool:
+    """Whether at each scale the whole image is equal, and at full size a box of it, in two of the modes."""
+    shape, modes = simplejpeg.decode_jpeg_header(data)[:2], ("RGB", "BGRX", "GRAY")
+    top, left = shape[0] // 3, shape[1] // 2
+    boxes = [(scale, (0, 0, -(-shape[0] // scale), -(-shape[1] // scale))) for scale in (1, 2, 4, 8)]
+    boxes.append((1, (top, left, shape[0] // 3, shape[1] - left - number % 4)))
+    for step, (scale, box) in enumerate(boxes):
+        mode = modes[(number + step) % 3]
+        top, left, height, width = box
+        whole = simplejpeg.decode_jpeg(data, mode, min_height=-(-shape[0] // scale), min_width=-(-shape[1] // scale))
+        out = np.zeros((height, width, _CHANNELS[mode]), np.uint8)
+        if not module.decode(data, out, out.shape[2], shape, box, scale):
+            return False
+        if not np.array_equal(out, whole[top : top + height, left : left + width]):
+            return False
+    return True
+
+
+def _has_equal_lengths(module: ModuleType, data: bytes, begin: int, end: int, scan: int) -> bool:
+    """Whether the tiles of an image are found where its index says."""
+    lengths = data[begin + 4 + _TAG_BYTES : end]
+    return bool(module.tile_lengths(data, scan, len(lengths) // 2) == lengths)
+
+
+def _has_equal_codes(module: ModuleType, data: bytes, ends: dict[int, tuple[int, int]]) -> bool:
+    """Whether an image with the usual codes becomes itself, when it is coded again in the intervals that it has."""
+    scan = data[ends[SOS][1] :]
+    mcus = int.from_bytes(data[ends[DRI][0] + 4 : ends[DRI][1]], "big") if DRI in ends else 0xFFFF
+    if APP9 in ends:
+        data = data[: ends[APP9][0]] + data[ends[APP9][1] :]
+    out = np.zeros(len(scan) + _ROOM_BYTES, np.uint8)
+    return bool(module.recode(data, out, mcus) == len(scan) and out[: len(scan)].tobytes() == scan)
+
+
+compiled = Compiled(_jpeg_decoder, difference, "JPEG decoder", "libjpeg-turbo decodes")
