@@ -22,16 +22,14 @@ from presize.codecs.pillow_decoder import (
     Decoded,
     Pixels,
     Wanted,
-    colors_of,
     decode_other,
     pixels_of,
     upright,
 )
 from presize.codecs.plugins import load, open_image, reason
 from presize.codecs.sniff import EXR, NPY, check_size, sniff
-from presize.codecs.source_facts import Facts
 from presize.errors import ImageError, NotAnImageError
-from presize.options import MAX_PIXELS, Color, Filter, Size
+from presize.options import MAX_PIXELS, Color, Filter
 
 _JPEG_MODE: Final = {"gray": "L", "CMYK": "CMYK", "YCCK": "CMYK"}
 
@@ -143,7 +141,7 @@ def _decode_jpeg(
                 pixels = resize.decode_resized(data, layout, shape, scale, *resized)
                 is_resized = pixels is not None
             if pixels is None:
-                pixels = jpeg_decoder.decode_strictly(data, layout, shape, scale, max_pixels=max_pixels)
+                pixels = jpeg_decoder.decode_whole(data, layout, shape, scale, max_pixels=max_pixels)
                 pixels = pixels[:, :, 0] if as_gray else pixels
         except ValueError as error:
             refusal = error
@@ -154,20 +152,10 @@ def _decode_jpeg(
     elif (convert and not unfinished) or converts_first:
         pixels = pixels_of(Image.fromarray(pixels), icc, color)
         convert = False
-    facts = Facts(
-        "jpeg",
-        colors_of(mode),
-        header.orientation,
-        header.process,
-        header.quality,
-        deep=header.precision > 8,
-        several=header.several,
-        profile=has_profile,
-        tolerated=refusal is not None,
-    )
+    facts = header.facts._replace(profile=has_profile, tolerated=refusal is not None)
     left = icc if convert else None
     pixels, metadata = upright(pixels, header.orientation), (header.exif, header.xmp, header.comment)
-    return Decoded(pixels, Size(*header.upright_size), facts, left, *metadata, is_resized)
+    return Decoded(pixels, header.upright_size, facts, left, *metadata, is_resized)
 
 
 def _second_opinion(data: bytes, refusal: ValueError | None) -> Image.Image:

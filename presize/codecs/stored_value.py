@@ -124,9 +124,8 @@ def _decode_jpeg(value: memoryview, color: Color, shape: tuple[int, int], max_pi
     if color == "keep":
         color = "gray" if is_gray else "rgb"
     mode: jpeg_decoder.Mode = "GRAY" if color == "gray" else "RGB"
-    pixels = jpeg_decoder.decode(value, mode, shape)
-    if pixels is None:  # not strictly: one that a build has kept as it was may have stray bytes
-        pixels = jpeg_decoder.decode_with_libjpeg(value, mode, shape, 1, max_pixels=max_pixels, strict=False)
+    # Not strictly: one that a build has kept as it was may have stray bytes.
+    pixels = jpeg_decoder.decode_whole(value, mode, shape, max_pixels=max_pixels, strict=False)
     return pixels[:, :, 0] if color == "gray" else pixels
 
 

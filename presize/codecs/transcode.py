@@ -54,7 +54,7 @@ def transcode(data: bytes, options: ImageOptions) -> Transcoded:
     scale = 1
     targets = resized = None
     if header is not None:
-        upright = Size(*header.upright_size)
+        upright = header.upright_size
         targets = _targets(upright, options)
         if options.filter != "nearest":  # it takes pixels as they are, and a reduced decode gives means of them
             scale = decode_scale(targets)

@@ -60,7 +60,7 @@ def _jpeg(data: bytes, options: ImageOptions) -> Unchanged | None:
     header = jpeg_segments.parse(data)
     if not fits(header, options):
         return None
-    in_one_scan = header.process == "baseline" and data[header.scan_begin + 4] == len(header.sampling)
+    in_one_scan = header.process == "baseline" and data[header.segments[-1][1] + 4] == len(header.sampling)
     if in_one_scan and not header.several and not options.keep_metadata and data.endswith(b"\xff\xd9"):
         # Without searching its scan, which takes as long as all the rest.
         value = data if header.bare else jpeg_metadata.bare(data)
@@ -68,15 +68,7 @@ def _jpeg(data: bytes, options: ImageOptions) -> Unchanged | None:
         value, scans = jpeg_metadata.strip(data, options.keep_metadata)
         if scans > 1:
             jpeg_segments.check_scans(value, header.height * header.width, options.max_pixels)
-    facts = Facts(
-        "jpeg",
-        "grey" if header.colorspace == "gray" else "RGB",
-        process=header.process,
-        quality=header.quality,
-        several=header.several,
-        profile=_changes_colors(header.icc),
-        kept=True,
-    )
+    facts = header.facts._replace(profile=_changes_colors(header.icc), kept=True)
     return Unchanged(value, header.height, header.width, facts)
 
 

@@ -79,8 +79,7 @@ def test_the_fast_way_is_at_most_one_level_from_lcms(name: str) -> None:
     icc = FAST[name]
     assert matrix_shaper(icc) is not None
     converted = finish(PIXELS, icc, "rgb")
-    assert converted.flags.c_contiguous
-    assert converted.flags.writeable
+    assert converted.flags.c_contiguous and converted.flags.writeable
     assert difference(converted, by_lcms(PIXELS, icc)) == 1
     assert difference(PIXELS, converted) > 10
 

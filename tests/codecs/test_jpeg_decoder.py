@@ -200,7 +200,7 @@ def test_what_libjpeg_warns_of_is_an_error_unless_it_may_be_there_and_the_jpeg_e
     data: bytes, is_accepted: bool
 ) -> None:
     with pytest.raises(ValueError, match=r"\w"):
-        jpeg_decoder.decode_strictly(data, "RGB", (40, 60), max_pixels=10**6)
+        jpeg_decoder.decode_whole(data, "RGB", (40, 60), max_pixels=10**6)
     with contextlib.nullcontext() if is_accepted else pytest.raises(ValueError, match=r"\w"):
         pixels = jpeg_decoder.decode_with_libjpeg(data, "RGB", (40, 60), 1, max_pixels=10**6, strict=False)
         np.testing.assert_array_equal(pixels, simplejpeg.decode_jpeg(STRAY, strict=False))
@@ -209,9 +209,9 @@ def test_what_libjpeg_warns_of_is_an_error_unless_it_may_be_there_and_the_jpeg_e
 def test_the_pixels_of_all_scans_count_against_the_limit() -> None:
     data = NOT_ORDINARY["progressive"]
     assert data.count(b"\xff\xda") == 10
-    assert jpeg_decoder.decode_strictly(data, "RGB", (40, 60), max_pixels=40 * 60).shape == (40, 60, 3)
+    assert jpeg_decoder.decode_whole(data, "RGB", (40, 60), max_pixels=40 * 60).shape == (40, 60, 3)
     with pytest.raises(ImageError, match="10 scans of 2400 pixels each"):
-        jpeg_decoder.decode_strictly(data, "RGB", (40, 60), max_pixels=40 * 60 - 1)
+        jpeg_decoder.decode_whole(data, "RGB", (40, 60), max_pixels=40 * 60 - 1)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -222,12 +222,12 @@ def test_what_falls_back_to_libjpeg_has_the_same_pixels(
     mode: Mode, scale: int, sampling: str, shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = encoded(noisy_image(*shape), sampling)
-    pixels = jpeg_decoder.decode_strictly(data, mode, shape, scale, max_pixels=10**6)
+    pixels = jpeg_decoder.decode_whole(data, mode, shape, scale, max_pixels=10**6)
     assert pixels.shape == (-(-shape[0] // scale), -(-shape[1] // scale), {"GRAY": 1, "RGB": 3, "BGRX": 4}[mode])
     without_compiled_code(monkeypatch)
-    np.testing.assert_array_equal(jpeg_decoder.decode_strictly(data, mode, shape, scale, max_pixels=10**6), pixels)
+    np.testing.assert_array_equal(jpeg_decoder.decode_whole(data, mode, shape, scale, max_pixels=10**6), pixels)
     with pytest.raises(ValueError, match=r"\w"):
-        jpeg_decoder.decode_strictly(data[: len(data) // 2], mode, shape, scale, max_pixels=10**6)
+        jpeg_decoder.decode_whole(data[: len(data) // 2], mode, shape, scale, max_pixels=10**6)
 
 
 @compiled

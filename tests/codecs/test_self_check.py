@@ -84,7 +84,7 @@ def test_a_broken_decoder_is_switched_off_and_pixels_are_libjpegs(
 ) -> None:
     untried(**functions)
     with pytest.warns(PresizeWarning, match=f"failed its self-check and is switched off in this process: {found}"):
-        pixels = jpeg_decoder.decode_strictly(IMAGE, "RGB", SHAPE, max_pixels=10**6)
+        pixels = jpeg_decoder.decode_whole(IMAGE, "RGB", SHAPE, max_pixels=10**6)
     np.testing.assert_array_equal(pixels, simplejpeg.decode_jpeg(IMAGE))
     assert not jpeg_decoder.is_available() and jpeg_decoder.decode(IMAGE, "RGB", SHAPE) is None
     assert jpeg_decoder.compiled.off is not None and jpeg_decoder.compiled.off.by == "self-check"

@@ -254,16 +254,9 @@ def fact(result: Transcoded, name: str) -> int:
     return int(unpack_facts(np.array([result.facts]), name)[0])
 
 
-def transparent(opaque: int = 0) -> np.ndarray:
-    return np.dstack((SMALL, np.full((60, 50), opaque, np.uint8)))
-
-
-def text(name: str) -> PngImagePlugin.PngInfo:
-    info = PngImagePlugin.PngInfo()
-    info.add_text("Title", name)
-    return info
-
-
+TRANSPARENT = np.dstack((SMALL, np.zeros((60, 50), np.uint8)))
+TEXT = PngImagePlugin.PngInfo()
+TEXT.add_text("Title", "me")
 STORED_AS_THEY_ARE = [
     (encoded("jpeg"), keep(), "baseline JPEG"),
     (encoded("jpeg", progressive=True), keep(), "progressive JPEG"),
@@ -274,7 +267,7 @@ STORED_AS_THEY_ARE = [
     (encoded("png", SMALL[:, :, 0]), keep(format="png", color="gray"), "grey PNG"),
     (encoded("png", SMALL[:, :, 0]), keep(format="png"), "grey PNG is read as RGB"),
     (encoded("png", SMALL[:, :, 0]), keep(format="png", color="keep"), "grey PNG, kept grey"),
-    (encoded("png", exif=oriented(1), icc_profile=SRGB, pnginfo=text("me")), keep(format="png"), "metadata aside"),
+    (encoded("png", exif=oriented(1), icc_profile=SRGB, pnginfo=TEXT), keep(format="png"), "metadata aside"),
     (encoded("webp"), keep(format="webp"), "lossy WebP"),
     (encoded("webp", lossless=True), keep(format="webp"), "lossless WebP"),
     (encoded("webp", exif=oriented(1), icc_profile=SRGB, xmp=b"<x/>"), keep(format="webp"), "metadata aside"),
@@ -286,13 +279,13 @@ DECODED = [
     (encoded("jpeg", icc_profile=SWAPPED), keep(), "its profile changes its colours"),
     (encoded("png", icc_profile=SWAPPED), keep(format="png"), "its profile changes its colours"),
     (encoded("png", exif=oriented(3)), keep(format="png"), "it stands on its head"),
-    (encoded("png", transparent()), keep(format="png"), "transparency is composed on white"),
+    (encoded("png", TRANSPARENT), keep(format="png"), "transparency is composed on white"),
     (encoded("png"), keep(format="png", color="gray"), "it has colours"),
     (encoded("png", SMALL[:, :, 0].astype(np.uint16) * 257), keep(format="png"), "16 bits"),
     (encoded("png", SMALL[:, :, 0] > 128), keep(format="png"), "1 bit"),
     (encoded("png", transparency=(1, 2, 3)), keep(format="png"), "a transparent colour"),
-    (encoded("webp", transparent()), keep(format="webp"), "transparency is composed on white"),
-    (encoded("webp", transparent(), lossless=True), keep(format="webp"), "lossless, with alpha"),
+    (encoded("webp", TRANSPARENT), keep(format="webp"), "transparency is composed on white"),
+    (encoded("webp", TRANSPARENT, lossless=True), keep(format="webp"), "lossless, with alpha"),
     (encoded("webp", exif=oriented(8)), keep(format="webp"), "it lies on its side"),
     (encoded("webp", icc_profile=SWAPPED), keep(format="webp"), "its profile changes its colours"),
     (encoded("png"), keep(format="raw"), "raw pixels"),
@@ -340,26 +333,18 @@ def test_an_animation_is_stored_as_its_first_frame() -> None:
     result = transcode(saved(frames[0], "png", save_all=True, append_images=frames[1:]), keep(format="png"))
     assert fact(result, "kept") and fact(result, "several")
     assert np.array_equal(opened(result.records[0].value), frames[0])
-
-
-def test_a_png_that_announces_an_animation_of_one_frame_has_one() -> None:
+    # One that only announces more frames has one.
     result = transcode(with_chunk(encoded("png"), b"acTL", struct.pack(">II", 1, 0)), keep(format="png"))
     assert fact(result, "kept") and not fact(result, "several")
 
 
 @each_format
-def test_the_record_is_the_same_whatever_other_sizes_there_are(format: str) -> None:
+def test_the_record_is_the_same_whatever_other_sizes_there_are_and_whatever_follows_it(format: str) -> None:
     data = encoded(format)
     alone = transcode(data, keep(format=format))
+    assert transcode(data + b"trailer" * 9, keep(format=format)) == alone
     both = transcode(data, ImageOptions(sizes=(Size(30, 30), KEEP), format=format))
-    assert both.records[1] == alone.records[0]
-    assert both.records[0][1:] == (36, 30)
-
-
-@each_format
-def test_what_follows_the_image_is_not_stored(format: str) -> None:
-    data = encoded(format)
-    assert transcode(data + b"trailer" * 9, keep(format=format)) == transcode(data, keep(format=format))
+    assert both.records[1] == alone.records[0] and both.records[0][1:] == (36, 30)
 
 
 def test_a_huge_profile_is_not_unpacked() -> None:

@@ -85,17 +85,20 @@ def decode_into(data: bytes | memoryview, mode: Mode, shape: tuple[int, int], sc
     return cast("bool", module.decode_into(data, sink, _CHANNELS[mode], shape, scale))
 
 
-def decode_strictly(
-    data: bytes | memoryview, mode: Mode, shape: tuple[int, int], scale: int = 1, *, max_pixels: int
+def decode_whole(
+    data: bytes | memoryview,
+    mode: Mode,
+    shape: tuple[int, int],
+    scale: int = 1,
+    *,
+    max_pixels: int,
+    strict: bool = True,
 ) -> Pixels:
-    """All of a JPEG of `shape`, by the compiled decoder or else by libjpeg-turbo.
-
-    Raises:
-        ValueError: libjpeg-turbo finds an error, or anything to warn of.
-        ImageError: the JPEG has more scans than jpeg_segments.check_scans lets pass.
-    """
+    """All of a JPEG of `shape`, by the compiled decoder or else by libjpeg-turbo. Raises as decode_with_libjpeg()."""
     pixels = decode(data, mode, shape, scale=scale)
-    return decode_with_libjpeg(data, mode, shape, scale, max_pixels=max_pixels) if pixels is None else pixels
+    if pixels is not None:
+        return pixels
+    return decode_with_libjpeg(data, mode, shape, scale, max_pixels=max_pixels, strict=strict)
 
 
 def decode_with_libjpeg(
@@ -108,8 +111,13 @@ def decode_with_libjpeg(
     max_pixels: int,
     strict: bool = True,
 ) -> Pixels:
-    """As decode_strictly, by libjpeg-turbo alone, and into `buffer`, which must hold the image at full size. Not
-    `strict`, it accepts what libjpeg-turbo warns of, such as stray bytes, in a JPEG that ends as one should."""
+    """All of a JPEG by libjpeg-turbo, perhaps into `buffer`, which must hold the image at full size.
+
+    Raises:
+        ValueError: libjpeg-turbo finds an error or, if `strict`, anything to warn of, such as stray bytes. A JPEG that
+            does not end as one should is read strictly.
+        ImageError: the JPEG has more scans than jpeg_segments.check_scans lets pass.
+    """
     check_scans(data, shape[0] * shape[1], max_pixels)
     strict = strict or bytes(data[-2:]) != b"\xff\xd9"
     height, width = (-(-shape[0] // scale), -(-shape[1] // scale)) if scale > 1 else (0, 0)

@@ -13,9 +13,10 @@ from typing import Literal, NamedTuple
 
 import simplejpeg
 
-from presize.codecs.source_facts import Process
+from presize.codecs.source_facts import Colors, Facts, Process
 from presize.codecs.tiff import orientation_of
 from presize.errors import ImageError
+from presize.options import Size
 
 Segment = tuple[int, int, int]
 """(marker, begin, end): `begin` is that of the marker, and its payload is at begin + 4."""
@@ -78,14 +79,19 @@ class JpegHeader(NamedTuple):
     bare: bool
 
     @property
-    def upright_size(self) -> tuple[int, int]:
-        """(height, width) after `orientation` is applied."""
-        return (self.width, self.height) if self.orientation >= 5 else (self.height, self.width)
+    def upright_size(self) -> Size:
+        """After `orientation` is applied."""
+        return Size(self.width, self.height) if self.orientation >= 5 else Size(self.height, self.width)
 
     @property
-    def scan_begin(self) -> int:
-        """The byte at which the first scan's header begins."""
-        return self.segments[-1][1]
+    def facts(self) -> Facts:
+        colors: Colors = "RGB"
+        if self.colorspace == "gray":
+            colors = "grey"
+        elif self.colorspace in ("CMYK", "YCCK"):
+            colors = "CMYK"
+        deep = self.precision > 8
+        return Facts("jpeg", colors, self.orientation, self.process, self.quality, deep=deep, several=self.several)
 
 
 def parse(data: bytes) -> JpegHeader:
@@ -185,7 +191,7 @@ def check_scans(data: bytes | memoryview, pixels: int, max_pixels: int) -> None:
     """
     scans = len(_SCAN.findall(data))
     if scans > MAX_SCANS or scans * pixels > 10 * max_pixels:  # not counting those of a thumbnail in the metadata
-        scans = len(_SCAN.findall(data, parse(bytes(data)).scan_begin))
+        scans = len(_SCAN.findall(data, parse(bytes(data)).segments[-1][1]))
     if scans > MAX_SCANS or scans * pixels > 10 * max_pixels:
         raise ImageError(
             f"{scans} scans of {pixels} pixels each, more than are decoded (at most {MAX_SCANS} scans, and "
