@@ -218,8 +218,8 @@ def test_an_icon_may_be_a_png_larger_than_its_directory_says() -> None:
 
 
 def bitmap(image: Image.Image, header_bytes: int, masks: bool, down: bool) -> bytes:
-    """A bitmap of 32 bits as an icon holds it, its mask below it, with a header of 12 (OS/2), 40, 52, 56, 64 (OS/2), 108
-    (V4) or 124 bytes (V5). It may name the `masks` of colours; rows may go `down`, with a negative height."""
+    """A bitmap of 32 bits as an icon holds it, its mask below it, with a header of 12 (OS/2), 40, 52, 56, 64 (OS/2),
+    108 (V4) or 124 bytes (V5). It may name the `masks` of colours; rows may go `down`, with a negative height."""
     width, height = image.size
     rows = np.asarray(image)[:, :, (2, 1, 0, 3)][:: 1 if down else -1]
     if header_bytes == 12:
