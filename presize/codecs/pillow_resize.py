@@ -137,7 +137,8 @@ def resize_by(
     if pixels.dtype != _UINT8 or not 2 <= len(shape) <= 3 or filter not in _NUMBERS:
         return None
     rows, columns, channels = shape if len(shape) == 3 else (*shape, 1)
-    if not all(0 < side <= _MOST_SIDE for side in (rows, columns, *size)) or not 0 < channels <= 4:
+    sides = (rows, columns, *size)
+    if min(sides) < 1 or max(sides) > _MOST_SIDE or not 0 < channels <= 4:
         return None
     mirrored = columns > 1 and strides[1] == -channels
     if (channels > 1 and strides[2] != 1) or (columns > 1 and not mirrored and strides[1] != channels):
@@ -152,10 +153,16 @@ def resize_by(
         pixels, spans = _spans_of_part(pixels, size, whole, mirrored)
     if spans is None:
         return None
-    tables = _tables(module, level, spans, filter, channels, mirrored, flip)
-    if tables is None:
-        return None
-    down, across = tables
+    rows_span, columns_span = spans
+    across = down = None
+    if rows_span is not None:
+        down = _table(module, rows_span, filter, 0, False, False, 0)
+        if down is None:
+            return None
+    if columns_span is not None:
+        across = _table(module, columns_span, filter, channels, mirrored, flip, level)
+        if across is None:
+            return None
     fewer_rows, fewer_columns = source[0] - target[0], source[1] - target[1]
     vertical_first = vertical_first and fewer_rows > 0 and fewer_rows > 2 * fewer_columns
     result = (*size, *pixels.shape[2:])
@@ -179,11 +186,12 @@ def row_sink(shape: tuple[int, int], out: Pixels, filter: Filter, box: Box) -> o
     where resize() gives None, and where an axis keeps its size.
     """
     module = compiled.trusted()
-    spans = _spans_of_box(shape, out.shape[:2], box)
-    if module is None or spans is None:
+    rows, columns = _spans_of_box(shape, out.shape[:2], box) or (None, None)
+    if module is None or rows is None or columns is None:
         return None
     level = module.level()
-    down, across = _tables(module, level, spans, filter, math.prod(out.shape[2:]), False, False) or (None, None)
+    down = _table(module, rows, filter, 0, False, False, 0)
+    across = _table(module, columns, filter, math.prod(out.shape[2:]), False, False, level)
     return None if down is None or across is None else module.row_sink(*shape, out, across, down, level)
 
 
@@ -195,15 +203,17 @@ Spans = list[Span | None]
 
 
 def _spans_of_box(shape: tuple[int, int], size: tuple[int, ...], box: Box | None) -> Spans | None:
-    rows, columns = shape
+    (rows, columns), (height, width) = shape, size
     left, top, right, bottom = 0.0, 0.0, float(columns), float(rows)
     if box is not None:
         left, top, right, bottom = box
         if not (-1 < left < columns and -1 < top < rows and 0 < right < columns + 1 and 0 < bottom < rows + 1):
             return None
         left, top, right, bottom = np.array(box, np.float32).tolist()
-    axes = ((rows, top, bottom, size[0]), (columns, left, right, size[1]))
-    return [None if axis == (axis[3], 0, axis[3], axis[3]) else axis for axis in axes]
+    return [
+        None if height == rows and top == 0 and bottom == height else (rows, top, bottom, height),
+        None if width == columns and left == 0 and right == width else (columns, left, right, width),
+    ]
 
 
 def _spans_of_part(pixels: Pixels, size: tuple[int, int], whole: Whole, mirrored: bool) -> tuple[Pixels, Spans | None]:
@@ -225,23 +235,18 @@ def _spans_of_part(pixels: Pixels, size: tuple[int, int], whole: Whole, mirrored
     return pixels, spans
 
 
-def _tables(
-    module: ModuleType, level: int, spans: Spans, filter: Filter, channels: int, mirrored: bool, flip: bool
-) -> list[bytes | None] | None:
-    """The weights of rows and of columns, None for an axis that keeps its size. None where they are not for the C."""
-    tables: list[bytes | None] = []
-    for span, turned in zip(spans, ((0, False, False, 0), (channels, mirrored, flip, level)), strict=True):
-        table = None
-        if span is not None:
-            inputs, begin, end, outputs, *part = span
-            taps = 2 * _SUPPORT[filter] * max(outputs, end - begin) + outputs  # of all outputs, at most
-            weights = (turned[0] or 1) * taps
-            make = next((kept for most, kept in _KEPT if weights < most), _make_table)
-            table = make(module.table, inputs, begin, end, outputs, _NUMBERS[filter], *turned, *part)
-            if table is None:
-                return None
-        tables.append(table)
-    return tables
+def _table(
+    module: ModuleType, span: Span, filter: Filter, channels: int, mirrored: bool, flip: bool, level: int
+) -> bytes | None:
+    """The weights of an axis, of rows without channels; None where they are not for the C. Those of usual sizes are
+    kept: small tables have some 45 kB at most, and 10 kB for random crops of photographs at 256 px, which have fewer
+    than 1024; most photographs of a folder have a few sizes."""
+    inputs, begin, end, outputs, *part = span
+    taps = 2 * _SUPPORT[filter] * max(outputs, end - begin) + outputs  # of all outputs, at most
+    weights = (channels or 1) * taps
+    make = _kept_table if weights < 8000 else _kept_large_table if weights < 40_000 else _make_table
+    axis = (inputs, begin, end, outputs, _NUMBERS[filter], channels, mirrored, flip, level, *part)
+    return make(module.table, *axis)
 
 
 _NUMBERS = {name: number for number, name in enumerate(get_args(Filter))}
@@ -253,9 +258,8 @@ def _make_table(table: Callable[..., bytes | None], *axis: Any) -> bytes | None:
     return table(*axis)
 
 
-_KEPT = ((8000, functools.lru_cache(1024)(_make_table)), (40_000, functools.lru_cache(16)(_make_table)))
-"""Tables of fewer weights are kept: small ones have some 45 kB at most, and 10 kB for random crops of photographs at
-256 px, which have fewer than 1024; most photographs of a folder have a few sizes."""
+_kept_table = functools.lru_cache(1024)(_make_table)
+_kept_large_table = functools.lru_cache(16)(_make_table)
 
 
 # ---- what is tried ----
