@@ -14,6 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+import presize
 from effort import examples
 from jpegs import (
     ORDINARY,
@@ -26,12 +27,12 @@ from jpegs import (
     tiled,
     without_compiled_code,
 )
-from pictures import noisy_image, saved
+from pictures import noisy_image, saved, smooth_image
 from presize.codecs.jpeg import decoder as jpeg_decoder
 from presize.codecs.jpeg.decoder import Mode
 from presize.codecs.jpeg.tiles import TAG, with_index
 from presize.codecs.pillow_resize import resize, row_sink
-from presize.errors import ImageError
+from presize.errors import ImageError, OptionError
 
 MODES: list[Mode] = ["GRAY", "RGB", "BGRX"]
 PIXELS = noisy_image(40, 60, seed=2)
@@ -276,3 +277,48 @@ def test_where_it_can_be_compiled_it_is() -> None:
     if off is not None and off.by == "environment":
         pytest.skip(off.reason)
     assert is_available
+
+
+# presize.decode_jpeg
+
+
+def a_jpeg(mode: str = "RGB", **options: object) -> bytes:
+    return saved(Image.fromarray(smooth_image(61, 83, 1)).convert(mode), "JPEG", **options)
+
+
+@pytest.mark.parametrize("options", [{}, {"progressive": True}, {"subsampling": 0}, {"quality": 5}], ids=str)
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+@pytest.mark.parametrize("gray", [False, True])
+def test_pixels_are_those_of_libjpeg_turbo(options: dict[str, object], mode: str, gray: bool) -> None:
+    data = a_jpeg(mode, **options)
+    expected = simplejpeg.decode_jpeg(data, "GRAY" if gray else "RGB")
+    expected = expected[:, :, 0] if gray else expected
+    for view in (data, memoryview(data)):
+        pixels = presize.decode_jpeg(view, gray=gray)
+        assert pixels.dtype == np.uint8 and np.array_equal(pixels, expected)
+    assert np.array_equal(presize.decode_jpeg(data, gray=gray, box=(7, 20, 31, 50)), expected[7:38, 20:70])
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"", "not a JPEG"),
+        (b"\x89PNG" * 20, "not a JPEG"),
+        (a_jpeg()[:300], "JPEG"),
+        (a_jpeg()[:-500], "JPEG"),
+    ],
+)
+def test_what_cannot_be_decoded_is_an_image_error(data: bytes, said: str) -> None:
+    with pytest.raises(ImageError, match=said):
+        presize.decode_jpeg(data)
+
+
+def test_a_size_is_checked_before_memory_is_allocated() -> None:
+    with pytest.raises(ImageError, match="83 x 61 pixels, more than max_pixels"):
+        presize.decode_jpeg(a_jpeg(), max_pixels=1000)
+
+
+@pytest.mark.parametrize("box", [(0, 0, 62, 10), (-1, 0, 5, 5), (0, 80, 5, 5), (0, 0, 0, 5)])
+def test_a_box_has_to_lie_in_the_image(box: tuple[int, int, int, int]) -> None:
+    with pytest.raises(OptionError, match="in 83 x 61 pixels"):
+        presize.decode_jpeg(a_jpeg(), box=box)
