@@ -7,20 +7,21 @@ Where they cannot be compiled, presize is installed without (presize/codecs/jpeg
 presize/codecs/pillow_resize.py, presize/codecs/pillow_color.py), unless PRESIZE_BUILD=strict.
 """
 
+import glob
 import os
 import sysconfig
 
 from setuptools import Extension, setup
 
 has_limited_api = not sysconfig.get_config_var("Py_GIL_DISABLED")
-headers = ("decode", "decoder", "headers", "huffman", "idct", "recode", "vectors")
+headers = sorted(glob.glob("presize/codecs/**/*.h", recursive=True))
 
 
-def extension(name: str, sources: list[str], depends: list[str]) -> Extension:
+def extension(name: str, *sources: str) -> Extension:
     return Extension(
-        name,
-        sources,
-        depends=depends,
+        f"presize.codecs.{name}",
+        [f"presize/codecs/{source}" for source in sources],
+        depends=headers,
         extra_compile_args=[
             "-O3",
             "-ffp-contract=off",  # weights are to be the same on all processors
@@ -33,19 +34,12 @@ def extension(name: str, sources: list[str], depends: list[str]) -> Extension:
     )
 
 
-decoder = extension(
-    "presize.codecs._jpeg_decoder",
-    ["presize/codecs/_jpeg_decoder.c", "presize/codecs/jpeg/any.c", "presize/codecs/jpeg/avx2.c"],
-    ["presize/codecs/row_sink.h", *(f"presize/codecs/jpeg/{name}.h" for name in headers)],
-)
-pillow_resize = extension(
-    "presize.codecs._pillow_resize",
-    ["presize/codecs/_pillow_resize.c"]
-    + [f"presize/codecs/resampling/{name}.c" for name in ("tables", "passes", "any", "avx2", "avx512")],
-    ["presize/codecs/row_sink.h", "presize/codecs/resampling/resampling.h", "presize/codecs/resampling/kernels.h"],
-)
-pillow_color = extension("presize.codecs._pillow_color", ["presize/codecs/_pillow_color.c"], [])
+passes = [f"resampling/{name}.c" for name in ("tables", "passes", "any", "avx2", "avx512")]
 setup(
-    ext_modules=[decoder, pillow_resize, pillow_color],
+    ext_modules=[
+        extension("_jpeg_decoder", "_jpeg_decoder.c", "jpeg/any.c", "jpeg/avx2.c"),
+        extension("_pillow_resize", "_pillow_resize.c", *passes),
+        extension("_pillow_color", "_pillow_color.c"),
+    ],
     options={"bdist_wheel": {"py_limited_api": "cp311"}} if has_limited_api else {},
 )

@@ -21,7 +21,7 @@ import sys
 import sysconfig
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -30,9 +30,7 @@ import cv2
 import numpy as np
 import simplejpeg
 
-from presize.codecs.compiled import Compiled
 from presize.codecs.jpeg import decoder as jpeg_decoder
-from presize.codecs.jpeg import tiles as cut
 from presize.codecs.jpeg import tiles as tiling
 from presize.codecs.pillow_resize import resize, row_sink
 
@@ -132,7 +130,7 @@ def expected(data: bytes, mode: str, shape: tuple[int, int], box: tuple[int, int
     except ValueError:
         y, x = top * scale, left * scale
         whole = y, x, min(height * scale, shape[0] - y), min(width * scale, shape[1] - x)
-        part = cut.cut_jpeg(data, *whole) if whole != (0, 0, *shape) else None
+        part = tiling.cut_jpeg(data, *whole) if whole != (0, 0, *shape) else None
         if part is None:
             raise
         y, x = part.top // scale, part.left // scale
@@ -191,7 +189,7 @@ def difference(decoder: Any, data: bytes, choice: random.Random) -> tuple[bool, 
 def recoding_difference(decoder: Any, data: bytes, choice: random.Random) -> str | None:
     """How the pixels change when `data` is coded again in tiles; None if they do not, or `decoder` leaves it alone."""
     avx2 = decoder.use_avx2(choice.random() < 0.5)
-    with mock.patch.object(jpeg_decoder, "compiled", Compiled(decoder, lambda *_: None)):
+    with mock.patch.object(jpeg_decoder.compiled, "module", decoder):
         tiled = tiling.recoded(data)
     decoder.use_avx2(True)
     if tiled is data:
@@ -284,6 +282,17 @@ def under_sanitizers(description: str | None, sources: Sequence[str]) -> tuple[A
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module, options
+
+
+def try_until_the_end(options: argparse.Namespace, wrong: Callable[[random.Random], str | None], what: str) -> None:
+    """Try for some seconds what is drawn at random. Ends the program when `wrong` finds something."""
+    choice, tried, end = random.Random(options.seed), 0, time.monotonic() + options.seconds
+    while time.monotonic() < end:
+        found = wrong(choice)
+        if found:
+            sys.exit(f"seed {options.seed}, number {tried}: {found}")
+        tried += 1
+    print(f"{tried} {what}, none wrongly")
 
 
 def main() -> None:

@@ -10,13 +10,12 @@ violates this, prints its numbers, and exits with 1. Needs gcc and its sanitizer
 from __future__ import annotations
 
 import random
-import sys
-import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
-from fuzz_jpeg_decoder import CODECS, under_sanitizers
+from fuzz_jpeg_decoder import CODECS, try_until_the_end, under_sanitizers
 from PIL import Image
 
 from presize.codecs.pillow_color import OPERATIONS, Name
@@ -56,13 +55,7 @@ def wrong(module: Any, choice: random.Random) -> str | None:
 
 def main() -> None:
     module, options = under_sanitizers(__doc__, [str(CODECS / "_pillow_color.c")])
-    choice, tried, end = random.Random(options.seed), 0, time.monotonic() + options.seconds
-    while time.monotonic() < end:
-        found = wrong(module, choice)
-        if found:
-            sys.exit(f"seed {options.seed}, operation {tried}: {found}")
-        tried += 1
-    print(f"{tried} operations, none wrongly")
+    try_until_the_end(options, partial(wrong, module), "operations")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import random
 import sys
-import time
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -20,11 +20,10 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
-from fuzz_jpeg_decoder import CODECS, under_sanitizers
+from fuzz_jpeg_decoder import CODECS, try_until_the_end, under_sanitizers
 
 import pillow_model
 from presize.codecs import pillow_resize
-from presize.codecs.compiled import Compiled
 
 SOURCES = [str(CODECS / "_pillow_resize.c"), *(str(path) for path in sorted((CODECS / "resampling").glob("*.c")))]
 
@@ -117,14 +116,8 @@ def wrong(module: Any, choice: random.Random) -> str | None:
 
 def main() -> None:
     module, options = under_sanitizers(__doc__, SOURCES)
-    pillow_resize.compiled = Compiled(module, lambda *_: None)
-    choice, tried, end = random.Random(options.seed), 0, time.monotonic() + options.seconds
-    while time.monotonic() < end:
-        found = wrong(module, choice)
-        if found:
-            sys.exit(f"seed {options.seed}, resize {tried}: {found}")
-        tried += 1
-    print(f"{tried} resizes, none wrongly")
+    pillow_resize.compiled.module = module
+    try_until_the_end(options, partial(wrong, module), "resizes")
 
 
 if __name__ == "__main__":

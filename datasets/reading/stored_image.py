@@ -17,7 +17,8 @@ from PIL import Image, ImageFilter, JpegImagePlugin
 
 from presize.codecs import pillow_color, pillow_resize
 from presize.codecs.jpeg.segments import coded_size
-from presize.codecs.stored_value import DAMAGE, check_pixels, check_shape
+from presize.codecs.sniff import check_size
+from presize.codecs.stored_value import DAMAGE, check_shape
 from presize.datasets.reading.regions import Box, jpeg_box, uncut_region
 from presize.errors import DatasetError
 from presize.options import StoredColor
@@ -41,7 +42,7 @@ class StoredJpeg:
         max_pixels: int,
         damage: Callable[[Exception], DatasetError],
     ) -> None:
-        check_pixels(shape, max_pixels)
+        check_size(*shape, max_pixels)
         height, width, is_gray = coded_size(value)
         check_shape((height, width), shape)
         self.mode = "L" if color == "gray" or (color == "keep" and is_gray) else "RGB"

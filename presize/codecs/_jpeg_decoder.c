@@ -19,12 +19,7 @@
    tools/fuzz_jpeg_decoder.py and tests/fuzz/jpeg_decoder.c test this; the latter includes this file without Python. */
 
 #ifndef WITHOUT_PYTHON
-#define PY_SSIZE_T_CLEAN
-#include <pyconfig.h>
-#ifndef Py_GIL_DISABLED /* free-threaded Python has no limited API */
-#define Py_LIMITED_API 0x030B0000
-#endif
-#include <Python.h>
+#include "module.h"
 #endif
 
 #include <stdbool.h>
@@ -54,12 +49,9 @@ static bool measure_tiles(const uint8_t *at, const uint8_t *end, int64_t tiles, 
 
 #ifndef WITHOUT_PYTHON
 
-/* Set when the module is loaded, and by use_avx2. */
-static bool uses_avx2;
-
 static PyObject *decode_with_request(const Request *request)
 {
-    bool done, avx2 = uses_avx2;
+    bool done, avx2 = !is_held && has_avx2();
     Py_BEGIN_ALLOW_THREADS
     done = decode_with(avx2, request);
     Py_END_ALLOW_THREADS
@@ -140,7 +132,7 @@ static PyObject *recode(PyObject *self, PyObject *arguments)
     else {
         const uint8_t *bytes = data.buf;
         int64_t written;
-        bool avx2 = uses_avx2;
+        bool avx2 = !is_held && has_avx2();
         Py_BEGIN_ALLOW_THREADS
         written = recode_with(avx2, bytes, bytes + data.len, interval, out.buf, out.len);
         Py_END_ALLOW_THREADS
@@ -175,11 +167,7 @@ static PyObject *tile_lengths(PyObject *self, PyObject *arguments)
 static PyObject *use_avx2(PyObject *self, PyObject *wanted)
 {
     (void)self;
-    int is_wanted = PyObject_IsTrue(wanted);
-    if (is_wanted < 0)
-        return NULL;
-    uses_avx2 = is_wanted && has_avx2();
-    return PyBool_FromLong(uses_avx2);
+    return hold(wanted, has_avx2());
 }
 
 static PyMethodDef methods[] = {
@@ -191,22 +179,6 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static int choose_processor(PyObject *module)
-{
-    (void)module;
-    uses_avx2 = has_avx2();
-    return 0;
-}
-
-static PyModuleDef_Slot slots[] = {
-    {Py_mod_exec, choose_processor},
-#ifdef Py_GIL_DISABLED
-    {Py_mod_gil, Py_MOD_GIL_NOT_USED},
-#endif
-    {0, NULL},
-};
-static PyModuleDef module = {PyModuleDef_HEAD_INIT, "_jpeg_decoder", NULL, 0, methods, slots, NULL, NULL, NULL};
-
-PyMODINIT_FUNC PyInit__jpeg_decoder(void) { return PyModuleDef_Init(&module); }
+MODULE(_jpeg_decoder)
 
 #endif

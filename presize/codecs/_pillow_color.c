@@ -3,18 +3,12 @@
 
    Arrays are C-contiguous; `out` never overlaps the others. */
 
-#define PY_SSIZE_T_CLEAN
-#include <pyconfig.h>
-#ifndef Py_GIL_DISABLED /* free-threaded Python has no limited API */
-#define Py_LIMITED_API 0x030B0000
-#endif
-#include <Python.h>
-
 #include <math.h>
-#include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "module.h"
 
 #define INLINE static inline __attribute__((always_inline))
 
@@ -25,8 +19,6 @@
 #define AVX2
 #define CAN_AVX2 0
 #endif
-
-static bool is_held; /* to what every processor has */
 
 /* Defines `name`, which calls `name_loop` compiled for the processor. */
 #define FOR_PROCESSOR(name, parameters, arguments)                                                                     \
@@ -373,11 +365,7 @@ static PyObject *planes(PyObject *self, PyObject *arguments)
 static PyObject *use_avx2(PyObject *self, PyObject *yes)
 {
     (void)self;
-    const int truth = PyObject_IsTrue(yes);
-    if (truth < 0)
-        return NULL;
-    is_held = !truth;
-    return PyBool_FromLong(truth && CAN_AVX2);
+    return hold(yes, CAN_AVX2);
 }
 
 static PyMethodDef methods[] = {
@@ -392,12 +380,4 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static PyModuleDef_Slot slots[] = {
-#ifdef Py_GIL_DISABLED
-    {Py_mod_gil, Py_MOD_GIL_NOT_USED},
-#endif
-    {0, NULL},
-};
-static PyModuleDef module = {PyModuleDef_HEAD_INIT, "_pillow_color", NULL, 0, methods, slots, NULL, NULL, NULL};
-
-PyMODINIT_FUNC PyInit__pillow_color(void) { return PyModuleDef_Init(&module); }
+MODULE(_pillow_color)

@@ -2,15 +2,9 @@
 
    What a table says is trusted, since make_table has made it; that it is one for an image of this size is not. */
 
-#define PY_SSIZE_T_CLEAN
-#include <pyconfig.h>
-#ifndef Py_GIL_DISABLED /* free-threaded Python has no limited API */
-#define Py_LIMITED_API 0x030B0000
-#endif
-#include <Python.h>
-
 #include <stdlib.h>
 
+#include "module.h"
 #include "resampling/resampling.h"
 
 static PyObject *table(PyObject *self, PyObject *arguments)
@@ -184,16 +178,10 @@ static PyObject *row_sink(PyObject *self, PyObject *arguments)
     return capsule;
 }
 
-static bool is_held; /* to plain C */
-
 static PyObject *use_avx2(PyObject *self, PyObject *yes)
 {
     (void)self;
-    const int truth = PyObject_IsTrue(yes);
-    if (truth < 0)
-        return NULL;
-    is_held = !truth;
-    return PyBool_FromLong(truth && best_level() > ANY);
+    return hold(yes, best_level() > ANY);
 }
 
 static PyObject *level(PyObject *self, PyObject *nothing)
@@ -211,12 +199,4 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static PyModuleDef_Slot slots[] = {
-#ifdef Py_GIL_DISABLED
-    {Py_mod_gil, Py_MOD_GIL_NOT_USED},
-#endif
-    {0, NULL},
-};
-static PyModuleDef module = {PyModuleDef_HEAD_INIT, "_pillow_resize", NULL, 0, methods, slots, NULL, NULL, NULL};
-
-PyMODINIT_FUNC PyInit__pillow_resize(void) { return PyModuleDef_Init(&module); }
+MODULE(_pillow_resize)

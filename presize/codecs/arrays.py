@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from presize.codecs.sniff import NPY
+from presize.codecs.sniff import NPY, check_size
 from presize.errors import ImageError
 
 Values = npt.NDArray[Any]
@@ -23,8 +23,7 @@ Values = npt.NDArray[Any]
 HEADER_BYTES = 128
 """The bytes of a stored value before its numbers: those of numpy.save, for any shape of 1 to 3 axes."""
 
-_MOST_HEADER_BYTES = 10_000
-"""NumPy's own limit."""
+_MOST_HEADER_BYTES = 10_000  # NumPy's own limit
 
 _TYPES = frozenset("b1 i1 i2 i4 i8 u1 u2 u4 u8 f2 f4 f8 c8 c16".split())
 """Booleans, whole numbers, floating point and complex ones, with their bytes, as a .npy names them."""
@@ -35,14 +34,7 @@ _SHAPE = re.compile(r"""['"]shape['"]\s*:\s*\(([\d,\sL]*)\)""")
 
 
 class ArrayHeader(NamedTuple):
-    """What a .npy says of its numbers.
-
-    Attributes:
-        dtype: their type, in their byte order.
-        shape: of the array, 1 to 3 axes.
-        is_fortran: whether the first axis changes fastest.
-        begin: where the numbers begin, in bytes.
-    """
+    """What a .npy says of its numbers: `is_fortran` if the first axis changes fastest, `begin` in bytes."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -108,8 +100,7 @@ def index_size(shape: tuple[int, ...]) -> tuple[int, int]:
 
 
 def read_exr(data: bytes, max_pixels: int) -> Values:
-    """The one channel of an OpenEXR file, (height, width), or its R, G and B, (height, width, 3): float16, float32 or
-    uint32, as the file has them.
+    """The channel of an OpenEXR file, (height, width), or its R, G and B, (height, width, 3), in its own type.
 
     Raises:
         ImageError: it is broken or too large, has other channels, or OpenEXR is not installed.
@@ -124,8 +115,7 @@ def read_exr(data: bytes, max_pixels: int) -> Values:
         header = file.header()
         low, high = header["dataWindow"].min, header["dataWindow"].max
         height, width = high.y - low.y + 1, high.x - low.x + 1
-        if height * width > max_pixels:
-            raise ImageError(f"{width} x {height} pixels, more than max_pixels allows ({max_pixels})")
+        check_size(height, width, max_pixels)
         channels = header["channels"]
         names = ["R", "G", "B"] if set(channels) == {"R", "G", "B"} else list(channels)
         sampled = {(channel.xSampling, channel.ySampling) for channel in channels.values()}

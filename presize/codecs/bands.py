@@ -1,8 +1,7 @@
-"""Bands beside the colours, such as near infrared: only one that a file declares to be alpha is that. Pure.
+"""TIFFs with bands beside the colours, such as near infrared: only one that a file declares to be alpha is that. Pure.
 
-A TIFF with more is reduced to its colours and alpha. Pillow takes an undeclared fourth band for alpha, and reads few
-other layouts: so the bands are read as grey here, and those that are kept are written as a plain TIFF, which is then
-read as any other.
+Pillow takes an undeclared fourth band for alpha, and reads few other layouts. So the bands are read as grey here, and
+the colours and alpha are written as a plain TIFF, which is then read as any other.
 """
 
 from __future__ import annotations
@@ -34,14 +33,7 @@ _AS_MODE: Final = {2: (1, (2,)), 3: (_RGB, ()), 4: (_CMYK, ())}
 
 
 class Bands(NamedTuple):
-    """The bands of a TIFF.
-
-    Attributes:
-        photometric: what its colours are.
-        colors: the number of bands that are colours, which come first.
-        total: the number of all.
-        alpha: the band that is declared to be alpha, or None.
-    """
+    """The bands of a TIFF: what its colours are, how many come first, how many there are, which is declared alpha."""
 
     photometric: int
     colors: int
@@ -58,7 +50,6 @@ class Bands(NamedTuple):
 
 
 def bands_of(image: Tiff, fields: Fields) -> Bands:
-    """The bands that a directory declares."""
     photometric = image.number(fields, tiff.PHOTOMETRIC, 0)
     colors = _COLORS.get(photometric, 1)
     bands = image.number(fields, tiff.SAMPLES, colors)
@@ -89,9 +80,8 @@ def plain(image: Tiff, fields: Fields, bands: Bands, max_pixels: int) -> bytes:
         )
     unsigned = {*image.numbers(fields, tiff.SAMPLE_FORMAT)} <= {1}
     if bits not in ({8}, {16}) or not unsigned or bands.photometric == _YCBCR:
-        raise ImageError(
-            f"{bands.total} bands, which are only read as unsigned numbers of 8 or 16 bits, and not as YCbCr"
-        )
+        kind = "unsigned numbers of 8 or 16 bits, and not as YCbCr"
+        raise ImageError(f"{bands.total} bands, which are only read as {kind}")
     (depth,) = bits
     values = (_planes if planar else _interleaved)(image, fields, bands)
     if values.shape[:2] != (height, width):

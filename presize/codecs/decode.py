@@ -1,9 +1,8 @@
 """Bytes -> upright pixels in sRGB. Pure, deterministic for given library versions, thread-safe.
 
-The policies: content decides the format; ordinary JPEGs are decoded by presize.codecs.jpeg.decoder, all else by Pillow;
-of an animation the first frame is taken; EXIF orientation is applied; floating point is refused, since its range is
-undefined. Unless something else is wanted, ICC profiles are converted to sRGB, alpha is composed on white, and 16 bits
-are scaled to 8.
+Content decides the format; ordinary JPEGs are decoded by presize.codecs.jpeg.decoder, all else by Pillow. Unless
+something else is wanted, profiles are converted to sRGB, alpha is composed on white, and 16 bits are scaled to 8.
+Floating point is refused, since its range is undefined.
 """
 
 from __future__ import annotations
@@ -23,15 +22,12 @@ from presize.codecs.pillow_decoder import (
     Decoded,
     Pixels,
     Wanted,
-    check_size,
-    colors_of,
     decode_other,
     pixels_of,
     upright,
 )
 from presize.codecs.plugins import load, open_image, reason
-from presize.codecs.sniff import EXR, NPY, sniff
-from presize.codecs.source_facts import Facts
+from presize.codecs.sniff import EXR, NPY, check_size, sniff
 from presize.errors import ImageError, NotAnImageError
 from presize.options import MAX_PIXELS, Color, Filter
 
@@ -47,24 +43,23 @@ def decode(
     unfinished: bool = False,
     resized: tuple[resize.Target, Filter] | None = None,
 ) -> Decoded:
-    """The image in `data`, of any format that `sniff` knows.
+    """The image in `data`, of any format that `sniff` knows, of at most `max_pixels` pixels.
 
     Args:
         data: the file.
         wanted: the pixels to give; a color alone stands for 8 bits in sRGB. "rgb" gives three channels, "rgba" four,
             "gray" ITU-R 601 luma, "keep" grey where the source is grey. 16 bits are uint16, white 65535.
-        max_pixels: the most pixels to decode, which is checked first.
+        max_pixels: is checked first.
         scale: 1, 2, 4 or 8: ordinary JPEGs are decoded at 1/scale, each side rounded up.
         header: of this JPEG, if it is parsed already.
-        unfinished: allow an ordinary JPEG to come in its own colours (`icc`), and as BGRX with X = 255. It is then
-            decoded faster, and resized and encoded by OpenCV without a copy. `finish` does the rest, which is cheaper
-            after a resize. Not with "rgba" or 16 bits.
+        unfinished: allow an ordinary JPEG to come in its own colours (`icc`), and as BGRX with X = 255: faster.
+            `finish` does the rest, which is cheaper after a resize. Not with "rgba" or 16 bits.
         resized: a target in the pixels that the image is decoded to, and how to resample: allow an `unfinished` JPEG to
             come resized, which takes less memory.
 
     Raises:
         NotAnImageError: `data` is not an image.
-        ImageError: the image is broken, has more than `max_pixels` pixels, or pixels that have no such meaning.
+        ImageError: the image is broken, too large, or has pixels that have no such meaning.
     """
     name = "jpeg" if header else sniff(data)
     if name is None:
@@ -99,13 +94,7 @@ def _why_no_image(data: bytes) -> str:
 
 
 def finish(pixels: Pixels, icc: bytes | None, color: Color) -> Pixels:
-    """Convert pixels from decode(unfinished=True) to sRGB and `color`.
-
-    Args:
-        pixels: uint8 (height, width, 4) BGRX, (height, width, 3) RGB or (height, width) grey.
-        icc: their profile, None for sRGB.
-        color: as for decode.
-    """
+    """Convert `pixels` of decode(unfinished=True), with the profile `icc` (None for sRGB), to sRGB and `color`."""
     if pixels.shape[2:] == (4,):
         import cv2  # takes 150 ms in each worker, and not all need it
 
@@ -128,7 +117,7 @@ def _decode_jpeg(
     unfinished: bool,
     resized: tuple[resize.Target, Filter] | None,
 ) -> Decoded:
-    color = wanted.color
+    color, shape = wanted.color, (header.height, header.width)
     icc = header.icc if wanted.icc == "convert" else None
     gray = header.colorspace == "gray"
     wants_gray = color == "gray" or (color == "keep" and gray)
@@ -137,25 +126,25 @@ def _decode_jpeg(
     convert = has_profile and icc is not None
     # Y of YCbCr is the luma of its RGB, unless a profile has to change that first.
     as_gray = gray if convert else wants_gray and header.colorspace != "RGB"
-    leave = unfinished and (convert or not wants_gray)
     converts_first = not convert and as_gray != wants_gray
     pixels: Pixels | None = None
     is_resized = False
     refusal: ValueError | None = None
     if header.colorspace in ("gray", "YCbCr", "RGB"):
+        layout: jpeg_decoder.Mode = "RGB"
+        if as_gray:
+            layout = "GRAY"
+        elif unfinished and (convert or not wants_gray):
+            layout = "BGRX"
         try:
-            layout: jpeg_decoder.Mode = "GRAY" if as_gray else "BGRX" if leave else "RGB"
-            shape = (header.height, header.width)
             if resized and header.orientation == 1 and header.process == "baseline" and not converts_first:
                 pixels = resize.decode_resized(data, layout, shape, scale, *resized)
                 is_resized = pixels is not None
             if pixels is None:
-                pixels = jpeg_decoder.decode_strictly(data, layout, shape, scale, max_pixels=max_pixels)
+                pixels = jpeg_decoder.decode_whole(data, layout, shape, scale, max_pixels=max_pixels)
+                pixels = pixels[:, :, 0] if as_gray else pixels
         except ValueError as error:
             refusal = error
-    plain = pixels is not None
-    if pixels is not None and as_gray and not is_resized:
-        pixels = pixels[:, :, 0]
     if pixels is None:
         jpeg_segments.check_scans(data, header.height * header.width, max_pixels)
         pixels = pixels_of(_second_opinion(data, refusal), icc, color)
@@ -163,39 +152,16 @@ def _decode_jpeg(
     elif (convert and not unfinished) or converts_first:
         pixels = pixels_of(Image.fromarray(pixels), icc, color)
         convert = False
-    turned = upright(pixels, header.orientation)
-    facts = Facts(
-        "jpeg",
-        colors_of(mode),
-        header.orientation,
-        header.process,
-        header.quality,
-        deep=header.precision > 8,
-        several=header.several,
-        profile=has_profile,
-        tolerated=refusal is not None,
-    )
+    facts = header.facts._replace(profile=has_profile, tolerated=refusal is not None)
     left = icc if convert else None
-    return Decoded(
-        turned,
-        *header.upright_size,
-        "jpeg",
-        left,
-        header,
-        plain,
-        header.exif,
-        header.xmp,
-        header.comment,
-        facts,
-        is_resized,
-    )
+    pixels, metadata = upright(pixels, header.orientation), (header.exif, header.xmp, header.comment)
+    return Decoded(pixels, header.upright_size, facts, left, *metadata, is_resized)
 
 
 def _second_opinion(data: bytes, refusal: ValueError | None) -> Image.Image:
-    """A JPEG by Pillow, which also reads CMYK, always with Adobe's inverted inks as browsers do, and tolerates stray
-    bytes, which some real photographs have, but not a file that ends too early."""
+    """A JPEG by Pillow, which also reads CMYK, and tolerates stray bytes, but not a file that ends too early."""
     try:
-        # Without metadata, since Pillow would read the EXIF and warn about it.
+        # Inks are inverted, as in browsers. Without metadata: Pillow would read the EXIF and warn about it.
         image = open_image(jpeg_metadata.bare(data), "jpeg")
         load(image, "jpeg")
     except ImageError as error:

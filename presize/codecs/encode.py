@@ -33,20 +33,11 @@ class Metadata(NamedTuple):
 
 
 def encode(pixels: npt.NDArray[Any], options: ImageOptions, metadata: Metadata = Metadata()) -> bytes:
-    """Encode pixels as `options` say.
+    """Encode pixels as `options` say: jpeg is baseline, with a tile index unless `tiles` is "none"; webp lossy; png of
+    zlib level 6; raw is numbers of 8 or 16 bits, little-endian, row by row, without header or metadata.
 
-    jpeg: baseline, at `quality` and `subsampling`, with a tile index unless `tiles` is "none". webp: lossy, at
-    `quality`. png: lossless, zlib level 6. raw: height x width x channels numbers of 8 or 16 bits, little-endian, row
-    by row, without header or metadata.
-
-    Args:
-        pixels: uint8, C-contiguous, (height, width, 3) RGB or (height, width) grey; for jpeg also (height, width, 4)
-            BGRX; for webp, png and raw also (height, width, 4) RGBA; for png and raw also uint16.
-        options: format, quality, subsampling and tiles.
-        metadata: to store with it.
-
-    Raises:
-        ImageError: a JPEG has a side of more than MAX_JPEG_SIDE pixels.
+    `pixels` are C-contiguous, (height, width, 3) RGB or (height, width) grey; for jpeg also (height, width, 4) BGRX,
+    for all else also RGBA; uint8, for png and raw also uint16. Raises ImageError if they are too long for the format.
     """
     if options.format == "jpeg":
         value = _jpeg(pixels, options)

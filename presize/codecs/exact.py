@@ -3,64 +3,50 @@
 from __future__ import annotations
 
 import re
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from presize.codecs import decode, pillow_decoder
-from presize.codecs.sniff import PNG_BITS, PNG_COLORS, sniff
+from presize.codecs.sniff import sniff
 from presize.codecs.source_facts import Facts
-from presize.codecs.tiff import BITS
 from presize.errors import ImageError
 
 Values = npt.NDArray[Any]
 
-_J2K_BEGIN, _J2K_BITS = b"\xff\x4f\xff\x51", 42
-"""How a codestream of JPEG 2000 begins, and where it has the bits of its first component, less one, beside a flag."""
-
 _PNM_HEADER_BYTES = 4096
 
 
-class Exact(NamedTuple):
-    """The values of an image.
+def decode_exact(data: bytes, max_pixels: int) -> tuple[Values, Facts]:
+    """The values that the pixels of an image have, and what it was: uint8 or uint16, upright, C-contiguous.
 
-    Attributes:
-        values: upright, uint8 or uint16, C-contiguous: (height, width), or (height, width, 3) of an RGB image.
-        facts: what the source was.
-    """
-
-    values: Values
-    facts: Facts
-
-
-def decode_exact(data: bytes, max_pixels: int) -> Exact:
-    """The values that the pixels of an image have: the indices of a palette, and not its colours; grey of 1 to 16 bits
-    as it is; RGB of 8 bits. EXIF orientation is applied, profiles and transparency are not.
+    (height, width) for the indices of a palette, and not its colours, and for grey of 1 to 16 bits; (height, width, 3)
+    for RGB of 8 bits. Profiles and transparency are not applied.
 
     Raises:
         NotAnImageError: `data` is not an image.
         ImageError: the image is broken, too large, or has pixels of another kind.
     """
     values, facts = decode_numbers(data, max_pixels)
-    return Exact(narrowed(values), facts)
+    return narrowed(values), facts
 
 
-def decode_any(data: bytes, max_pixels: int) -> Exact:
+def decode_any(data: bytes, max_pixels: int) -> tuple[Values, Facts]:
     """As decode_exact, and the grey of 32 bits that a TIFF may have: int32, or float32."""
     if sniff(data) == "tiff":
         image, _, facts, _ = pillow_decoder.open_other(data, "tiff", max_pixels)
         if image.mode in ("I", "F"):
-            return Exact(pillow_decoder.upright(np.asarray(image), facts.orientation), facts)
+            return pillow_decoder.upright(np.asarray(image), facts.orientation), facts
     return decode_exact(data, max_pixels)
 
 
-def decode_numbers(data: bytes, max_pixels: int) -> Exact:
+def decode_numbers(data: bytes, max_pixels: int) -> tuple[Values, Facts]:
     """As decode_exact, with int32 for numbers of 16 bits that Pillow holds in 32, which it resizes otherwise."""
     name = sniff(data)
     if name is None or name == "jpeg":
         decoded = decode.decode(data, pillow_decoder.Wanted("keep", icc="ignore"), max_pixels)
-        return Exact(decoded.pixels, decoded.facts)
+        return decoded.pixels, decoded.facts
     image, data, facts, _ = pillow_decoder.open_other(data, name, max_pixels)
     deep = facts.deep
     mode = image.mode
@@ -78,7 +64,7 @@ def decode_numbers(data: bytes, max_pixels: int) -> Exact:
         values, deep = values.astype(np.int32 if mode == "I" else np.uint16), True
     else:
         values = values[:, :, :3].astype(np.uint8) if mode == "RGB" else values.astype(np.uint8)
-    bits = _gray_bits(image, data, name)
+    bits = pillow_decoder.sample_bits(image, data, name)
     if name == "sgi" and bits > 8:
         raise ImageError("16 bits in an SGI; nearest keeps those of PNG, TIFF and PGM")
     if name == "jpeg2000" and mode != "P":
@@ -93,7 +79,7 @@ def decode_numbers(data: bytes, max_pixels: int) -> Exact:
     if name == "ppm" and mode != "1":
         values = _unscaled(values, data)
     facts = facts._replace(transparent=image.has_transparency_data, deep=deep)
-    return Exact(np.ascontiguousarray(pillow_decoder.upright(values, facts.orientation)), facts)
+    return np.ascontiguousarray(pillow_decoder.upright(values, facts.orientation)), facts
 
 
 def narrowed(values: Values) -> Values:
@@ -109,16 +95,3 @@ def _unscaled(values: Values, data: bytes) -> Values:
         raise ImageError("16 bits in three channels; nearest keeps RGB of 8 bits, grey of 16, and indices of palettes")
     white = 255 if values.dtype == np.uint8 else 65535
     return values if largest == white else np.rint(values * (largest / white)).astype(values.dtype)
-
-
-def _gray_bits(image: Any, data: bytes, name: str) -> int:
-    """The bits of a grey value in the file; in SGI and JPEG 2000, of any value."""
-    if name == "png":
-        return data[PNG_BITS] if data[PNG_COLORS] == 0 else 8
-    if name == "sgi":
-        return 8 * data[3]
-    if name == "jpeg2000":
-        begin = data.find(_J2K_BEGIN) + _J2K_BITS
-        return (int.from_bytes(data[begin : begin + 1]) & 127) + 1
-    bits = image.tag_v2.get(BITS, (1,)) if name == "tiff" else (8,)
-    return int(bits[0])

@@ -34,8 +34,7 @@ def is_srgb(icc: bytes) -> bool:
 def to_srgb(icc: bytes, mode: str) -> ImageCms.ImageCmsTransform | None:
     """The conversion from pixels of `mode` (L, RGB, CMYK) with this profile to sRGB.
 
-    None if they need none: the profile is for other colours, broken, or makes no difference. Cached, since the
-    photographs of a folder share a few profiles.
+    None if they need none: the profile is for other colours, broken, or makes no difference.
     """
     from PIL import ImageCms
 
@@ -95,7 +94,7 @@ class MatrixShaper:
 def matrix_shaper(icc: bytes) -> MatrixShaper | None:
     """The fast conversion from RGB pixels with this profile to sRGB; None if there is none, or none is needed.
 
-    Its result is within 1 level of to_srgb's, on all greys and a grid of 17 x 17 x 17 colours.
+    Within 1 level of to_srgb's, on all greys and a grid of 17 x 17 x 17 colours.
     """
     transform = to_srgb(icc, "RGB")
     if transform is None:
@@ -116,10 +115,7 @@ def matrix_shaper(icc: bytes) -> MatrixShaper | None:
 
 
 def _parse(icc: bytes) -> MatrixShaper:
-    """The curves and the matrix of a profile, by ICC.1:2010: 7.2 (header), 7.3 (tags), F.3 (the model).
-
-    Raises one of the errors that matrix_shaper catches if the profile has none.
-    """
+    """The curves and the matrix of a profile, by ICC.1:2010: 7.2 (header), 7.3 (tags), F.3 (the model)."""
     (count,) = struct.unpack_from(">I", icc, 128)
     if icc[16:24] != b"RGB XYZ " or count > _MAX_TAGS:
         raise ValueError("not of the kind that has a matrix")

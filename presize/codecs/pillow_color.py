@@ -2,8 +2,7 @@
 compiled.
 
 At the first use of an operation in a process, it is compared with the installed Pillow's. Where Pillow makes other
-bytes, callers use Pillow. PRESIZE_DECODER=libjpeg in the environment switches the compiled code off. A forked child
-inherits the outcome.
+bytes, callers use Pillow.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageEnhance, ImageFilter
 
-from presize.codecs.compiled import VARIABLE, Compiled, SwitchedOff
+from presize.codecs.compiled import Compiled
 from presize.codecs.pillow_resize import noise
 
 try:
@@ -52,9 +51,7 @@ class Operation(NamedTuple):
 def run(name: Name, pixels: Pixels, *arguments: Any) -> Pixels | None:
     """Return what Pillow makes of an image, uint8 (height, width, 3) or (height, width). Thread-safe; releases the GIL.
 
-    Returns:
-        A new array. None where only Pillow can: for pixels or numbers that the compiled code does not take, or without
-        it.
+    None where only Pillow can: for pixels or numbers that the compiled code does not take, or without it.
     """
     module = compiled.trusted()
     if module is None or pixels.dtype != np.uint8 or pixels.shape[2:] not in ((), (3,)) or not pixels.size:
@@ -65,14 +62,9 @@ def run(name: Name, pixels: Pixels, *arguments: Any) -> Pixels | None:
 
 
 def planes(pixels: Pixels, tables: npt.NDArray[np.float32], out: npt.NDArray[np.float32]) -> bool:
-    """Fill `out`, float32 (channels, height, width), with `tables[channel, value]` of each pixel.
+    """Fill `out`, float32 (channels, height, width), with `tables[channel, value]` of each of `pixels`, uint8.
 
-    Args:
-        pixels: uint8 (height, width, channels) or (height, width).
-        tables: float32 (channels, 256).
-
-    Returns:
-        False without the compiled code, which then leaves `out` as it is.
+    `tables` are float32 (channels, 256). False without the compiled code, which then leaves `out` as it is.
     """
     module = compiled.trusted()
     if module is not None:
@@ -92,6 +84,12 @@ def _is_pillows(name: Name) -> bool:
     return True
 
 
+def _filled(fill: Callable[..., None], pixels: Pixels, *numbers: Any) -> Pixels:
+    out = np.empty_like(pixels)
+    fill(pixels, out, *numbers)
+    return out
+
+
 def _gray(module: ModuleType, pixels: Pixels) -> Pixels | None:
     if pixels.ndim != 3:
         return None
@@ -103,31 +101,26 @@ def _gray(module: ModuleType, pixels: Pixels) -> Pixels | None:
 def _saturate(module: ModuleType, pixels: Pixels, factor: float) -> Pixels | None:
     if pixels.ndim != 3 or not abs(factor) < _MAX_FACTOR:
         return None
-    out = np.empty_like(pixels)
-    module.saturate(pixels, out, factor)
-    return out
+    return _filled(module.saturate, pixels, factor)
 
 
 def _sharpen(module: ModuleType, pixels: Pixels, factor: float) -> Pixels | None:
     if min(pixels.shape[:2]) < 3 or not abs(factor) < _MAX_FACTOR:
         return None
-    out = np.empty_like(pixels)
-    module.sharpen(pixels, out, *pixels.shape[:2], *(pixels.shape[2:] or (1,)), factor)
-    return out
+    return _filled(module.sharpen, pixels, *_shape(pixels), factor)
+
+
+def _shape(pixels: Pixels) -> tuple[int, ...]:
+    return pixels.shape if pixels.ndim == 3 else (*pixels.shape, 1)
 
 
 def _blur(module: ModuleType, pixels: Pixels, radii: tuple[float, float]) -> Pixels | None:
     across, down = map(_box_radius, radii)
     if across is None or down is None:
         return None
-    rows = _blurred_columns(module, np.asarray(cv2.transpose(pixels), np.uint8), across)
-    return _blurred_columns(module, np.asarray(cv2.transpose(rows), np.uint8), down)
-
-
-def _blurred_columns(module: ModuleType, pixels: Pixels, radius: float) -> Pixels:
-    out = np.empty_like(pixels)
-    module.blur_columns(pixels, out, len(pixels), radius)
-    return out
+    rows = np.asarray(cv2.transpose(pixels), np.uint8)
+    turned = np.asarray(cv2.transpose(_filled(module.blur_columns, rows, len(rows), across)), np.uint8)
+    return _filled(module.blur_columns, turned, len(turned), down)
 
 
 def _box_radius(deviation: float) -> float | None:
@@ -144,11 +137,7 @@ def _box_radius(deviation: float) -> float | None:
 
 
 def _hue(module: ModuleType, pixels: Pixels, shift: int) -> Pixels | None:
-    if pixels.ndim != 3:
-        return None
-    out = np.empty_like(pixels)
-    module.hue(pixels, out, shift, *_hue_tables())
-    return out
+    return _filled(module.hue, pixels, shift, *_hue_tables()) if pixels.ndim == 3 else None
 
 
 @functools.cache
@@ -193,7 +182,7 @@ def _affine(
     out = np.empty((height, width, *pixels.shape[2:]), np.uint8)
     outside = Image.new("RGB" if pixels.ndim == 3 else "L", (1, 1), 0 if fill is None else fill)
     out[:] = np.asarray(outside)[0, 0]
-    module.affine(pixels, out, *pixels.shape[:2], *(pixels.shape[2:] or (1,)), height, width, tuple(matrix))
+    module.affine(pixels, out, *_shape(pixels), height, width, tuple(matrix))
     return out
 
 
@@ -223,13 +212,4 @@ OPERATIONS: dict[Name, Operation] = {
 }
 
 
-def _check(module: ModuleType, setting: str) -> SwitchedOff | None:
-    """Return why `module` must not be used, if so: PRESIZE_DECODER."""
-    if setting == "no-avx2":
-        module.use_avx2(False)
-    elif setting not in ("", "auto"):
-        return SwitchedOff("environment", f"{VARIABLE}={setting}")
-    return None
-
-
-compiled = Compiled(_pillow_color, _check)
+compiled = Compiled(_pillow_color, lambda _: None, "colours", "Pillow makes the colours")

@@ -12,24 +12,23 @@ from PIL import Image
 from presize.codecs import plugins, sixteen
 from presize.codecs.bands import bands_of, declares_alpha, plain
 from presize.codecs.icc import to_srgb
-from presize.codecs.jpeg import segments as jpeg_segments
 from presize.codecs.plugins import load, open_image
-from presize.codecs.sniff import PNG_BITS, has_several, largest_icon, png_of, webp_size
+from presize.codecs.sniff import PNG_BITS, check_size, has_several, largest_icon, png_of, webp_size
 from presize.codecs.source_facts import Colors, Facts
 from presize.codecs.tiff import BITS, HEIGHT, PHOTOMETRIC, WIDTH, find_image, orientation_of
 from presize.errors import ImageError
-from presize.options import Color, Depth, Icc
+from presize.options import Color, Depth, Icc, Size
 
 Pixels = npt.NDArray[np.uint8]
-
 
 # Without those of an animation (the default image is its first frame) and of metadata nobody asks for.
 _PNG_CHUNKS: Final = frozenset((b"IHDR", b"PLTE", b"tRNS", b"iCCP", b"eXIf", b"iTXt", b"IDAT", b"IEND"))
 
-
 PILLOW_SCALE: Final = {2: 85, 4: 17}
 """What Pillow multiplies grey values of so many bits with, to make white 255."""
 
+_J2K_BEGIN, _J2K_BITS = b"\xff\x4f\xff\x51", 42
+"""How a codestream of JPEG 2000 begins, and where it has the bits of its first component, less one, beside a flag."""
 
 _GREY_MODES: Final = ("1", "L", "LA", "La", "I", "F")
 
@@ -41,27 +40,20 @@ class Decoded:
     Attributes:
         pixels: uint8 or uint16, C-contiguous: (height, width, 3) RGB, (height, width, 4) RGBA, (height, width) grey, or
             as `unfinished` allows.
-        source_height, source_width: of the whole image, upright; larger than `pixels` after a scaled decode.
-        format: as from sniff().
-        icc: the profile that the pixels are still in; None for sRGB.
-        header: of a JPEG.
-        plain: whether it is a JPEG that the strict decoder accepted.
-        exif, xmp, comment: as found; `exif` is the bytes of a TIFF file, without the tags of a TIFF source.
+        source: (height, width) of the whole image, upright; larger than `pixels` after a scaled decode.
         facts: what the source was.
+        icc: the profile that the pixels are still in; None for sRGB.
+        exif, xmp, comment: as found; `exif` is the bytes of a TIFF file, without the tags of a TIFF source.
         resized: whether `pixels` are what decode() was asked to resize to.
     """
 
     pixels: npt.NDArray[Any]
-    source_height: int
-    source_width: int
-    format: str
+    source: Size
+    facts: Facts
     icc: bytes | None = None
-    header: jpeg_segments.JpegHeader | None = None
-    plain: bool = False
     exif: bytes | None = None
     xmp: bytes | None = None
     comment: bytes | None = None
-    facts: Facts = Facts()
     resized: bool = False
 
 
@@ -73,13 +65,7 @@ class Wanted(NamedTuple):
     icc: Icc = "convert"
 
     def deepened(self, pixels: Pixels) -> npt.NDArray[Any]:
-        """8 bits as `depth` has it."""
         return sixteen.widened(pixels) if self.depth == 16 else pixels
-
-
-def check_size(height: int, width: int, max_pixels: int) -> None:
-    if height * width > max_pixels:
-        raise ImageError(f"{width} x {height} pixels, more than max_pixels allows ({max_pixels})")
 
 
 class Opened(NamedTuple):
@@ -136,7 +122,9 @@ def open_other(data: bytes, name: str, max_pixels: int) -> Opened:
     image: Image.Image = opened
     if opened.mode in ("LA", "RGBA") and not declares_alpha(data, name):
         image, surplus = opened.convert(_opaque(opened.mode)), True
-    deep = _is_deep(image, data, name)
+    deep = image.mode.startswith("I")
+    if name in ("png", "tiff", "heic"):
+        deep = 8 < sample_bits(image, data, name) <= 16
     facts = Facts(name, colors_of(image.mode), orientation, deep=deep, several=several, surplus=surplus)
     return Opened(image, data, facts, exif)
 
@@ -166,9 +154,8 @@ def decode_other(data: bytes, name: str, max_pixels: int, wanted: Wanted) -> Dec
     else:
         pixels = sixteen.in_color(values, wanted.color)
     pixels = upright(pixels, facts.orientation)
-    height, width = pixels.shape[:2]
     xmp, comment = _bytes(image.info.get("xmp")), _bytes(image.info.get("comment"))
-    return Decoded(pixels, height, width, name, exif=exif, xmp=xmp, comment=comment, facts=facts)
+    return Decoded(pixels, Size(*pixels.shape[:2]), facts, exif=exif, xmp=xmp, comment=comment)
 
 
 def _bytes(value: object) -> bytes | None:
@@ -177,12 +164,12 @@ def _bytes(value: object) -> bytes | None:
 
 def _eight_bit(image: Image.Image, data: bytes, name: str) -> Image.Image:
     """The loaded `image` in one of the modes L, LA, RGB, RGBA, CMYK."""
-    white, inverted = _white(image, name)
+    white, inverted = _white(image, data, name)
     if white:
         bands = sixteen.gray_values(image, white, inverted, top=255).astype(np.uint8)
         return Image.fromarray(bands if bands.shape[2] == 2 else bands[:, :, 0])
     converted = _converted(image, data, name)
-    if (name == "png" and data[PNG_BITS] == 16) or (16 in _tiff_bits(image, name) and image.mode in ("RGB", "RGBA")):
+    if sample_bits(image, data, name) == 16 and (name == "png" or (name == "tiff" and image.mode in ("RGB", "RGBA"))):
         values = sixteen.values_behind(converted, data, name)  # Pillow drops the low byte
         return converted if values is None else Image.fromarray(sixteen.rounded(values), converted.mode)
     return converted
@@ -190,7 +177,7 @@ def _eight_bit(image: Image.Image, data: bytes, name: str) -> Image.Image:
 
 def _sixteen_bit(image: Image.Image, data: bytes, name: str) -> sixteen.Deep:
     """The loaded `image`, of more than 8 bits: (height, width, 1 to 4), as the modes L, LA, RGB, RGBA."""
-    white, inverted = _white(image, name)
+    white, inverted = _white(image, data, name)
     if white:
         return sixteen.gray_values(image, white, inverted)
     converted = _converted(image, data, name)
@@ -200,11 +187,12 @@ def _sixteen_bit(image: Image.Image, data: bytes, name: str) -> sixteen.Deep:
     return values
 
 
-def _white(image: Image.Image, name: str) -> tuple[int, bool]:
+def _white(image: Image.Image, data: bytes, name: str) -> tuple[int, bool]:
     """The number that is white, and whether it is black instead, of grey of more than 8 bits; 0 of all else."""
     if not (image.mode.startswith("I;16") or (image.mode == "I" and name == "ppm")):
         return 0, False
-    return 4095 if 12 in _tiff_bits(image, name) else 65535, zero_is_white(image, name)
+    is_12_bits = name == "tiff" and sample_bits(image, data, name) == 12
+    return 4095 if is_12_bits else 65535, zero_is_white(image, name)
 
 
 def zero_is_white(image: Image.Image, name: str) -> bool:
@@ -212,8 +200,18 @@ def zero_is_white(image: Image.Image, name: str) -> bool:
     return name == "tiff" and image.tag_v2.get(PHOTOMETRIC) == 0  # type: ignore[attr-defined]
 
 
-def _tiff_bits(image: Image.Image, name: str) -> tuple[int, ...]:
-    return image.tag_v2.get(BITS, ()) if name == "tiff" else ()  # type: ignore[attr-defined]
+def sample_bits(image: Image.Image, data: bytes, name: str) -> int:
+    """The most bits that a number of a pixel has in the file; 8 where the format has no others."""
+    if name == "png":
+        return data[PNG_BITS]
+    if name == "tiff":
+        return int(max(image.tag_v2.get(BITS, (1,))))  # type: ignore[attr-defined]
+    if name == "heic":
+        return int(image.info.get("bit_depth", 8))
+    if name == "jpeg2000":
+        begin = data.find(_J2K_BEGIN) + _J2K_BITS
+        return (int.from_bytes(data[begin : begin + 1]) & 127) + 1
+    return 8 * data[3] if name == "sgi" else 8
 
 
 def _converted(image: Image.Image, data: bytes, name: str) -> Image.Image:
@@ -243,16 +241,6 @@ def colors_of(mode: str) -> Colors:
 
 def _opaque(mode: str) -> str:
     return {"LA": "L", "RGBA": "RGB"}.get(mode, mode)
-
-
-def _is_deep(image: Image.Image, data: bytes, name: str) -> bool:
-    """Whether the source had more than 8 bits a channel."""
-    if name == "tiff":
-        bits = _tiff_bits(image, name)
-        return 12 in bits or 16 in bits
-    if name == "heic":
-        return int(image.info.get("bit_depth", 8)) > 8
-    return image.mode.startswith("I") or (name == "png" and data[PNG_BITS] == 16)
 
 
 def pixels_of(image: Image.Image, icc: bytes | None, color: Color) -> Pixels:

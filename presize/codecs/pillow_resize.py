@@ -1,15 +1,10 @@
 """Pillow's resize of 8-bit pixels, to the byte, in a fraction of the time, where _pillow_resize.c is compiled.
 
-That takes a C compiler when presize is installed; AVX2 or AVX-512 is used where the processor has it. The bytes depend
-neither on the processor nor on the Pillow that is installed. Without the compiled code, `resize` gives None, and
-callers resize by Pillow itself.
+The bytes depend neither on the processor nor on the Pillow that is installed. Without the compiled code, `resize` gives
+None, and callers resize by Pillow itself.
 
 Versions of Pillow differ in the order of the two passes, and other libraries take its place: `resize_as_installed`
 makes the bytes of the installed one, where `installed_order` knows it.
-
-At its first use in a process the compiled code resizes a few images of noise. If the bytes are not those of Pillow, the
-code is switched off for the process, with a PresizeWarning. PRESIZE_DECODER=libjpeg in the environment switches it off
-as well. A forked child inherits the outcome.
 """
 
 from __future__ import annotations
@@ -19,13 +14,13 @@ import math
 import zlib
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, TypedDict, Unpack, get_args
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from presize.codecs.compiled import VARIABLE, Compiled, SwitchedOff
+from presize.codecs.compiled import Compiled
 
 try:
     from presize.codecs import _pillow_resize
@@ -41,12 +36,6 @@ Order = Literal["horizontal first", "vertical when it shrinks more", "another"]
 
 _UINT8 = np.dtype(np.uint8)
 _MOST_SIDE = (1 << 24) - 1
-_KEPT_TABLES = 1024
-"""More than random crops of photographs have at 256 px."""
-_KEPT_WEIGHTS = 8000
-"""Of a table that is kept: it then has some 45 kB at most, and 10 kB for a crop of that kind."""
-_KEPT_LARGE_TABLES = 16
-"""Of those up to five times as large: most photographs of a folder have a few sizes."""
 
 
 class Whole(NamedTuple):
@@ -65,16 +54,25 @@ class Whole(NamedTuple):
     corner: tuple[int, int]
 
 
+class How(TypedDict, total=False):
+    """Options of a resize.
+
+    Attributes:
+        flip: mirror the result left to right.
+        out: filled and returned; uint8, C-contiguous, of the shape of the result; must not overlap the pixels.
+        whole: the image, if the pixels and the result are parts of it; it decides the order of passes. Without a box.
+        vertical_first: the order of passes of Pillow 13 and later, which is vertical first for an image that shrinks by
+            more than twice as many rows as columns, whatever the box. The default is horizontal first, always.
+    """
+
+    flip: bool
+    out: Pixels | None
+    whole: Whole | None
+    vertical_first: bool
+
+
 def resize(
-    pixels: Pixels,
-    size: tuple[int, int],
-    filter: Filter,
-    box: Box | None = None,
-    *,
-    vertical_first: bool = False,
-    flip: bool = False,
-    out: Pixels | None = None,
-    whole: Whole | None = None,
+    pixels: Pixels, size: tuple[int, int], filter: Filter, box: Box | None = None, **how: Unpack[How]
 ) -> Pixels | None:
     """Return what Pillow's resize makes of an image. Thread-safe; releases the GIL.
 
@@ -83,56 +81,41 @@ def resize(
             lie side by side, and the pixels of a row; rows may be apart, in either order, and mirrored. Alpha is a
             channel as the others are: premultiply it first, as Pillow does.
         size: (height, width) of the result, in pixels.
-        filter: one of `Filter`.
+        filter: how to resample.
         box: the part of the image that is used, as Pillow's `box`; cut to float32. None takes all of it.
-        vertical_first: the order of passes of Pillow 13 and later, which is vertical first for an image that shrinks by
-            more than twice as many rows as columns, whatever the box. The default is horizontal first, always.
-        flip: mirror the result left to right.
-        out: filled and returned; uint8, C-contiguous, of the shape of the result; must not overlap `pixels`.
-        whole: the image, if `pixels` and the result are parts of it; it decides the order of passes. Not with `box`.
+        how: options.
 
     Returns:
-        uint8 (height, width) or (height, width, channels), C-contiguous. None for pixels, sizes or boxes that are not
-        among those above, some of which Pillow takes and others of which it refuses, and without the compiled code.
+        uint8, C-contiguous, of as many axes. None without the compiled code, and for pixels, sizes or boxes that are
+        not among those above, some of which Pillow takes and others of which it refuses.
 
     Raises:
         MemoryError: there is not enough.
         ValueError: `out` has another shape or memory layout.
     """
     module = compiled.trusted()
-    if module is None:
-        return None
-    how: dict[str, Any] = {"vertical_first": vertical_first, "flip": flip, "out": out, "whole": whole}
-    return resize_by(module, pixels, size, filter, box, **how, level=module.level())
+    return None if module is None else resize_by(module, pixels, size, filter, box, level=module.level(), **how)
 
 
 def resize_as_installed(
-    pixels: Pixels,
-    size: tuple[int, int],
-    filter: Filter,
-    box: Box | None = None,
-    *,
-    flip: bool = False,
-    out: Pixels | None = None,
-    whole: Whole | None = None,
+    pixels: Pixels, size: tuple[int, int], filter: Filter, box: Box | None = None, **how: Unpack[How]
 ) -> Pixels | None:
     """As resize(), in the order of passes of the installed Pillow.
 
-    Returns:
-        None where that is not known, too: for another library; and for an image over a hundred times as high as wide
-        that gets lower, unless Pillow is 13 or later: 12.2 and 12.3 resize it vertically first, earlier ones do not.
+    None where that is not known, too: for another library; and for an image over a hundred times as high as wide that
+    gets lower, unless Pillow is 13 or later: 12.2 and 12.3 resize it vertically first, earlier ones do not.
     """
-    order = installed_order()
+    order, whole = installed_order(), how.get("whole")
     shape, height = (pixels.shape, size[0]) if whole is None else (whole.shape, whole.size[0])
     is_tall = len(shape) > 1 and shape[0] > 100 * shape[1] and height < shape[0]
     if order == "another" or (order == "horizontal first" and is_tall):
         return None
-    vertical_first = order == "vertical when it shrinks more"
-    return resize(pixels, size, filter, box, vertical_first=vertical_first, flip=flip, out=out, whole=whole)
+    how["vertical_first"] = order == "vertical when it shrinks more"
+    return resize(pixels, size, filter, box, **how)
 
 
 def is_available() -> bool:
-    """Whether _pillow_resize.c is compiled, and nothing has switched it off. Otherwise resize always gives None."""
+    """Whether the compiled code is used. Otherwise resize always gives None."""
     return compiled.trusted() is not None
 
 
@@ -143,131 +126,45 @@ def resize_by(
     filter: Filter,
     box: Box | None = None,
     *,
-    vertical_first: bool = False,
+    level: int,
     flip: bool = False,
     out: Pixels | None = None,
     whole: Whole | None = None,
-    level: int,
+    vertical_first: bool = False,
 ) -> Pixels | None:
-    """As resize(), by `module` (_pillow_resize.c), with instructions up to a level: 0 for plain C, 1 for AVX2, 2 for
-    AVX-512."""
-    shape, strides, (height, width) = pixels.shape, pixels.strides, size
+    """As resize(), by `module`, with instructions up to a level: 0 for plain C, 1 for AVX2, 2 for AVX-512."""
+    shape, strides = pixels.shape, pixels.strides
     if pixels.dtype != _UINT8 or not 2 <= len(shape) <= 3 or filter not in _NUMBERS:
         return None
     rows, columns, channels = shape if len(shape) == 3 else (*shape, 1)
-    if not (0 < rows <= _MOST_SIDE and 0 < columns <= _MOST_SIDE and 0 < channels <= 4):
-        return None
-    if not (0 < height <= _MOST_SIDE and 0 < width <= _MOST_SIDE):
+    sides = (rows, columns, *size)
+    if min(sides) < 1 or max(sides) > _MOST_SIDE or not 0 < channels <= 4:
         return None
     mirrored = columns > 1 and strides[1] == -channels
     if (channels > 1 and strides[2] != 1) or (columns > 1 and not mirrored and strides[1] != channels):
         return None
     if mirrored:
         pixels = pixels[:, ::-1]
-    if whole is not None:
-        return _resize_part(module, pixels, whole, filter, size, vertical_first, mirrored, flip, out, level)
-    tables = _tables(module, (rows, columns), size, filter, box, channels, mirrored, flip, level)
-    if tables is None:
+    spans: Spans | None
+    if whole is None:
+        source, target, spans = (rows, columns), size, _spans_of_box((rows, columns), size, box)
+    else:
+        source, target = whole.shape, whole.size
+        pixels, spans = _spans_of_part(pixels, size, whole, mirrored)
+    if spans is None:
         return None
-    vertical_first = vertical_first and rows - height > 0 and rows - height > 2 * (columns - width)
-    return _resized(module, pixels, size, *tables, vertical_first, mirrored != flip, out, level)
-
-
-def row_sink(shape: tuple[int, int], out: Pixels, filter: Filter, box: Box) -> object | None:
-    """Begin to resize an image of `shape` (height, width) into `out`, horizontally first, once.
-
-    jpeg_decoder.decode_into() gives its rows, and completes `out`. Arguments and bytes are those of resize(). None
-    where resize() gives None, and where an axis keeps its size.
-    """
-    module = compiled.trusted()
-    if module is None:
-        return None
-    channels, level = math.prod(out.shape[2:]), module.level()
-    tables = _tables(module, shape, out.shape[:2], filter, box, channels, False, False, level)
-    return None if tables is None or None in tables else module.row_sink(*shape, out, *tables, level)
-
-
-def _tables(
-    module: ModuleType,
-    shape: tuple[int, int],
-    size: tuple[int, ...],
-    filter: Filter,
-    box: Box | None,
-    channels: int,
-    mirrored: bool,
-    flip: bool,
-    level: int,
-) -> tuple[bytes | None, bytes | None] | None:
-    """The weights of columns and of rows, None for an axis that keeps its size. None where they are not for the C."""
-    (rows, columns), (height, width) = shape, size
-    left, top, right, bottom = 0.0, 0.0, float(columns), float(rows)
-    if box is not None:
-        left, top, right, bottom = box
-        if not (-1 < left < columns and -1 < top < rows and 0 < right < columns + 1 and 0 < bottom < rows + 1):
-            return None
-        left, top, right, bottom = np.array(box, np.float32).tolist()
+    rows_span, columns_span = spans
     across = down = None
-    if height != rows or top != 0 or bottom != height:
-        down = _table(module, rows, top, bottom, height, filter, 0, False, False, 0)
+    if rows_span is not None:
+        down = _table(module, rows_span, filter, 0, False, False, 0)
         if down is None:
             return None
-    if width != columns or left != 0 or right != width:
-        across = _table(module, columns, left, right, width, filter, channels, mirrored, flip, level)
+    if columns_span is not None:
+        across = _table(module, columns_span, filter, channels, mirrored, flip, level)
         if across is None:
             return None
-    return across, down
-
-
-def _resize_part(
-    module: ModuleType,
-    pixels: Pixels,
-    whole: Whole,
-    filter: Filter,
-    size: tuple[int, int],
-    vertical_first: bool,
-    mirrored: bool,
-    flip: bool,
-    out: Pixels | None,
-    level: int,
-) -> Pixels | None:
-    """As resize_by() of a part of an image."""
-    channels = pixels.shape[2] if pixels.ndim == 3 else 1
-    tables: list[bytes | None] = []
-    for axis in (0, 1):
-        inputs, outputs = pixels.shape[axis], size[axis]
-        shape, start, resized, corner = (sides[axis] for sides in whole)
-        if shape == resized:  # this axis is not resized, only cut
-            begin = corner - start
-            if not 0 <= begin <= inputs - outputs:
-                return None
-            # Mirrored pixels are turned round here, from right to left.
-            begin = inputs - outputs - begin if axis and mirrored else begin
-            pixels = pixels[begin : begin + outputs] if axis == 0 else pixels[:, begin : begin + outputs]
-            tables.append(None)
-            continue
-        turned = (channels, mirrored, flip, level) if axis else (0, False, False, 0)
-        table = _table(module, inputs, 0.0, float(shape), outputs, filter, *turned, shape, resized, start, corner)
-        if table is None:
-            return None
-        tables.append(table)
-    down, across = tables
-    rows, columns = (whole.shape[axis] - whole.size[axis] for axis in (0, 1))
-    vertical_first = vertical_first and rows > 0 and rows > 2 * columns
-    return _resized(module, pixels, size, across, down, vertical_first, mirrored != flip, out, level)
-
-
-def _resized(
-    module: ModuleType,
-    pixels: Pixels,
-    size: tuple[int, int],
-    across: bytes | None,
-    down: bytes | None,
-    vertical_first: bool,
-    turned: bool,
-    out: Pixels | None,
-    level: int,
-) -> Pixels:
-    """`pixels` resized by tables of weights, and mirrored if `turned`, for which a table of columns sees itself."""
+    fewer_rows, fewer_columns = source[0] - target[0], source[1] - target[1]
+    vertical_first = vertical_first and fewer_rows > 0 and fewer_rows > 2 * fewer_columns
     result = (*size, *pixels.shape[2:])
     if out is None:
         out = np.empty(result, np.uint8)
@@ -277,9 +174,79 @@ def _resized(
         out[:] = pixels
     else:
         module.resize(pixels, out, across, down, vertical_first, level)
-    if across is None and turned:
+    if across is None and mirrored != flip:  # a table of columns sees to that itself
         out[:] = out[:, ::-1].copy()
     return out
+
+
+def row_sink(shape: tuple[int, int], out: Pixels, filter: Filter, box: Box) -> object | None:
+    """Begin to resize an image of `shape` (height, width) into `out`, horizontally first, once.
+
+    jpeg_decoder.decode_into() gives its rows, and completes `out`. Arguments and bytes are those of resize(). None
+    where resize() gives None, and where an axis keeps its size.
+    """
+    module = compiled.trusted()
+    rows, columns = _spans_of_box(shape, out.shape[:2], box) or (None, None)
+    if module is None or rows is None or columns is None:
+        return None
+    level = module.level()
+    down = _table(module, rows, filter, 0, False, False, 0)
+    across = _table(module, columns, filter, math.prod(out.shape[2:]), False, False, level)
+    return None if down is None or across is None else module.row_sink(*shape, out, across, down, level)
+
+
+Span = tuple[float, ...]
+"""How an axis is resized: its inputs, where the part of them begins and ends that is used, and the outputs. Of a part
+also the inputs and outputs of the whole, and how many of them are skipped."""
+Spans = list[Span | None]
+"""Of the rows and of the columns; None where they keep their size."""
+
+
+def _spans_of_box(shape: tuple[int, int], size: tuple[int, ...], box: Box | None) -> Spans | None:
+    (rows, columns), (height, width) = shape, size
+    left, top, right, bottom = 0.0, 0.0, float(columns), float(rows)
+    if box is not None:
+        left, top, right, bottom = box
+        if not (-1 < left < columns and -1 < top < rows and 0 < right < columns + 1 and 0 < bottom < rows + 1):
+            return None
+        left, top, right, bottom = np.array(box, np.float32).tolist()
+    return [
+        None if height == rows and top == 0 and bottom == height else (rows, top, bottom, height),
+        None if width == columns and left == 0 and right == width else (columns, left, right, width),
+    ]
+
+
+def _spans_of_part(pixels: Pixels, size: tuple[int, int], whole: Whole, mirrored: bool) -> tuple[Pixels, Spans | None]:
+    """The spans of a part, and its pixels, cut along an axis that is not resized."""
+    spans: Spans = []
+    for axis in (0, 1):
+        inputs, outputs = pixels.shape[axis], size[axis]
+        shape, start, resized, corner = (sides[axis] for sides in whole)
+        if shape != resized:
+            spans.append((inputs, 0.0, float(shape), outputs, shape, resized, start, corner))
+            continue
+        begin = corner - start
+        if not 0 <= begin <= inputs - outputs:
+            return pixels, None
+        # Mirrored pixels are turned round here, from right to left.
+        begin = inputs - outputs - begin if axis and mirrored else begin
+        pixels = pixels[begin : begin + outputs] if axis == 0 else pixels[:, begin : begin + outputs]
+        spans.append(None)
+    return pixels, spans
+
+
+def _table(
+    module: ModuleType, span: Span, filter: Filter, channels: int, mirrored: bool, flip: bool, level: int
+) -> bytes | None:
+    """The weights of an axis, of rows without channels; None where they are not for the C. Those of usual sizes are
+    kept: small tables have some 45 kB at most, and 10 kB for random crops of photographs at 256 px, which have fewer
+    than 1024; most photographs of a folder have a few sizes."""
+    inputs, begin, end, outputs, *part = span
+    taps = 2 * _SUPPORT[filter] * max(outputs, end - begin) + outputs  # of all outputs, at most
+    weights = (channels or 1) * taps
+    make = _kept_table if weights < 8000 else _kept_large_table if weights < 40_000 else _make_table
+    axis = (inputs, begin, end, outputs, _NUMBERS[filter], channels, mirrored, flip, level, *part)
+    return make(module.table, *axis)
 
 
 _NUMBERS = {name: number for number, name in enumerate(get_args(Filter))}
@@ -287,35 +254,12 @@ _SUPPORT = {"box": 0.5, "bilinear": 1, "hamming": 1, "bicubic": 2, "lanczos": 3}
 """Pixels that a pixel is blended of, to either side."""
 
 
-def _table(
-    module: ModuleType,
-    inputs: int,
-    begin: float,
-    end: float,
-    outputs: int,
-    filter: Filter,
-    channels: int,
-    mirrored: bool,
-    flipped: bool,
-    level: int,
-    *part: int,
-) -> bytes | None:
-    """The weights of an axis; those of usual sizes are kept. `part` is for parts: inputs and outputs of the whole, and
-    how many of them are skipped."""
-    axis = (inputs, begin, end, outputs, _NUMBERS[filter], channels, mirrored, flipped, level, *part)
-    taps = 2 * _SUPPORT[filter] * max(outputs, end - begin) + outputs  # of all outputs, at most
-    weights = (channels or 1) * taps
-    if weights >= 5 * _KEPT_WEIGHTS:
-        return _make_table(module.table, *axis)
-    return (_kept_table if weights < _KEPT_WEIGHTS else _kept_large_table)(module.table, *axis)
-
-
 def _make_table(table: Callable[..., bytes | None], *axis: Any) -> bytes | None:
     return table(*axis)
 
 
-_kept_table = functools.lru_cache(_KEPT_TABLES)(_make_table)
-_kept_large_table = functools.lru_cache(_KEPT_LARGE_TABLES)(_make_table)
+_kept_table = functools.lru_cache(1024)(_make_table)
+_kept_large_table = functools.lru_cache(16)(_make_table)
 
 
 # ---- what is tried ----
@@ -361,31 +305,15 @@ def installed_order() -> Order:
     return "horizontal first" if horizontal else "vertical when it shrinks more" if vertical else "another"
 
 
-def check(module: ModuleType, setting: str) -> SwitchedOff | None:
-    """Return why `module` (_pillow_resize.c) must not be used, if so: PRESIZE_DECODER or the self-check."""
-    if setting == "no-avx2":
-        module.use_avx2(False)
-    elif setting not in ("", "auto"):
-        return SwitchedOff("environment", f"{VARIABLE}={setting}")
-    if _is_right(module):
-        return None
-    return SwitchedOff(
-        "self-check",
-        "it makes other pixels than Pillow",
-        "presize's own resizing failed its self-check and is switched off in this process. Pillow resizes instead: "
-        "slower, and the pixels are right. Please report it",
-    )
-
-
-def _is_right(module: ModuleType) -> bool:
+def difference(module: ModuleType) -> str | None:
+    """How `module` (_pillow_resize.c) differs from Pillow; None if it does not."""
     for filter, shape, size, box, expected in TRIED:
         for vertical_first in (False, True):
-            resized = resize_by(
-                module, noise(shape), size, filter, box, vertical_first=vertical_first, level=module.level()
-            )
+            how: dict[str, Any] = {"vertical_first": vertical_first, "level": module.level()}
+            resized = resize_by(module, noise(shape), size, filter, box, **how)
             if resized is None or zlib.crc32(resized.tobytes()) != expected[vertical_first]:
-                return False
-    return True
+                return "it makes other pixels than Pillow"
+    return None
 
 
-compiled = Compiled(_pillow_resize, check)
+compiled = Compiled(_pillow_resize, difference, "resizing", "Pillow resizes")

@@ -31,10 +31,8 @@ class Plugin(NamedTuple):
 
     Attributes:
         distribution: its name, for pip; presize's extra that brings it is the name of the format.
-        module: where the class is.
-        image_file: the class that reads the format.
-        settings: the module that says how many threads decode.
-        one_thread: the number that means one in it, since workers are processes.
+        module, image_file: where the class is that reads the format, and its name.
+        settings, one_thread: the module with DECODE_THREADS, and what means one there, since workers are processes.
         suffixes: of files of the format.
     """
 
@@ -46,44 +44,24 @@ class Plugin(NamedTuple):
     suffixes: tuple[str, ...]
 
 
+_JXL: Final = "pillow_jxl.JpegXLImagePlugin"
 PLUGINS: Final = {
     "heic": Plugin(
         "pillow-heif", "pillow_heif.as_plugin", "HeifImageFile", "pillow_heif.options", 1, (".heic", ".heif", ".hif")
     ),
-    "jxl": Plugin(
-        "pillow-jxl-plugin",
-        "pillow_jxl.JpegXLImagePlugin",
-        "JXLImageFile",
-        "pillow_jxl.JpegXLImagePlugin",
-        0,
-        (".jxl",),
-    ),
+    "jxl": Plugin("pillow-jxl-plugin", _JXL, "JXLImageFile", _JXL, 0, (".jxl",)),
 }
 """By the names that sniff() gives."""
 
-
 # What Pillow raises for broken files, found by feeding it a million damaged ones of all formats.
 _DECODER_ERRORS: Final = (
-    OSError,
-    SyntaxError,
-    ValueError,
-    Image.DecompressionBombError,
-    EOFError,
-    OverflowError,
-    RuntimeError,
-    TypeError,
-    ZeroDivisionError,
-    struct.error,
-    zlib.error,
-)
+    OSError, SyntaxError, ValueError, Image.DecompressionBombError, EOFError, OverflowError, RuntimeError, TypeError,
+    ZeroDivisionError, struct.error, zlib.error,
+)  # fmt: skip
 
 
 def image_file(name: str) -> ImageClass:
-    """The class that reads a format.
-
-    Raises:
-        ImageError: its plug-in is not installed.
-    """
+    """The class that reads a format. Raises ImageError where its plug-in is not installed."""
     plugin = PLUGINS.get(name)
     if plugin is None:
         own = _PILLOW_SPELLS.get(name, name.capitalize())
@@ -134,11 +112,8 @@ def reason(error: BaseException) -> str:
 def versions(suffixes: Iterable[str]) -> dict[str, str]:
     """The plug-ins that files with these suffixes call for, each with its version, "none" where it is missing."""
     wanted = set(suffixes)
-    return {
-        plugin.distribution: installed([plugin.distribution]).get(plugin.distribution, "none")
-        for plugin in PLUGINS.values()
-        if not wanted.isdisjoint(plugin.suffixes)
-    }
+    names = [plugin.distribution for plugin in PLUGINS.values() if not wanted.isdisjoint(plugin.suffixes)]
+    return dict.fromkeys(names, "none") | installed(names)
 
 
 def jxl_size(data: bytes) -> tuple[int, int]:

@@ -1,8 +1,7 @@
 """The target of an image for each --fit, and the back-ends that resample it. Pure.
 
-Both back-ends antialias: the filter's support grows with the reduction, as in Pillow and in
-torchvision's ``antialias=True``. "bicubic" is the cubic convolution with a = -0.5 (Catmull-Rom).
-"nearest" takes the pixels that Pillow takes, and is the same for both.
+Both back-ends antialias. "bicubic" is the cubic convolution with a = -0.5 (Catmull-Rom). "nearest" takes the pixels
+that Pillow takes, and is the same for both.
 """
 
 from __future__ import annotations
@@ -64,9 +63,7 @@ def target(source: Size, wanted: Size, fit: Fit, upscale: bool) -> Target:
     crop: exactly `wanted`, covered, the surplus cut off evenly at both ends.
     pad: exactly `wanted`, inside, black bars around it.
 
-    Without `upscale` no axis grows: shorter, longer and pad then use the image as it is, stretch
-    shrinks just the axes that are too long, and crop cuts what is there to cut. So crop and stretch
-    give less than `wanted` for a small image; pad always gives exactly `wanted`.
+    Without `upscale` no axis grows, so crop and stretch give less than `wanted` for a small image; pad does not.
     """
     height, width = source
     whole = Box(0, 0, height, width)
@@ -104,18 +101,11 @@ def _crop(source: Size, wanted: Size, upscale: bool) -> Target:
 
 
 def resize(pixels: Pixels, target: Target, filter: Filter, backend: ResizeBackend, alpha: bool = False) -> Pixels:
-    """`pixels` (height, width, 3), (height, width, 4) or (height, width), C-contiguous, as `target` says. Thread-safe.
+    """`pixels` as `target` says: a C-contiguous array, `pixels` itself when there is nothing to do. Thread-safe.
 
-    Args:
-        pixels: uint8 or uint16. "nearest" takes any number of channels, and int32.
-        target: what to make of them.
-        filter: how to resample.
-        backend: the library that does.
-        alpha: whether the fourth channel is alpha: colours then count as much as they cover. Otherwise all channels are
-            treated alike.
-
-    Returns:
-        A C-contiguous array of the same rank and type; `pixels` itself when there is nothing to do.
+    `pixels` are uint8 or uint16, (height, width, 3), (height, width, 4) or (height, width), C-contiguous; "nearest"
+    takes any number of channels, and int32. With `alpha` the fourth channel is alpha, and colours count as much as they
+    cover; otherwise all channels are treated alike.
     """
     box, size, _ = target
     if box[2:] == size:  # nothing to resample, at most to cut
@@ -134,19 +124,10 @@ def resize(pixels: Pixels, target: Target, filter: Filter, backend: ResizeBacken
 def decode_resized(
     data: bytes, mode: jpeg_decoder.Mode, shape: tuple[int, int], scale: int, target: Target, filter: Filter
 ) -> Pixels | None:
-    """What resize() by "presize" makes of a JPEG, whose rows are resized as they are decoded: in less memory.
+    """What resize() by "presize" makes of a JPEG of `shape` at 1/scale, whose rows are resized as they are decoded.
 
-    Args:
-        data: the JPEG.
-        mode: of its pixels.
-        shape: its (height, width).
-        scale: 1, 2, 4 or 8: it is decoded at 1/scale.
-        target: what to make of the image at that scale.
-        filter: how to resample.
-
-    Returns:
-        None where that takes the whole image: an axis keeps its size, the decoder refuses the JPEG, or the code is not
-        compiled.
+    None where that takes the whole image: an axis keeps its size, the decoder refuses the JPEG, or the code is not
+    compiled.
     """
     height, width = -(-shape[0] // scale), -(-shape[1] // scale)
     if target.box[2:] == target.size or filter == "nearest" or not jpeg_decoder.is_available():
@@ -185,8 +166,8 @@ def _nearest(pixels: Pixels, box: Box, size: Size) -> Pixels:
 
 
 def _centres(begin: float, length: float, count: int, dtype: np.dtype[Any]) -> npt.NDArray[np.float64]:
-    """The centres of `count` pixels that share `length` from `begin`, computed as Pillow does: where a centre lies
-    between two pixels, that decides. Its boxes are float32; it multiplies the steps of 16 bits, and adds up others."""
+    """The centres of `count` pixels that share `length` from `begin`, computed as Pillow does, where a centre lies
+    between two pixels: its boxes are float32; it multiplies the steps of 16 bits, and adds up others."""
     first, last = np.float32(begin), np.float32(begin + length)
     step = np.float64(last - first) / count
     if dtype == np.uint16:
@@ -263,11 +244,9 @@ BACKENDS: dict[ResizeBackend, Callable[[Pixels, Box, Size, pillow_resize.Filter,
     "presize": _presize,
     "pillow": _pillow,
 }
-"""Each takes pixels, the box of them to use, the (height, width) to make of it, the filter, and whether the fourth
-channel is alpha.
+"""Each takes pixels, the box of them to use, its new size, the filter, and whether the fourth channel is alpha.
 
 "presize" makes the bytes of Pillow with the horizontal pass first, always: in C, or by two calls of Pillow. "pillow" is
-whatever is installed as PIL, in its order of passes. benchmarks/transcoding/results/resizers.csv compares them with
-other libraries. OpenCV is no back-end: its linear and cubic interpolations alias when they shrink, and its area
-interpolation is another filter.
+whatever is installed as PIL, in its order of passes. OpenCV is no back-end: its linear and cubic interpolations alias
+when they shrink, and its area interpolation is another filter.
 """

@@ -1,4 +1,4 @@
-"""Which image format some bytes are, and which parts of them a decoder should see. Pure."""
+"""Which image format some bytes are, which parts of them a decoder should see, and how large an image may be. Pure."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ _SIGNATURES: Final = (
 NPY, EXR = b"\x93NUMPY", b"v/1\x01"
 """How files of numbers begin."""
 _BMP_HEADER_BYTES: Final = (12, 40, 52, 56, 64, 108, 124)
+_HEIC_BRANDS: Final = frozenset((b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis", b"mif1", b"msf1"))
 
 
 def sniff(data: bytes) -> str | None:
@@ -55,9 +56,6 @@ def is_known(data: bytes) -> bool:
     return data.startswith((NPY, EXR)) or sniff(data) is not None
 
 
-_HEIC_BRANDS: Final = frozenset((b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis", b"mif1", b"msf1"))
-
-
 def _is_ico(data: bytes) -> bool:
     """Whether the directory of an ICO begins `data`, and its first image lies within. .NET writes 255 for reserved."""
     if data[:4] != b"\0\0\1\0" or len(data) < 22:
@@ -82,6 +80,12 @@ def _is_pcx(data: bytes) -> bool:
     bits, planes = data[3], data[65]
     needed = -(-(right - left + 1) * bits // 8)
     return left <= right and top <= bottom and bits in (1, 2, 4, 8) and planes in (1, 3, 4) and line_bytes >= needed
+
+
+def check_size(height: int, width: int, max_pixels: int) -> None:
+    """Raise ImageError for an image of more pixels than `max_pixels`."""
+    if height * width > max_pixels:
+        raise ImageError(f"{width} x {height} pixels, more than max_pixels allows ({max_pixels})")
 
 
 def webp_size(data: bytes) -> tuple[int, int]:
@@ -145,18 +149,14 @@ def png_of(data: bytes, kinds: Collection[bytes]) -> bytes:
 
 
 _PNG = b"\x89PNG\r\n\x1a\n"
-PNG_BITS, PNG_COLORS = 24, 25
-"""Where the header of a PNG has the bits of a sample, and the kind of its colours."""
+PNG_BITS = 24
+"""Where the header of a PNG has the bits of a sample."""
 PNG_IMAGE: Final = frozenset((b"IHDR", b"IDAT", b"IEND"))
 """The chunks without which a PNG is none."""
 
 
 def largest_icon(data: bytes) -> tuple[bytes, str]:
-    """The largest image of an ICO, by its own header: a PNG, or an ICO that holds it alone; and the format of that.
-
-    Raises:
-        ImageError: an image lies outside the file, or there is none.
-    """
+    """The largest image of an ICO, by its own header: a PNG, or an ICO that holds it alone; and the format of that."""
     (count,) = struct.unpack_from("<H", data, 4)
     found = []
     for at in range(6, 6 + 16 * count, 16):

@@ -98,16 +98,7 @@ def unpack_facts(packed: npt.NDArray[Any], field: str) -> npt.NDArray[np.int64]:
 
 
 class Losses(NamedTuple):
-    """How many images lost something, much of which another option keeps.
-
-    Attributes:
-        deep: of more than 8 bits a channel, stored with 8.
-        transparent: composed on white.
-        palette: stored as the colours that their indices stand for.
-        several: animations and files of several pages, of which the first was stored. An MPO is a photograph, and is
-            not counted.
-        surplus: with bands beside their colours, stored without them.
-    """
+    """How many images lost something, much of which another option keeps: see LOSSES."""
 
     deep: int = 0
     transparent: int = 0
@@ -117,22 +108,18 @@ class Losses(NamedTuple):
 
     def sentences(self, kind: str = "image") -> list[str]:
         """Each loss with what avoids it; `kind` is the word for one of those that are counted."""
-        said = (
-            (self.deep, "of more than 8 bits a channel, stored with 8", "--depth 16 keeps them, as png or raw"),
-            (self.transparent, "with transparency, composed on white", "--color rgba keeps it, as png, webp or raw"),
-            (self.palette, "with a palette, stored as its colours", "--pair keeps the numbers of a mask"),
-            (
-                self.several,
-                "of several frames or pages, only the first stored",
-                "split such a file to store the others",
-            ),
-            (
-                self.surplus,
-                "with bands beside the colours, stored without them",
-                "save such a band as a file to store it",
-            ),
-        )
-        return [f"{plural(count, kind)} {what}; {fix}" for count, what, fix in said if count]
+        counts = self._asdict()
+        return [f"{plural(counts[name], kind)} {what}; {fix}" for name, (what, fix) in LOSSES.items() if counts[name]]
+
+
+LOSSES: Final = {
+    "deep": ("of more than 8 bits a channel, stored with 8", "--depth 16 keeps them, as png or raw"),
+    "transparent": ("with transparency, composed on white", "--color rgba keeps it, as png, webp or raw"),
+    "palette": ("with a palette, stored as its colours", "--pair keeps the numbers of a mask"),
+    "several": ("of several frames or pages, only the first stored", "split such a file to store the others"),
+    "surplus": ("with bands beside the colours, stored without them", "save such a band as a file to store it"),
+}
+"""What each loss is, and what avoids it. An MPO is a photograph, and no file of several frames."""
 
 
 def loss_sentences(images: Losses, companions: Mapping[str, Losses]) -> list[str]:
@@ -141,12 +128,7 @@ def loss_sentences(images: Losses, companions: Mapping[str, Losses]) -> list[str
 
 
 def losses(packed: npt.NDArray[Any], image: Mapping[str, Any]) -> Losses:
-    """What images with these facts lost.
-
-    Args:
-        packed: the facts of each.
-        image: the image options of the build, as the manifest records them.
-    """
+    """What images with these packed facts lost; `image` are the options of the build, as the manifest has them."""
     palette = unpack_facts(packed, "colors") == COLORS.index("palette")
     return companion_losses(packed)._replace(
         deep=0 if image.get("depth") == 16 else int(unpack_facts(packed, "deep").sum()),

@@ -10,11 +10,11 @@ import numpy.typing as npt
 from presize.codecs.arrays import decode_array, index_size
 from presize.codecs.jpeg import decoder as jpeg_decoder
 from presize.codecs.jpeg.segments import coded_size
+from presize.codecs.sniff import check_size
 from presize.errors import ImageError, OptionError
 from presize.options import MAX_PIXELS, Color, CompanionFormat, StoredColor
 
 Pixels = npt.NDArray[Any]
-
 
 DAMAGE = (ValueError, ImageError, MemoryError)
 """What decode_value raises for damaged bytes, or for so many pixels that there is no memory for them."""
@@ -26,12 +26,6 @@ def check_shape(found: tuple[int, int], expected: tuple[int, int]) -> None:
         raise ValueError(
             f"it is {found[0]} pixels high and {found[1]} wide, and the index says {expected[0]} and {expected[1]}"
         )
-
-
-def check_pixels(shape: tuple[int, int], max_pixels: int) -> None:
-    """Raise ValueError for a (height, width) of more pixels than `max_pixels`."""
-    if shape[0] * shape[1] > max_pixels:
-        raise ValueError(f"{shape[1]} x {shape[0]} pixels, more than max_pixels allows ({max_pixels})")
 
 
 def decode_value(
@@ -49,17 +43,16 @@ def decode_value(
         format: of the dataset; "npy" for the arrays of a companion.
         color: that the dataset was built for; "exact" for the values of a companion.
         shape: (height, width) of the image, in pixels, as the index says.
-        max_pixels: that height x width may not exceed.
+        max_pixels: the most that it may have.
         depth: the bits of a channel, 8 or 16; those of a companion's values may differ.
 
     Returns:
         A new uint8 or uint16 array, (height, width, 3) RGB, (height, width, 4) RGBA or (height, width) grey; for "npy"
         one of any numbers and shape.
 
-    Raises:
-        ValueError, ImageError, MemoryError: the value is damaged, or too large (see DAMAGE).
+    Raises: what DAMAGE lists.
     """
-    check_pixels(shape, max_pixels)
+    check_size(*shape, max_pixels)
     if format == "npy":
         values = decode_array(value)
         check_shape(index_size(values.shape), shape)
@@ -71,7 +64,7 @@ def decode_value(
     from presize.codecs import decode, exact, pillow_decoder  # brings Pillow, which JPEG does not need
 
     if color == "exact":
-        pixels = exact.decode_exact(bytes(value), shape[0] * shape[1]).values
+        pixels = exact.decode_exact(bytes(value), shape[0] * shape[1])[0]
     else:
         wanted = pillow_decoder.Wanted(color, 16 if depth == 16 else 8, "ignore")
         pixels = decode.decode(bytes(value), wanted, shape[0] * shape[1]).pixels
@@ -86,11 +79,10 @@ def decode_jpeg(
     box: tuple[int, int, int, int] | None = None,
     max_pixels: int = MAX_PIXELS,
 ) -> Pixels:
-    """Decode a JPEG as presize's readers do: by its own decoder, or by libjpeg-turbo, with the same pixels.
+    """Decode a JPEG as presize's readers do, with the pixels of libjpeg-turbo. Thread-safe; releases the GIL.
 
-    presize's decoder takes intact baseline JPEGs of 8 bits, grey or YCbCr; of a JPEG in tiles it decodes only the tiles
-    under the box. libjpeg-turbo takes all others, and all where the decoder is not compiled or is switched off
-    (``presize doctor`` says so). EXIF orientation and colour profiles are ignored. Thread-safe; releases the GIL.
+    presize's own decoder takes intact baseline JPEGs of 8 bits, grey or YCbCr; of a JPEG in tiles it decodes only the
+    tiles under the box. libjpeg-turbo takes all others. EXIF orientation and colour profiles are ignored.
 
     Args:
         data: the JPEG.
@@ -109,16 +101,15 @@ def decode_jpeg(
         raise ImageError("not a JPEG: it does not begin with FF D8")
     try:
         height, width, _ = coded_size(data)
-        check_pixels((height, width), max_pixels)
+        check_size(height, width, max_pixels)
         top, left, rows, columns = (0, 0, height, width) if box is None else box
         if not (0 <= top < top + rows <= height and 0 <= left < left + columns <= width):
             raise OptionError(f"box: expected (top, left, height, width) in {width} x {height} pixels, got {box}")
         mode: jpeg_decoder.Mode = "GRAY" if gray else "RGB"
         pixels = jpeg_decoder.decode(data, mode, (height, width), box)
         if pixels is None:
-            whole = jpeg_decoder.decode_with_libjpeg(
-                data, mode, (height, width), 1, max_pixels=max_pixels, strict=False
-            )
+            shape = (height, width)
+            whole = jpeg_decoder.decode_with_libjpeg(data, mode, shape, 1, max_pixels=max_pixels, strict=False)
             pixels = np.ascontiguousarray(whole[top : top + rows, left : left + columns])
     except OptionError:
         raise
@@ -133,9 +124,8 @@ def _decode_jpeg(value: memoryview, color: Color, shape: tuple[int, int], max_pi
     if color == "keep":
         color = "gray" if is_gray else "rgb"
     mode: jpeg_decoder.Mode = "GRAY" if color == "gray" else "RGB"
-    pixels = jpeg_decoder.decode(value, mode, shape)
-    if pixels is None:  # not strictly: one that a build has kept as it was may have stray bytes
-        pixels = jpeg_decoder.decode_with_libjpeg(value, mode, shape, 1, max_pixels=max_pixels, strict=False)
+    # Not strictly: one that a build has kept as it was may have stray bytes.
+    pixels = jpeg_decoder.decode_whole(value, mode, shape, max_pixels=max_pixels, strict=False)
     return pixels[:, :, 0] if color == "gray" else pixels
 
 

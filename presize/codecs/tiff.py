@@ -1,7 +1,7 @@
-"""TIFF: its directories, which of them is the image, and files of one directory that decoders read; and EXIF, a TIFF
-of which only the orientation counts. Pure, thread-safe.
+"""TIFF: its directories, which of them is the image, and files of one directory that decoders read. Pure, thread-safe.
 
-A camera's raw file is a TIFF, too: mostly a small preview first, with the sensor's values in a sub-image.
+EXIF is a TIFF of which only the orientation counts. A camera's raw file is one, too: mostly a small preview first, with
+the sensor's values in a sub-image.
 """
 
 from __future__ import annotations
@@ -50,13 +50,7 @@ _RAW: Final = (32803, 34892)
 
 
 class Field(NamedTuple):
-    """A field of a directory.
-
-    Attributes:
-        kind: the type of its values.
-        length: the number of them.
-        at: where in the file they begin.
-    """
+    """A field of a directory: the type of its values, their number, and where in the file they begin."""
 
     kind: int
     length: int
@@ -82,18 +76,13 @@ class Tiff:
         self.big = 43 in data[2:4]
         self.place, self.counter, self.inline = ("Q", "Q", 8) if self.big else ("I", "H", 4)
         self.field = struct.Struct(f"{self.order}HH{self.place}{self.inline}s")
+        self.first = self.read(self.place, 8 if self.big else 4)  # directory; None in a file that ends before
 
-    def first(self) -> int:
-        """The offset of the first directory."""
-        return self._unpack(self.place, 8 if self.big else 4)
-
-    def directory(self, at: int) -> Directory:
-        """The directory at an offset. Fields whose values lie outside the file are left out.
-
-        Raises:
-            struct.error, OverflowError: it lies outside the file.
-        """
-        count = self._unpack(self.counter, at)
+    def directory(self, at: int) -> Directory | None:
+        """The directory at an offset, without fields whose values lie outside the file; None where it is outside."""
+        count = self.read(self.counter, at)
+        if count is None:
+            return None
         begin = at + struct.calcsize(self.order + self.counter)
         size = self.field.size
         fields: dict[int, Field] = {}
@@ -111,19 +100,12 @@ class Tiff:
                 if place + nbytes > len(self.data) or total_bytes > len(self.data) or tag in _SINGLE:
                     continue
             fields[tag] = Field(kind, 1 if tag in _SINGLE else values, place)  # some writers repeat the one value
-        try:
-            following = self._unpack(self.place, begin + count * size)
-        except (struct.error, OverflowError):
-            following = 0
-        return Directory(fields, following)
+        return Directory(fields, self.read(self.place, begin + count * size) or 0)
 
-    def directory_or_none(self, at: int) -> Directory | None:
+    def image(self, at: int) -> Directory | None:
         """The directory at an offset, or None where no image is described."""
-        try:
-            found = self.directory(at)
-        except (struct.error, OverflowError):
-            return None
-        return found if WIDTH in found.fields else None
+        found = self.directory(at)
+        return found if found is not None and WIDTH in found.fields else None
 
     def numbers(self, fields: Fields, tag: int) -> tuple[int, ...]:
         """The whole numbers of a field; none where it is missing, or has numbers of another kind."""
@@ -139,12 +121,8 @@ class Tiff:
     def alone(self, fields: Fields, changes: Mapping[int, Sequence[int]] = _NONE, appended: bytes = b"") -> bytes:
         """A TIFF of one directory, with the fields that decoders need.
 
-        Other tags, and those that point out of the file, would only make Pillow and libtiff warn.
-
-        Args:
-            fields: of this file.
-            changes: the numbers that fields have instead; without numbers a field is left out.
-            appended: bytes that begin where this file ends.
+        Other tags, and those that point out of the file, would only make Pillow and libtiff warn. `changes` has the
+        numbers that fields have instead; without numbers a field is left out. `appended` begins where this file ends.
         """
         tail = [appended]
         end = len(self.data) + len(appended)
@@ -173,21 +151,16 @@ class Tiff:
         rest = memoryview(self.data)[header + len(start) :]
         return b"".join((self.data[:header], start, rest, *tail, number, *entries, after))
 
-    def _unpack(self, letter: str, at: int) -> int:
-        value: int = struct.unpack_from(self.order + letter, self.data, at)[0]
-        return value
+    def read(self, letter: str, at: int) -> int | None:
+        """A number of this type; None outside the file."""
+        nbytes = struct.calcsize(self.order + letter)
+        whole = at + nbytes <= len(self.data)
+        return int.from_bytes(self.data[at : at + nbytes], "little" if self.order == "<" else "big") if whole else None
 
 
 class Found(NamedTuple):
-    """The image of a TIFF.
-
-    Attributes:
-        tiff: the file.
-        fields: of the image's directory.
-        orientation: 1 to 8.
-        several: whether the file has further pages.
-        previewed: whether the first directory is another: a preview.
-    """
+    """The image of a TIFF: the fields of its directory, its orientation, whether the file has `several` pages, and
+    whether the first directory is another: a preview."""
 
     tiff: Tiff
     fields: Fields
@@ -206,28 +179,27 @@ def find_image(data: bytes) -> Found:
         ImageError: the file is broken, or a camera's raw file.
     """
     tiff = Tiff(data)
-    try:
-        first = tiff.directory(tiff.first())
-    except (struct.error, OverflowError) as error:
-        raise ImageError("broken TIFF: its directory lies outside the file") from error
+    first = None if tiff.first is None else tiff.directory(tiff.first)
+    if first is None:
+        raise ImageError("broken TIFF: its directory lies outside the file")
     reduced = _subfile(tiff, first) & _REDUCED != 0
     pages, missing = [first], False
-    places = {tiff.first(), 0}
+    places = {tiff.first, 0}
     most = _MAX_DIRECTORIES if reduced else _MAX_PAGES
     while pages[-1].next not in places and len(pages) < most and not missing:
         places.add(pages[-1].next)
-        page = tiff.directory_or_none(pages[-1].next)
+        page = tiff.image(pages[-1].next)
         missing = page is None
         pages += [page] if page is not None else []
     offsets = tiff.numbers(first.fields, SUB_IMAGES)[:_MAX_DIRECTORIES]
-    sub_images = [each for each in map(tiff.directory_or_none, offsets) if each is not None]
+    sub_images = [each for each in map(tiff.image, offsets) if each is not None]
     missing = missing or len(sub_images) < len(offsets)
 
     def whole(directories: list[Directory]) -> list[Directory]:
         return [each for each in directories if not _subfile(tiff, each) & _ASIDE]
 
     # The header of a CR2 has 16 bytes; in other files pixels may follow the eighth.
-    if (data[8:11] == b"CR\2" and tiff.first() == 16) or any(
+    if (data[8:11] == b"CR\2" and tiff.first == 16) or any(
         tiff.number(each.fields, PHOTOMETRIC, 0) in _RAW for each in whole(pages + sub_images)
     ):
         raise ImageError("a camera's raw file, which has to be developed; save it as TIFF, PNG or JPEG")

@@ -33,13 +33,7 @@ class Record(NamedTuple):
 
 
 class Transcoded(NamedTuple):
-    """A source image, transcoded.
-
-    Attributes:
-        records: one for each of ImageOptions.sizes.
-        source: its upright height and width, in pixels.
-        facts: what it was (presize.codecs.source_facts), packed.
-    """
+    """A source image, transcoded: a record for each of ImageOptions.sizes, its own upright size, its packed facts."""
 
     records: tuple[Record, ...]
     source: Size
@@ -60,7 +54,7 @@ def transcode(data: bytes, options: ImageOptions) -> Transcoded:
     scale = 1
     targets = resized = None
     if header is not None:
-        upright = Size(*header.upright_size)
+        upright = header.upright_size
         targets = _targets(upright, options)
         if options.filter != "nearest":  # it takes pixels as they are, and a reduced decode gives means of them
             scale = decode_scale(targets)
@@ -70,7 +64,7 @@ def transcode(data: bytes, options: ImageOptions) -> Transcoded:
     wanted = Wanted(options.color, options.depth, options.icc)
     unfinished = options.color != "rgba" and options.depth == 8
     decoded = decode.decode(data, wanted, options.max_pixels, scale, header, unfinished, resized)
-    source = Size(decoded.source_height, decoded.source_width)
+    source = decoded.source
     metadata = encode.Metadata()
     if options.keep_metadata:
         exif = with_orientation_reset(decoded.exif) if decoded.exif else None
@@ -78,11 +72,11 @@ def transcode(data: bytes, options: ImageOptions) -> Transcoded:
 
     records = []
     facts = decoded.facts
-    passes = decoded.plain and header is not None and fits(header, options)
+    passes = header is not None and not facts.tolerated and fits(header, options)
     for size, target in zip(options.sizes, targets or _targets(source, options), strict=True):
         kept = as_it_is.value if as_it_is is not None and size == KEEP else None
         if kept is None and passes and target.is_whole_image:
-            kept = jpeg_metadata.strip(data, options.keep_metadata)
+            kept, _ = jpeg_metadata.strip(data, options.keep_metadata)
         if kept is not None:
             records.append(Record(_in_tiles(kept, options), *source))
             facts = facts._replace(kept=True)
@@ -108,7 +102,7 @@ _KEPT_BYTES = 1 << 20
 
 
 def record_bytes(options: ImageOptions, size: Size) -> int:
-    """An upper estimate of a stored record, in bytes, for sizing maps and transactions: its raw pixels, or _KEPT_BYTES.
+    """An upper estimate of a stored record, in bytes, for sizing maps and transactions.
 
     With fit "shorter" the longer side is open; twice the square covers most photographs, and a shard that overflows is
     begun again with a larger map.
@@ -129,10 +123,7 @@ def _targets(source: Size, options: ImageOptions) -> list[resize.Target]:
 
 
 def decode_scale(targets: list[resize.Target]) -> int:
-    """k to decode at 1/k: the smallest of 1/2, 1/4 and 1/8 that leaves the filter twice the pixels of every target.
-
-    So the filter and not the decoder determines the result. Other fractions are slower than a full decode.
-    """
+    """k to decode at 1/k: the smallest of 1/2, 1/4 and 1/8 that leaves the filter twice the pixels of every target."""
     reduction = min(target.reduction for target in targets)
     return next((k for k in (8, 4, 2) if reduction >= 2 * k), 1)
 
@@ -167,12 +158,10 @@ def transcode_companion(data: bytes, source: Size, options: ImageOptions, is_arr
         _check_size(made.source, source)
         return made
     values, facts = decode_numbers(data, options.max_pixels)
-    height, width = values.shape[:2]
-    _check_size(Size(height, width), source)
+    _check_size(Size(*values.shape[:2]), source)
     records = []
     for size in options.sizes:
-        target = resize.target(source, size, options.fit, options.upscale)
-        pixels = narrowed(resize.resize(values, target, "nearest", options.resize_backend))
+        pixels = narrowed(_by_nearest(values, source, size, options))
         records.append(Record(encode.encode(pixels, options), *pixels.shape[:2]))
     return Transcoded(tuple(records), source, facts.pack())
 
@@ -184,20 +173,22 @@ def _transcode_array(data: bytes, source: Size, options: ImageOptions) -> Transc
     like_image = values.shape[:2] == source
     records = []
     for size in options.sizes:
-        stored = values
-        if like_image:
-            target = resize.target(source, size, options.fit, options.upscale)
-            stored = resize.resize(values, target, "nearest", options.resize_backend)
+        stored = _by_nearest(values, source, size, options) if like_image else values
         records.append(Record(arrays.encode_array(stored), *arrays.index_size(stored.shape)))
     return Transcoded(tuple(records), source, facts._replace(like_image=like_image).pack())
 
 
+def _by_nearest(values: arrays.Values, source: Size, size: Size, options: ImageOptions) -> arrays.Values:
+    target = resize.target(source, size, options.fit, options.upscale)
+    return resize.resize(values, target, "nearest", options.resize_backend)
+
+
 def _decode_array(data: bytes, max_pixels: int) -> tuple[arrays.Values, Facts]:
     """The numbers of a .npy, of OpenEXR, or of an image whose pixels are numbers."""
-    if not data.startswith((sniff.NPY, sniff.EXR)):
-        return decode_any(data, max_pixels)
     if data.startswith(sniff.EXR):
         return arrays.read_exr(data, max_pixels), Facts("other")
+    if not data.startswith(sniff.NPY):
+        return decode_any(data, max_pixels)
     try:
         return arrays.decode_array(data), Facts("other")
     except ValueError as error:

@@ -22,13 +22,7 @@ from presize.options import ImageOptions
 
 
 class Unchanged(NamedTuple):
-    """An image to store as it is.
-
-    Attributes:
-        value: the bytes to store.
-        height, width: in pixels.
-        facts: what the source is.
-    """
+    """The bytes to store of an image, its size in pixels, and what the source is."""
 
     value: bytes
     height: int
@@ -55,7 +49,7 @@ def fits(header: jpeg_segments.JpegHeader, options: ImageOptions) -> bool:
     return (
         options.format == "jpeg"
         and header.precision == 8
-        and header.huffman
+        and header.process in ("baseline", "extended", "progressive")
         and (header.colorspace == "gray" or (header.colorspace == "YCbCr" and options.color != "gray"))
         and header.orientation == 1
         and not (_changes_colors(header.icc) and options.icc == "convert")
@@ -66,23 +60,15 @@ def _jpeg(data: bytes, options: ImageOptions) -> Unchanged | None:
     header = jpeg_segments.parse(data)
     if not fits(header, options):
         return None
-    in_one_scan = header.process == "baseline" and data[header.scan_begin + 4] == len(header.sampling)
+    in_one_scan = header.process == "baseline" and data[header.segments[-1][1] + 4] == len(header.sampling)
     if in_one_scan and not header.several and not options.keep_metadata and data.endswith(b"\xff\xd9"):
         # Without searching its scan, which takes as long as all the rest.
         value = data if header.bare else jpeg_metadata.bare(data)
     else:
-        value, scans = jpeg_metadata.strip_and_count(data, options.keep_metadata)
+        value, scans = jpeg_metadata.strip(data, options.keep_metadata)
         if scans > 1:
             jpeg_segments.check_scans(value, header.height * header.width, options.max_pixels)
-    facts = Facts(
-        "jpeg",
-        "grey" if header.colorspace == "gray" else "RGB",
-        process=header.process,
-        quality=header.quality,
-        several=header.several,
-        profile=_changes_colors(header.icc),
-        kept=True,
-    )
+    facts = header.facts._replace(profile=_changes_colors(header.icc), kept=True)
     return Unchanged(value, header.height, header.width, facts)
 
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
-from PIL import Image
 
+from pictures import saved
 from presize.codecs.arrays import HEADER_BYTES, decode_array, encode_array
 from presize.codecs.transcode import transcode_companion
 from presize.errors import ImageError
@@ -107,10 +107,8 @@ def stored(data: bytes, source: Size, options: ImageOptions = OPTIONS) -> list[n
 @pytest.mark.parametrize("dtype", [np.uint8, np.int64, np.float16, np.float64, np.complex64])
 def test_an_array_of_its_images_shape_is_resized_as_a_mask_is(dtype: Any, fit: Fit) -> None:
     mask = np.arange(12 * 15, dtype=np.uint8).reshape(12, 15)
-    image = io.BytesIO()
-    Image.fromarray(mask).save(image, "PNG")
     options = ImageOptions(sizes=(Size(6, 6), Size(9, 7)), fit=fit, format="raw", filter="nearest")
-    made = transcode_companion(image.getvalue(), Size(12, 15), options).records
+    made = transcode_companion(saved(mask, "PNG"), Size(12, 15), options).records
     planes = np.stack((mask, mask + 1), axis=2).astype(dtype)
     for data in (planes, planes.transpose(2, 0, 1)):
         for found, (value, *shape) in zip(stored(npy(data), Size(12, 15), options), made, strict=True):
@@ -126,18 +124,12 @@ def test_any_other_array_is_stored_as_it_is(shape: tuple[int, ...]) -> None:
     assert all(one.dtype == "<f4" and np.array_equal(one, values) for one in found)
 
 
-def saved(image: Image.Image, format: str) -> bytes:
-    file = io.BytesIO()
-    image.save(file, format)
-    return file.getvalue()
-
-
 @pytest.mark.parametrize(
     ("dtype", "format"), [("u1", "PNG"), ("u2", "PNG"), ("u2", "TIFF"), ("i4", "TIFF"), ("f4", "TIFF")]
 )
 def test_an_image_of_numbers_may_be_stored_as_an_array(dtype: str, format: str) -> None:
     values = (np.arange(20).reshape(4, 5) * 3 - (40 if dtype in ("i4", "f4") else 0)).astype(dtype)
-    (found, _) = stored(saved(Image.fromarray(values), format), Size(4, 5))
+    (found, _) = stored(saved(values, format), Size(4, 5))
     assert found.dtype == dtype and np.array_equal(found, values)
 
 

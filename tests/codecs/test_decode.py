@@ -28,9 +28,8 @@ from presize.codecs.icc import is_srgb
 from presize.codecs.jpeg import metadata as jpeg_metadata
 from presize.codecs.pillow_decoder import Wanted
 from presize.codecs.source_facts import KINDS, Facts, unpack_facts
-from presize.codecs.transcode import transcode
 from presize.errors import ImageError, NotAnImageError
-from presize.options import Color, Depth, ImageOptions, Size
+from presize.options import Color, Depth
 from profiles import GRAY_LINEAR, LINEAR, SRGB, SWAPPED, black_only_profile, display_profile
 
 _Y, _X = np.mgrid[0:24, 0:40]
@@ -141,22 +140,14 @@ def by_pillow(data: bytes) -> np.ndarray:
 
 
 @every_file
-def test_a_format_is_told_by_its_content_and_what_an_image_was_is_noted(name: str) -> None:
+def test_every_format_is_known_by_its_content_and_gives_its_pixels_in_the_colours_asked_for(name: str) -> None:
     data, facts = FILES[name]
-    assert sniff.sniff(data) == facts.kind
-    decoded = decode.decode(data)
-    assert (decoded.format, decoded.facts) == (facts.kind, facts)
-    assert decode.decode(data, "gray", unfinished=True).facts == facts
-    kind = KINDS[unpack_facts(np.array([facts.pack()]), "kind")[0]]
-    assert kind == ("other" if facts.kind in ("sgi", "pcx") else facts.kind)
-
-
-@every_file
-def test_every_format_gives_its_pixels_in_the_colours_asked_for(name: str) -> None:
-    data, facts = FILES[name]
-    decoded = decode.decode(data)
+    decoded = decode.decode(data, max_pixels=24 * 40)
+    kind = KINDS[unpack_facts(np.array([decoded.facts.pack()]), "kind")[0]]
+    assert kind == ("other" if facts.kind in ("sgi", "pcx") else facts.kind) and sniff.sniff(data) == facts.kind
+    assert decoded.facts == decode.decode(data, "gray", unfinished=True).facts == facts
     size = (40, 24) if facts.orientation == 6 else (24, 40)
-    assert (decoded.source_height, decoded.source_width) == size and decoded.pixels.shape == (*size, 3)
+    assert decoded.source == size and decoded.pixels.shape == (*size, 3)
     assert decoded.pixels.dtype == np.uint8 and decoded.pixels.flags.c_contiguous and decoded.pixels.flags.writeable
     if facts.kind != "jpeg":
         assert np.array_equal(decode.decode(data, scale=8).pixels, decoded.pixels)
@@ -169,33 +160,18 @@ def test_every_format_gives_its_pixels_in_the_colours_asked_for(name: str) -> No
 
 
 @every_file
-def test_max_pixels_is_the_most_that_is_taken(name: str) -> None:
-    assert decode.decode(FILES[name][0], max_pixels=24 * 40).pixels.size
-    with pytest.raises(ImageError, match="max_pixels"):
-        decode.decode(FILES[name][0], max_pixels=24 * 40 - 1)
-
-
-@pytest.mark.parametrize("name", [name for name, (_, facts) in FILES.items() if facts.kind != "ppm"])
-def test_a_truncated_image_is_refused_with_the_same_reason_every_time(name: str) -> None:
-    data = FILES[name][0]
-    reasons = set()
-    for _ in range(2):
-        with pytest.raises(ImageError) as caught:
-            decode.decode(data[: len(data) * 3 // 10])
-        reasons.add(str(caught.value))
-    (reason,) = reasons
-    assert len(reason) > 10 and "\n" not in reason and " at 0x" not in reason
-
-
-@every_file
-def test_no_reason_is_the_words_of_python_for_a_header_that_ends_too_early(name: str) -> None:
+def test_what_is_too_large_or_truncated_is_refused_and_not_in_the_words_of_python(name: str) -> None:
     data, reasons = FILES[name][0], set()
+    with pytest.raises(ImageError, match="max_pixels"):
+        decode.decode(data, max_pixels=24 * 40 - 1)
+    with pytest.raises(ImageError):
+        decode.decode(data[: len(data) * 3 // 10])
     for end in range(1, min(len(data), 120)):
         try:
             decode.decode(data[:end] + b"\xff" * (end % 3))
         except ImageError as error:
             reasons.add(str(error))
-    assert not [text for text in reasons if re.search(r"unpack|requires a buffer|out of range|literal", text)]
+    assert not [text for text in reasons if re.search(r"unpack|requires a buffer|out of range|literal| at 0x", text)]
 
 
 @pytest.mark.parametrize("name", [name for name in FILES if "without a footer" in name])
@@ -218,23 +194,13 @@ NO_IMAGES = {
     b"\x93NUMPY\x01\x00v\x00" + bytes(200): "an array of numbers, not an image; --pair-format npy stores it beside one",
     **dict.fromkeys(
         (
-            b"BM is how this text begins",
-            b"P7\nWIDTH 1",  # PAM
-            b"P5",  # no white space
-            b"RIFF\0\0\0\0WAVEfmt ",
-            b"\0\0\0\x18ftyp",  # a box cut short
-            b"%!PS-Adobe-3.0 EPSF-3.0",
-            b"8BPS\0\1",  # Photoshop
-            b"\xff\xd8",  # the start of a JPEG alone
-            bytes(4000),
-            b"some words, and then some more\n" * 99,
-            np.arange(1000, dtype=np.float32).tobytes(),
-            b"\0\0\0\x18ftypmp42" + bytes(200),
-            b"\0\0\2\0\1\0" + bytes(200),  # a cursor
+            b"BM is how this text begins", b"P7\nWIDTH 1", b"P5", b"RIFF\0\0\0\0WAVEfmt ", b"%!PS-Adobe-3.0 EPSF-3.0",
+            b"8BPS\0\1", b"\xff\xd8", bytes(4000), np.arange(1000, dtype=np.float32).tobytes(),
+            b"\0\0\0\x18ftyp", b"\0\0\0\x18ftypmp42" + bytes(200), b"\0\0\2\0\1\0" + bytes(200),
         ),
         "not an image format that presize reads",
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("data", "reason"), NO_IMAGES.items(), ids=lambda value: str(value[:20]))
@@ -245,28 +211,15 @@ def test_what_is_no_image_is_refused_with_a_reason(data: bytes, reason: str) -> 
 
 
 def test_an_icon_may_be_a_png_larger_than_its_directory_says() -> None:
-    png = saved(smooth_image(300, 400), "PNG")
-    icon = struct.pack("<HHH", 0, 1, 1) + struct.pack("<BBBBHHII", 0, 0, 0, 0, 1, 24, len(png), 22) + png
-    assert decode.decode(icon).pixels.shape == (300, 400, 3)
+    data = icon((saved(smooth_image(300, 400), "PNG"), 0, 0))
+    assert decode.decode(data).pixels.shape == (300, 400, 3)
     with pytest.raises(ImageError, match="max_pixels"):
-        decode.decode(icon, max_pixels=300 * 400 - 1)
-
-
-def test_an_icon_of_net_is_one() -> None:
-    data = bytearray(icon((bitmap(SHEER, 40, False, False), 40, 24)))
-    data[9] = 255  # its encoder writes that where Microsoft's documentation has 0
-    assert decode.decode(bytes(data)).pixels.shape == (24, 40, 3)
+        decode.decode(data, max_pixels=300 * 400 - 1)
 
 
 def bitmap(image: Image.Image, header_bytes: int, masks: bool, down: bool) -> bytes:
-    """A bitmap of 32 bits as an icon holds it, its mask below it, with one of the headers that there are.
-
-    Args:
-        image: RGBA.
-        header_bytes: of the header: 12 (OS/2), 40, 52, 56, 64 (OS/2), 108 (V4), 124 (V5).
-        masks: whether it names the bits of each colour.
-        down: whether rows go down, so that the height is negative.
-    """
+    """A bitmap of 32 bits as an icon holds it, its mask below it, with a header of 12 (OS/2), 40, 52, 56, 64 (OS/2),
+    108 (V4) or 124 bytes (V5). It may name the `masks` of colours; rows may go `down`, with a negative height."""
     width, height = image.size
     rows = np.asarray(image)[:, :, (2, 1, 0, 3)][:: 1 if down else -1]
     if header_bytes == 12:
@@ -299,20 +252,13 @@ def test_the_largest_image_of_an_icon_is_taken_whatever_its_header_as_pillow_rea
 ) -> None:
     small = SHEER.resize((16, 16))
     others = [(bitmap(small, 40, False, False), 16, 16), (saved(small, "PNG"), 16, 16)]
-    data = icon(others[0], (bitmap(SHEER, header_bytes, masks, down), 40, 24), others[1])
-    expected = np.asarray(Image.open(io.BytesIO(data)).convert("RGBA"))
-    assert expected.shape == (24, 40, 4)
-    assert np.array_equal(decode.decode(data, "rgba").pixels, expected)
+    data = bytearray(icon(others[0], (bitmap(SHEER, header_bytes, masks, down), 40, 24), others[1]))
+    data[9] = 255  # as .NET writes where Microsoft's documentation has 0
+    expected = np.asarray(opened(bytes(data)).convert("RGBA"))
+    assert expected.shape == (24, 40, 4) and np.array_equal(decode.decode(bytes(data), "rgba").pixels, expected)
 
 
 # Colours
-
-
-@pytest.mark.parametrize(("options", "most"), [({}, 2), ({"keep_rgb": True}, 0)])
-def test_gray_of_a_jpeg_is_the_luma_of_its_rgb(options: dict[str, bool], most: int) -> None:
-    data = saved(PHOTO, "JPEG", quality=95, **options)
-    luma = np.asarray(Image.fromarray(decode.decode(data).pixels).convert("L"))
-    assert difference(decode.decode(data, "gray").pixels, luma) <= most
 
 
 @pytest.mark.parametrize("scale", [2, 4, 8])
@@ -321,7 +267,7 @@ def test_a_jpeg_comes_at_the_scale_asked_for(scale: int, shape: tuple[int, int])
     data = saved(PHOTO.resize(shape[::-1]), "JPEG", exif=oriented(6))
     decoded = decode.decode(data, scale=scale)
     assert decoded.pixels.shape == (-(-shape[1] // scale), -(-shape[0] // scale), 3)
-    assert (decoded.source_height, decoded.source_width) == (shape[1], shape[0])
+    assert decoded.source == (shape[1], shape[0])
 
 
 NOISE = np.random.default_rng(0).integers(0, 65536, (24, 40, 4), dtype=np.uint16)
@@ -383,14 +329,13 @@ def test_cmyk_has_inverted_inks_with_and_without_an_adobe_marker() -> None:
     with_marker, without = decode.decode(data), decode.decode(without_adobe(data))
     assert difference(with_marker.pixels, PIXELS) <= 6
     assert np.array_equal(without.pixels, with_marker.pixels)
-    assert with_marker.header is not None and not with_marker.plain
 
 
 def test_an_arithmetic_coded_jpeg_is_decoded() -> None:
     y, x = np.mgrid[0:8, 0:8]
     decoded = decode.decode(ARITHMETIC, "keep")
     assert difference(decoded.pixels, x * 20 + y * 10) <= 1
-    assert decoded.header is not None and not decoded.header.huffman
+    assert decoded.facts.process == "arithmetic"
 
 
 # Orientation
@@ -416,18 +361,11 @@ def test_every_orientation_brings_the_same_upright_picture(kind: str, value: int
     carrier.getexif()[0x0112] = {6: 8, 8: 6}.get(value, value)  # turned back
     stored = np.asarray(ImageOps.exif_transpose(carrier))
     decoded = decode.decode(saved(stored, kind, exif=oriented(value), **LOSSLESS[kind]))
-    assert (decoded.source_height, decoded.source_width) == (24, 40)
+    assert decoded.source == (24, 40)
     assert difference(decoded.pixels, PIXELS) <= (12 if kind in ("JPEG", "AVIF") else 0)
 
 
 # Profiles
-
-
-@formats
-def test_a_profile_other_than_srgb_is_converted(kind: str) -> None:
-    plain = decode.decode(saved(PHOTO, kind, **LOSSLESS[kind])).pixels
-    converted = decode.decode(saved(PHOTO, kind, icc_profile=SWAPPED, **LOSSLESS[kind])).pixels
-    assert difference(converted, plain[:, :, ::-1]) <= 12  # its gamma is not quite sRGB's curve
 
 
 @pytest.mark.parametrize(
@@ -535,7 +473,6 @@ def test_a_jpeg_with_stray_bytes_goes_to_the_second_decoder() -> None:
         simplejpeg.decode_jpeg(stray)
     decoded, sound = decode.decode(stray), decode.decode(data)
     assert np.array_equal(decoded.pixels, sound.pixels)
-    assert sound.plain and not decoded.plain
     assert decoded.facts.tolerated and not sound.facts.tolerated
 
 
@@ -548,17 +485,13 @@ def test_broken_exif_does_not_fail_an_image(kind: str, image: Image.Image) -> No
 HUGE = 60_000
 _HUGE_TIFF_TAGS = [(256, HUGE), (257, HUGE), (258, 8), (259, 1), (262, 1), (273, 8), (277, 1), (279, 4)]
 BOMBS = {
-    "jpeg": jpeg_metadata.strip(saved(PHOTO, "JPEG")).replace(
+    "jpeg": jpeg_metadata.bare(saved(PHOTO, "JPEG")).replace(
         struct.pack(">HH", 24, 40), struct.pack(">HH", HUGE, HUGE), 1
     ),
     "png": b"\x89PNG\r\n\x1a\n"
     + png_chunk(b"IHDR", struct.pack(">IIBBBBB", HUGE, HUGE, 8, 2, 0, 0, 0))
     + png_chunk(b"IDAT", zlib.compress(bytes(1000))),
-    "gif": b"GIF89a"
-    + struct.pack("<HHBBB", HUGE, HUGE, 0, 0, 0)
-    + b","
-    + struct.pack("<4HB", 0, 0, 1, 1, 0)
-    + b"\2\0;",
+    "gif": b"GIF89a" + struct.pack("<HHBBB", HUGE, HUGE, 0, 0, 0) + b"," + bytes(4) + b"\1\0\1\0\0\2\0;",
     "bmp": b"BM" + struct.pack("<IHHIIiiHHIIiiII", 54, 0, 0, 54, 40, HUGE, HUGE, 1, 24, 0, 0, 0, 0, 0, 0),
     "webp": b"RIFF\x16\0\0\0WEBPVP8X\x0a\0\0\0" + bytes(4) + struct.pack("<I", HUGE - 1)[:3] * 2,
     "tiff": b"II*\0\x08\0\0\0"
@@ -595,7 +528,7 @@ def test_damaged_images_give_an_image_or_an_image_error(data: bytes) -> None:
         assert reason and "\n" not in reason and " at 0x" not in reason
     else:
         assert decoded.pixels.dtype == np.uint8 and decoded.pixels.shape[2:] == (3,)
-        assert decoded.pixels.shape[:2] == (decoded.source_height, decoded.source_width)
+        assert decoded.pixels.shape[:2] == decoded.source
 
 
 # Plug-ins
@@ -617,7 +550,6 @@ def test_the_versions_of_plug_ins_are_told_for_the_files_that_need_them(monkeypa
     monkeypatch.setattr(plugins, "PLUGINS", plugins.PLUGINS | {"jxl": lacking})
     version = importlib.metadata.version
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "9" if name == "pillow-heif" else version(name))
-    assert plugins.versions([".jpg", ".png"]) == {}
     assert plugins.versions([".jpg", ".hif"]) == {"pillow-heif": "9"}
     assert plugins.versions([".jxl", ".heic"]) == {"pillow-heif": "9", "no-such-thing-here": "none"}
 
@@ -647,7 +579,7 @@ def plugged(request: pytest.FixtureRequest) -> Plugged:
     return request.param
 
 
-@pytest.mark.parametrize("shape", [(30, 40), (33, 41), (64, 64), (200, 100), (9, 300)])
+@pytest.mark.parametrize("shape", [(33, 41), (64, 64), (9, 300)])
 def test_plug_ins_decode_up_to_max_pixels(plugged: Plugged, shape: tuple[int, int]) -> None:
     pixels = smooth_image(*shape)
     data = plugged.saved(pixels)
@@ -655,8 +587,8 @@ def test_plug_ins_decode_up_to_max_pixels(plugged: Plugged, shape: tuple[int, in
     assert decoded.pixels.shape == pixels.shape
     assert np.abs(decoded.pixels.astype(int) - pixels).mean() <= 3
     assert sniff.sniff(data) == decoded.facts.kind == plugged.name
-    facts = transcode(data, ImageOptions(sizes=(Size(8, 8),))).facts
-    assert KINDS[unpack_facts(np.array([facts]), "kind")[0]] == plugged.name
+    sheer = np.asarray(SHEER)
+    assert difference(decode.decode(plugged.saved(sheer), "rgba").pixels[:, :, 3], sheer[:, :, 3]) <= 2
     with pytest.raises(ImageError, match=f"{shape[1]} x {shape[0]} pixels, more than max_pixels"):
         decode.decode(data, max_pixels=shape[0] * shape[1] - 1)
 
@@ -664,8 +596,7 @@ def test_plug_ins_decode_up_to_max_pixels(plugged: Plugged, shape: tuple[int, in
 @pytest.mark.parametrize("orientation", [1, 3, 6])
 def test_images_of_plug_ins_are_upright_once(plugged: Plugged, orientation: int) -> None:
     upright = smooth_image(48, 64)
-    turn = {1: None, 3: Image.Transpose.ROTATE_180, 6: Image.Transpose.ROTATE_90}[orientation]
-    lying = Image.fromarray(upright) if turn is None else Image.fromarray(upright).transpose(turn)
+    lying = Image.fromarray(np.rot90(upright, {1: 0, 3: 2, 6: 1}[orientation]))
     exif = oriented(orientation)
     if plugged.name == "jxl":  # what cjxl makes of a JPEG, which comes back as that JPEG
         with opened(saved(lying, "JPEG", quality=95, subsampling=0, exif=exif)) as jpeg:
@@ -678,22 +609,3 @@ def test_images_of_plug_ins_are_upright_once(plugged: Plugged, orientation: int)
     pixels = decode.decode(data).pixels
     assert pixels.shape == expected.shape
     assert np.abs(pixels.astype(int) - expected).mean() <= 3
-
-
-def test_transparency_of_plug_ins_is_kept_where_asked_for(plugged: Plugged) -> None:
-    decoded = decode.decode(plugged.saved(SHEER), "rgba").pixels
-    assert difference(decoded[:, :, 3], np.asarray(SHEER)[:, :, 3]) <= 2
-
-
-@pytest.fixture(scope="module")
-def plugged_file(plugged: Plugged) -> bytes:
-    return plugged.saved(PIXELS)
-
-
-@given(data=st.data())
-@settings(max_examples=examples(80), deadline=None)
-def test_damaged_files_of_plug_ins_are_decoded_or_refused(data: st.DataObject, plugged_file: bytes) -> None:
-    try:
-        decode.decode(data.draw(damaged(plugged_file)), max_pixels=10**6)
-    except ImageError:
-        pass

@@ -16,7 +16,6 @@ from paired import CLASS_NUMBERS, mask_of
 from pictures import gray_png, opened, oriented, saved
 from presize.codecs import resize
 from presize.codecs.exact import decode_exact
-from presize.codecs.source_facts import FIELDS
 from presize.codecs.stored_value import decode_value
 from presize.codecs.transcode import transcode_companion
 from presize.errors import ImageError, NotAnImageError
@@ -158,14 +157,6 @@ def test_a_stored_mask_is_its_source_by_nearest(
     assert found.dtype == mask.dtype
     assert np.array_equal(found, expected)
     assert set(np.unique(found)) <= {0, *np.unique(mask)}
-
-
-def test_its_facts_say_what_it_was() -> None:
-    options = Companion("mask", "x").image_options(ImageOptions(sizes=(Size(8, 8),)))
-    made = transcode_companion(palette(mask_of(20, 31)), Size(20, 31), options)
-    shift, bits = FIELDS["colors"]
-    assert made.facts >> shift & bits == 3
-    assert made.source == (20, 31)
 
 
 @pytest.mark.parametrize("size", [(19, 40), (40, 19), (100, 75)])

@@ -59,6 +59,7 @@ FAST = {
     "gamma 2.2": display_profile(2.2, (1, 2, 0)),
     "gamma 1.8": display_profile(1.8),
     "swapped": SWAPPED,
+    "a name that is no ASCII": display_profile(1.8).replace(b"made for a test", b"\xc9cran de test.."),
     "adobe": adobe(curve(2.2)),
     "no points": adobe(b"curv" + bytes(8)),
     "two points": adobe(sampled(1.0, 2)),
@@ -78,8 +79,7 @@ def test_the_fast_way_is_at_most_one_level_from_lcms(name: str) -> None:
     icc = FAST[name]
     assert matrix_shaper(icc) is not None
     converted = finish(PIXELS, icc, "rgb")
-    assert converted.flags.c_contiguous
-    assert converted.flags.writeable
+    assert converted.flags.c_contiguous and converted.flags.writeable
     assert difference(converted, by_lcms(PIXELS, icc)) == 1
     assert difference(PIXELS, converted) > 10
 
@@ -133,16 +133,8 @@ def test_of_two_tags_with_a_name_the_first_counts_as_in_lcms() -> None:
 @pytest.mark.parametrize("shape", [(1, 1), (1, 70_000), (70_000, 1), (3, 20_001), (700, 500)])
 def test_pixels_of_any_shape(shape: tuple[int, int]) -> None:
     pixels = np.random.default_rng(1).integers(0, 256, (*shape, 3), dtype=np.uint8)
-    assert difference(finish(pixels, SWAPPED, "rgb"), by_lcms(pixels, SWAPPED)) <= 1
-
-
-def test_pixels_are_only_read() -> None:
-    pixels = PIXELS.copy()
     pixels.setflags(write=False)
-    finish(pixels, SWAPPED, "rgb")
-    assert np.array_equal(pixels, PIXELS)
-    strided = PIXELS[::-1, ::2]
-    assert np.array_equal(finish(strided, SWAPPED, "rgb"), finish(PIXELS, SWAPPED, "rgb")[::-1, ::2])
+    assert difference(finish(pixels, SWAPPED, "rgb"), by_lcms(pixels, SWAPPED)) <= 1
 
 
 def test_the_colors_asked_for() -> None:
@@ -151,11 +143,6 @@ def test_the_colors_asked_for() -> None:
     assert np.array_equal(finish(PIXELS, SWAPPED, "gray"), np.asarray(Image.fromarray(converted).convert("L")))
     grey = finish(PIXELS[:, :, 0].copy(), GRAY_LINEAR, "keep")
     assert (grey.shape, grey.dtype) == (PIXELS.shape[:2], np.uint8)
-
-
-def test_a_name_that_is_no_ascii_does_not_matter() -> None:
-    icc = adobe(curve(2.2)).replace(b"made for a test", b"\xc9cran de test..")
-    assert difference(finish(PIXELS, icc, "rgb"), by_lcms(PIXELS, icc)) <= 1
 
 
 @given(

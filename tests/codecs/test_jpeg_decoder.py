@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import platform
-import re
 import shutil
-import subprocess
-import sys
-import sysconfig
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,7 +14,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from effort import EFFORT, examples
+import presize
+from effort import examples
 from jpegs import (
     ORDINARY,
     boxes,
@@ -31,16 +27,13 @@ from jpegs import (
     tiled,
     without_compiled_code,
 )
-from pictures import noisy_image, saved
+from pictures import noisy_image, saved, smooth_image
 from presize.codecs.jpeg import decoder as jpeg_decoder
 from presize.codecs.jpeg.decoder import Mode
 from presize.codecs.jpeg.tiles import TAG, with_index
 from presize.codecs.pillow_resize import resize, row_sink
-from presize.codecs.stored_value import decode_value
-from presize.errors import ImageError
+from presize.errors import ImageError, OptionError
 
-ROOT = Path(__file__).parents[2]
-C_SOURCES = ("presize/codecs/_jpeg_decoder.c", "presize/codecs/jpeg/any.c", "presize/codecs/jpeg/avx2.c")
 MODES: list[Mode] = ["GRAY", "RGB", "BGRX"]
 PIXELS = noisy_image(40, 60, seed=2)
 PLAIN = encoded(PIXELS)
@@ -80,6 +73,8 @@ def test_an_ordinary_jpeg_and_its_boxes_have_the_pixels_that_libjpeg_turbo_gives
     data = encoded(image, sampling, quality, interval, optimize=draw.draw(st.booleans()))
     if draw.draw(st.booleans()):
         data = with_index(data)
+    if draw.draw(st.booleans()):
+        data = data[:2] + profile_part(1, 2) + profile_part(2, 2) + data[2:]
     whole = by_libjpeg(data, mode, scale)
     every = [(0, 0, *whole.shape[:2]), *(draw.draw(boxes(*whole.shape[:2])) for _ in range(3))]
     for top, left, rows, columns in every:
@@ -89,31 +84,6 @@ def test_an_ordinary_jpeg_and_its_boxes_have_the_pixels_that_libjpeg_turbo_gives
         assert (pixels is None) == is_too_narrow(width, sampling, scale)
         if pixels is not None:
             np.testing.assert_array_equal(pixels, whole[top : top + rows, left : left + columns])
-
-
-@compiled
-@pytest.mark.parametrize("scale", [2, 4, 8])
-@pytest.mark.parametrize("avx2", [True, False], ids=["AVX2", "no AVX2"])
-@pytest.mark.parametrize("at", ["in the middle", "at the end"])
-def test_a_reduced_decode_notices_damage_that_it_could_skip(scale: int, avx2: bool, at: str) -> None:
-    data = bytearray(encoded(noisy_image(64, 96, seed=3), "4:4:4"))
-    damaged_at = len(data) - 60 if at == "at the end" else len(data) * 3 // 4
-    data[damaged_at : damaged_at + 8] = b"\xf0\xe0" * 4
-    with pytest.raises(ValueError, match=r"\w"):
-        by_libjpeg(bytes(data), "RGB", scale)
-    with held_to(avx2):
-        assert jpeg_decoder.decode(bytes(data), "RGB", (64, 96), scale=scale) is None
-
-
-@compiled
-@pytest.mark.parametrize("width", [256, 272], ids=["rows of whole tiles", "tiles across rows"])
-def test_damage_in_another_tile_is_no_concern_of_a_box(width: int) -> None:
-    data = bytearray(tiled(64, width))
-    whole = simplejpeg.decode_jpeg(bytes(data))
-    data[-30:-28] = b"\xff\xd0"  # in the last tile
-    assert jpeg_decoder.decode(bytes(data), "RGB", (64, width)) is None
-    pixels = jpeg_decoder.decode(bytes(data), "RGB", (64, width), (3, 5, 20, 90))
-    np.testing.assert_array_equal(pixels, whole[3:23, 5:95])
 
 
 def behind_start(*segments: bytes) -> bytes:
@@ -158,12 +128,6 @@ def test_what_is_out_of_the_ordinary_is_left_to_libjpeg_turbo(name: str) -> None
 
 
 @compiled
-def test_a_profile_in_two_parts_is_nothing_out_of_the_ordinary() -> None:
-    data = behind_start(profile_part(1, 2), profile_part(2, 2))
-    np.testing.assert_array_equal(jpeg_decoder.decode(data, "RGB", (40, 60)), simplejpeg.decode_jpeg(data))
-
-
-@compiled
 def test_a_side_longer_than_libjpegs_is_left_to_it() -> None:
     data = encoded(np.zeros((8, 65_500, 3), np.uint8), "grey")
     assert jpeg_decoder.decode(data, "GRAY", (8, 65_500)) is not None
@@ -173,25 +137,16 @@ def test_a_side_longer_than_libjpegs_is_left_to_it() -> None:
 
 @compiled
 @pytest.mark.parametrize(
-    ("box", "scale", "reason"),
+    ("box", "scale"),
     [
-        ((0, 0, 41, 60), 1, "the box does not lie in the image"),
-        ((1, 0, 40, 60), 1, "the box does not lie in the image"),
-        ((-1, 0, 4, 4), 1, "the box does not lie in the image"),
-        ((0, 57, 4, 4), 1, "the box does not lie in the image"),
-        ((0, 0, 0, 4), 1, "the box does not lie in the image"),
-        ((0, 0, 11, 15), 4, "the box does not lie in the image"),
-        ((0, 0, 10, 16), 4, "the box does not lie in the image"),
-        ((9, 14, 2, 1), 4, "the box does not lie in the image"),
-        (None, 3, "scale: expected 1, 2, 4 or 8"),
+        *(((0, 0, 41, 60), 1), ((1, 0, 40, 60), 1), ((-1, 0, 4, 4), 1), ((0, 57, 4, 4), 1), ((0, 0, 0, 4), 1)),
+        *(((0, 0, 11, 15), 4), ((0, 0, 10, 16), 4), ((9, 14, 2, 1), 4), (None, 3)),
     ],
 )
-def test_a_box_outside_the_image_or_another_scale_raises(
-    box: tuple[int, int, int, int] | None, scale: int, reason: str
-) -> None:
-    data = encoded(noisy_image(38 if scale == 4 else 40, 60))
-    with pytest.raises(ValueError, match=reason):
-        jpeg_decoder.decode(data, "RGB", (38 if scale == 4 else 40, 60), box, scale=scale)
+def test_a_box_outside_the_image_or_another_scale_raises(box: tuple[int, int, int, int] | None, scale: int) -> None:
+    shape = (38 if scale == 4 else 40, 60)
+    with pytest.raises(ValueError, match="box does not lie in the image" if box else "scale: expected 1, 2, 4 or 8"):
+        jpeg_decoder.decode(encoded(noisy_image(*shape)), "RGB", shape, box, scale=scale)
 
 
 @compiled
@@ -238,14 +193,6 @@ def test_threads_with_different_tables_do_not_disturb_each_other() -> None:
         assert all(threads.map(decode_often, range(8)))
 
 
-def test_without_the_compiled_code_it_decodes_nothing_and_a_value_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    value = memoryview(tiled(64, 96))
-    before = decode_value(value, "jpeg", "rgb", (64, 96))
-    without_compiled_code(monkeypatch)
-    assert not jpeg_decoder.is_available() and jpeg_decoder.decode(value, "RGB", (64, 96)) is None
-    np.testing.assert_array_equal(decode_value(value, "jpeg", "rgb", (64, 96)), before)
-
-
 STRAY = PLAIN[:-2] + b"stray bytes\xff\xd9"
 
 
@@ -254,7 +201,7 @@ def test_what_libjpeg_warns_of_is_an_error_unless_it_may_be_there_and_the_jpeg_e
     data: bytes, is_accepted: bool
 ) -> None:
     with pytest.raises(ValueError, match=r"\w"):
-        jpeg_decoder.decode_strictly(data, "RGB", (40, 60), max_pixels=10**6)
+        jpeg_decoder.decode_whole(data, "RGB", (40, 60), max_pixels=10**6)
     with contextlib.nullcontext() if is_accepted else pytest.raises(ValueError, match=r"\w"):
         pixels = jpeg_decoder.decode_with_libjpeg(data, "RGB", (40, 60), 1, max_pixels=10**6, strict=False)
         np.testing.assert_array_equal(pixels, simplejpeg.decode_jpeg(STRAY, strict=False))
@@ -263,9 +210,9 @@ def test_what_libjpeg_warns_of_is_an_error_unless_it_may_be_there_and_the_jpeg_e
 def test_the_pixels_of_all_scans_count_against_the_limit() -> None:
     data = NOT_ORDINARY["progressive"]
     assert data.count(b"\xff\xda") == 10
-    assert jpeg_decoder.decode_strictly(data, "RGB", (40, 60), max_pixels=40 * 60).shape == (40, 60, 3)
+    assert jpeg_decoder.decode_whole(data, "RGB", (40, 60), max_pixels=40 * 60).shape == (40, 60, 3)
     with pytest.raises(ImageError, match="10 scans of 2400 pixels each"):
-        jpeg_decoder.decode_strictly(data, "RGB", (40, 60), max_pixels=40 * 60 - 1)
+        jpeg_decoder.decode_whole(data, "RGB", (40, 60), max_pixels=40 * 60 - 1)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -276,12 +223,12 @@ def test_what_falls_back_to_libjpeg_has_the_same_pixels(
     mode: Mode, scale: int, sampling: str, shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = encoded(noisy_image(*shape), sampling)
-    pixels = jpeg_decoder.decode_strictly(data, mode, shape, scale, max_pixels=10**6)
+    pixels = jpeg_decoder.decode_whole(data, mode, shape, scale, max_pixels=10**6)
     assert pixels.shape == (-(-shape[0] // scale), -(-shape[1] // scale), {"GRAY": 1, "RGB": 3, "BGRX": 4}[mode])
     without_compiled_code(monkeypatch)
-    np.testing.assert_array_equal(jpeg_decoder.decode_strictly(data, mode, shape, scale, max_pixels=10**6), pixels)
+    np.testing.assert_array_equal(jpeg_decoder.decode_whole(data, mode, shape, scale, max_pixels=10**6), pixels)
     with pytest.raises(ValueError, match=r"\w"):
-        jpeg_decoder.decode_strictly(data[: len(data) // 2], mode, shape, scale, max_pixels=10**6)
+        jpeg_decoder.decode_whole(data[: len(data) // 2], mode, shape, scale, max_pixels=10**6)
 
 
 @compiled
@@ -302,59 +249,76 @@ def test_tiles_are_measured_the_same_without_the_compiled_code(head: bytes, part
 
 @pytest.mark.parametrize("is_compiled", [pytest.param(True, marks=compiled), False])
 @pytest.mark.parametrize(
-    ("data", "tiles", "has_lengths"),
+    ("data", "tiles", "reason"),
     [
-        (b"\xff\xd0\xff\xd1\xff\xd9\0", 3, False),
-        (b"\xff\xd0\xff\xd2\xff\xd9", 3, False),
-        (b"\xff\xd0\xff\xd1\xff\xd2", 3, False),
-        (b"\xff\xd0\xff\xd9", 3, False),
-        (b"\xff\xd9", 3, False),
-        (b"\0\0\0", 3, False),
-        (bytes(65_534) + b"\xff\xd9", 1, False),
-        (bytes(65_533) + b"\xff\xd9", 1, True),
+        (b"\xff\xd0\xff\xd1\xff\xd9\0", 3, "a byte behind the end"),
+        (b"\xff\xd0\xff\xd2\xff\xd9", 3, "out of order"),
+        (b"\xff\xd0\xff\xd1\xff\xd2", 3, "no end"),
+        (b"\xff\xd0\xff\xd9", 3, "too few"),
+        (b"\xff\xd9", 3, "more tiles than bytes"),
+        (b"\0\0\0", 3, "no markers"),
+        (bytes(65_534) + b"\xff\xd9", 1, "a tile of 65,536 bytes"),
+        (bytes(65_533) + b"\xff\xd9", 1, None),
     ],
-    ids=[
-        "a byte behind the end", "out of order", "no end", "too few", "more tiles than bytes", "no markers",
-        "a tile of 65,536 bytes", "a tile of 65,535 bytes",
-    ],
-)  # fmt: skip
+)
 def test_tiles_that_are_too_long_or_whose_markers_are_not_theirs_have_no_lengths(
-    data: bytes, tiles: int, has_lengths: bool, is_compiled: bool, monkeypatch: pytest.MonkeyPatch
+    data: bytes, tiles: int, reason: str | None, is_compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not is_compiled:
         without_compiled_code(monkeypatch)
-    assert (jpeg_decoder.tile_lengths(data, 0, tiles) is not None) == has_lengths
+    assert (jpeg_decoder.tile_lengths(data, 0, tiles) is None) == (reason is not None), reason
 
 
 @pytest.mark.skipif(
     platform.machine() not in ("x86_64", "aarch64") or not shutil.which("gcc"), reason="needs gcc, and x86-64 or ARM64"
 )
 def test_where_it_can_be_compiled_it_is() -> None:
-    off = jpeg_decoder.switched_off()
+    is_available, off = jpeg_decoder.is_available(), jpeg_decoder.compiled.off
     if off is not None and off.by == "environment":
         pytest.skip(off.reason)
-    assert jpeg_decoder.is_available()
+    assert is_available
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(platform.machine() not in ("x86_64", "aarch64"), reason="it is for x86-64 and ARM64")
-@pytest.mark.parametrize("compiler", ["gcc", pytest.param("clang", marks=pytest.mark.slow)])
-def test_it_compiles_without_a_warning(compiler: str, tmp_path: Path) -> None:
-    if not shutil.which(compiler):
-        pytest.skip(f"needs {compiler}")
-    headers = f"-I{sysconfig.get_paths()['include']}"
-    for name in (*C_SOURCES, "tests/fuzz/jpeg_decoder.c"):
-        command = [compiler, "-O1", "-fPIC", "-Wall", "-Wextra", "-Werror", headers, "-c", ROOT / name]
-        ran = subprocess.run([*command, "-o", tmp_path / "out.o"], capture_output=True, text=True, check=False)
-        assert ran.returncode == 0, ran.stderr
+# presize.decode_jpeg
 
 
-@pytest.mark.slow
-@compiled
-@pytest.mark.skipif(not shutil.which("gcc"), reason="needs gcc")
-def test_the_sanitizers_find_nothing_wrong_with_it() -> None:
-    script = [sys.executable, ROOT / "tools" / "fuzz_jpeg_decoder.py", "--seconds", str(5 * EFFORT), "--seed", "1"]
-    ran = subprocess.run(script, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stderr[-3000:]
-    found = re.fullmatch(r"(\d+) JPEGs, (\d+) of them accepted, none wrongly\n", ran.stdout)
-    assert found and int(found[2]) > int(found[1]) / 10 > 0
+def a_jpeg(mode: str = "RGB", **options: object) -> bytes:
+    return saved(Image.fromarray(smooth_image(61, 83, 1)).convert(mode), "JPEG", **options)
+
+
+@pytest.mark.parametrize("options", [{}, {"progressive": True}, {"subsampling": 0}, {"quality": 5}], ids=str)
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+@pytest.mark.parametrize("gray", [False, True])
+def test_pixels_are_those_of_libjpeg_turbo(options: dict[str, object], mode: str, gray: bool) -> None:
+    data = a_jpeg(mode, **options)
+    expected = simplejpeg.decode_jpeg(data, "GRAY" if gray else "RGB")
+    expected = expected[:, :, 0] if gray else expected
+    for view in (data, memoryview(data)):
+        pixels = presize.decode_jpeg(view, gray=gray)
+        assert pixels.dtype == np.uint8 and np.array_equal(pixels, expected)
+    assert np.array_equal(presize.decode_jpeg(data, gray=gray, box=(7, 20, 31, 50)), expected[7:38, 20:70])
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"", "not a JPEG"),
+        (b"\x89PNG" * 20, "not a JPEG"),
+        (a_jpeg()[:300], "JPEG"),
+        (a_jpeg()[:-500], "JPEG"),
+    ],
+)
+def test_what_cannot_be_decoded_is_an_image_error(data: bytes, said: str) -> None:
+    with pytest.raises(ImageError, match=said):
+        presize.decode_jpeg(data)
+
+
+def test_a_size_is_checked_before_memory_is_allocated() -> None:
+    with pytest.raises(ImageError, match="83 x 61 pixels, more than max_pixels"):
+        presize.decode_jpeg(a_jpeg(), max_pixels=1000)
+
+
+@pytest.mark.parametrize("box", [(0, 0, 62, 10), (-1, 0, 5, 5), (0, 80, 5, 5), (0, 0, 0, 5)])
+def test_a_box_has_to_lie_in_the_image(box: tuple[int, int, int, int]) -> None:
+    with pytest.raises(OptionError, match="in 83 x 61 pixels"):
+        presize.decode_jpeg(a_jpeg(), box=box)

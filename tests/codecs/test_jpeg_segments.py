@@ -45,25 +45,6 @@ def adobe(transform: int) -> bytes:
     return segment(0xEE, b"Adobe\0\x64\0\0\0\0" + bytes([transform]))
 
 
-@pytest.mark.parametrize(
-    ("data", "process", "colorspace", "sampling"),
-    [
-        (JPEGS["baseline"], "baseline", "YCbCr", ((2, 2), (1, 1), (1, 1))),
-        (JPEGS["progressive"], "progressive", "YCbCr", ((1, 1), (1, 1), (1, 1))),
-        (JPEGS["grey"], "baseline", "gray", ((1, 1),)),
-        (JPEGS["RGB"], "baseline", "RGB", ((1, 1), (1, 1), (1, 1))),
-        (saved(Image.fromarray(PHOTO).convert("CMYK"), "JPEG"), "baseline", "CMYK", ((1, 1),) * 4),
-    ],
-)
-def test_the_header_of_a_real_file_is_read(
-    data: bytes, process: str, colorspace: str, sampling: tuple[tuple[int, int], ...]
-) -> None:
-    read = jpeg_segments.parse(data)
-    assert (read.height, read.width, read.precision) == (40, 56, 8)
-    assert (read.process, read.colorspace, read.sampling) == (process, colorspace, sampling)
-    assert read.huffman
-
-
 def table(number: int, values: list[int]) -> bytes:
     wide = max(values) > 255
     return bytes([number | wide << 4]) + b"".join(value.to_bytes(1 + wide, "big") for value in values)
@@ -97,16 +78,9 @@ HEADERS = {
         (header(adobe(0)), "RGB", "Adobe: no transform"),
         (header(adobe(1), ids=b"RGB"), "YCbCr", "Adobe: transform"),
         (header(JFIF, adobe(0)), "YCbCr", "JFIF counts before Adobe"),
-        (header(segment(0xEE, b"Adobe\0"), ids=b"RGB"), "RGB", "an Adobe segment too short to count"),
-        (header(segment(0xE0, b"JFIF\0"), ids=b"RGB"), "RGB", "a JFIF segment too short to count"),
         (header(segment(0xEE, adobe(1)[4:-1]), ids=b"RGB"), "RGB", "an Adobe segment a byte too short"),
         (header(segment(0xE0, JFIF[4:-1]), ids=b"RGB"), "RGB", "a JFIF segment a byte too short"),
         (header(segment(0xEE, adobe(1)[4:] + b"more"), ids=b"RGB"), "YCbCr", "a longer Adobe segment"),
-        (header(segment(0xEE, b"Adobi" + adobe(1)[9:]), ids=b"RGB"), "RGB", "Adobe's marker, not its name"),
-        (header(segment(0xED, b"Adobe_CM\0\1\2\3\4\5"), ids=b"RGB"), "RGB", "Adobe's name, not its marker"),
-        (header(COMMENT, JFIF, ids=b"RGB"), "YCbCr", "JFIF after an empty comment"),
-        (header(COMMENT, adobe(1), ids=b"RGB"), "YCbCr", "Adobe after an empty comment"),
-        (header(JFIF, segment(0xE0, b"JFXX\0\x10" + b"_" * 12), ids=b"RGB"), "YCbCr", "JFIF, then its extension"),
         (header(ids=b"\1\2\3\4"), "CMYK", "four components"),
         (header(adobe(0), ids=b"\1\2\3\4"), "CMYK", "Adobe: no transform"),
         (header(adobe(2), ids=b"\1\2\3\4"), "YCCK", "Adobe: transform"),
@@ -116,14 +90,8 @@ HEADERS = {
         (header(sof=0xC0), "baseline", "SOF0"),
         (header(sof=0xC1), "extended", "SOF1"),
         (header(sof=0xC2), "progressive", "SOF2"),
-        (header(sof=0xC3), "lossless", "SOF3"),
         (header(sof=0xC5), "hierarchical", "SOF5"),
         (header(sof=0xC9), "arithmetic", "SOF9"),
-        (header(sof=0xCA), "arithmetic", "SOF10"),
-    ],
-    "huffman": [
-        *((header(sof=sof), True, "what every decoder supports") for sof in (0xC0, 0xC1, 0xC2)),
-        *((header(sof=sof), False, "what few support") for sof in (0xC3, 0xC5, 0xC9, 0xCA)),
     ],
     "sampling": [
         (sampled(factors), ((factors >> 4, factors & 15), (1, 1), (1, 1)), f"{factors:x}")
@@ -133,29 +101,21 @@ HEADERS = {
         (header(), 0, "no table"),
         (tables(table(0, FINE)), 100, "the finest there is"),
         (tables(table(0, COARSE)), 1, "the coarsest there is"),
-        (tables(table(0, [65535] * 64)), 1, "of 16 bits"),
         (tables(table(0, DEEP)), 95, "of 16 bits, and fine"),
         (tables(table(1, COARSE)), 0, "not the one that luma uses"),
         (tables(table(1, COARSE) + table(0, FINE)), 100, "two in one segment"),
-        (tables(table(1, COARSE), table(0, FINE)), 100, "two segments"),
         (tables(table(0, FINE)[:-1]), 0, "cut short"),
-        (tables(table(0, [0] * 64)), 0, "of zeros"),
         (tables(table(0, [0] * 63 + [1])), 100, "finer than there is"),
-        (tables(table(1, FINE) + table(0, DEEP)), 95, "of 16 bits, second in its segment"),
         (tables(table(8, COARSE) + table(0, FINE)), 100, "after one of a number that no decoder takes"),
         (tables(table(0, FINE), table(0, COARSE)), 1, "two of the same number: the last counts, as in a decoder"),
     ],
     "several": [
         (header(), False, "no index"),
         (header(segment(0xE2, b"MPF\0MM\0*")), True, "an index"),
-        (header(MPF), True, "an index of nothing"),
-        (header(COMMENT, MPF), True, "an index after an empty comment"),
         (header(MPF, OTHER), True, "an index before another segment"),
         (header(OTHER, MPF), True, "an index after another segment"),
-        (header(MPF, icc_part(1, 1, b"p")), True, "an index before a profile"),
         (header(OTHER), False, "another segment of the same marker"),
         (header(segment(0xE1, b"MPF\0")), False, "another marker"),
-        (header(segment(0xE2, b"MPF"), COMMENT), False, "its name cut short"),
     ],
     "icc": [
         (profile((1, 2, b"a"), (2, 2, b"b")), b"ab", "in order"),
@@ -163,7 +123,6 @@ HEADERS = {
         (profile((1, 1, b"a")), b"a", "one"),
         (profile((1, 2, b"a")), None, "one is missing"),
         (profile((1, 2, b"a"), (1, 2, b"b")), None, "one is there twice"),
-        (profile((1, 2, b"a"), (2, 3, b"b")), None, "they disagree"),
         (profile((0, 1, b"a")), None, "counted from 0"),
         (header(), None, "none"),
     ],
@@ -190,9 +149,7 @@ def test_the_first_metadata_of_each_kind_counts_in_any_order() -> None:
     ("data", "reason"),
     [
         (b"", "does not begin with FF D8"),
-        (b"\x89PNG", "does not begin with FF D8"),
         (b"\xff\xd8", "ends within its header"),
-        (b"\xff\xd8\xff", "ends within its header"),
         (b"\xff\xd8\xff\xe0", "ends within its header"),
         (b"\xff\xd8\xff\xe0\0\x10JFIF", "ends within a segment (FF E0)"),
         (b"\xff\xd8\xff\xe0\0\1", "a segment (FF E0) of length 1"),
@@ -205,8 +162,6 @@ def test_the_first_metadata_of_each_kind_counts_in_any_order() -> None:
         (b"\xff\xd8" + segment(0xC0, b"\x08\0\x08\0\x08\3") + segment(0xDA, b""), "of the wrong length"),
         (header(ids=b""), "of the wrong length"),
         (header().replace(b"\1\x11\0", b"\1\x51\0"), "sampling factors 5x1"),
-        (header().replace(b"\1\x11\0", b"\1\x01\0"), "sampling factors 0x1"),
-        (header().replace(b"\1\x11\0", b"\1\x15\0"), "sampling factors 1x5"),
         (header().replace(b"\1\x11\0", b"\1\x10\0"), "sampling factors 1x0"),
     ],
 )
@@ -250,12 +205,6 @@ def test_any_other_segment_before_a_scan_is_passed_over_by_its_length(marker: in
     assert jpeg_segments.parse(data).height == 8
 
 
-@pytest.mark.parametrize("marker", FRAMES, ids=hex)
-def test_a_second_frame_of_any_process_before_a_scan_is_refused(marker: int) -> None:
-    with pytest.raises(ImageError, match="two frame headers"):
-        jpeg_segments.parse(header(segment(marker, b"x" * 9)))
-
-
 @pytest.mark.parametrize("order", ["<", ">"])
 @pytest.mark.parametrize("kind", [3, 4])
 @given(value=st.integers(1, 8), rest=st.binary(max_size=60))
@@ -274,11 +223,9 @@ def test_orientation_is_read_and_reset_in_both_byte_orders_and_widths(
         (b"", "nothing there"),
         (b"II*\0", "no directory"),
         (exif()[:20], "cut within the directory"),
-        (exif()[:4] + b"\xff" * 4 + exif()[8:], "a directory far outside"),
         (b"XX" + exif()[2:], "no byte order"),
         (exif(value=0), "below the range"),
         (exif(value=9), "above the range"),
-        (exif(kind=4, value=2**32 - 1), "far above the range"),
         (exif(kind=7), "a type that has no order"),
         (exif(count=2), "two orientations"),
         (exif(tag=0x0113), "another tag"),
@@ -289,18 +236,7 @@ def test_an_odd_orientation_counts_as_upright(tiff: bytes, reason: str) -> None:
     assert jpeg_segments.parse(header(segment(0xE1, b"Exif\0\0" + tiff))).orientation == 1, reason
 
 
-def test_exif_without_an_orientation_is_left_as_it_is() -> None:
-    assert with_orientation_reset(exif(tag=0x0113)) == exif(tag=0x0113)
-    assert with_orientation_reset(b"junk") == b"junk"
-
-
 QUALITIES = range(1, 101)
-
-
-@pytest.mark.parametrize("pixels", [PHOTO, PHOTO[:, :, 0]], ids=["colours", "grey"])
-def test_the_quality_is_read_from_the_tables(pixels: np.ndarray) -> None:
-    found = [jpeg_segments.parse(saved(pixels, "JPEG", quality=quality)).quality for quality in QUALITIES]
-    assert found == list(QUALITIES)
 
 
 def test_the_quality_of_any_table_is_the_nearest_and_of_two_the_lower() -> None:
@@ -324,18 +260,6 @@ def parsed(data: bytes, anew: bool) -> object:
         return str(error)
 
 
-@pytest.mark.parametrize("name", JPEGS)
-@pytest.mark.parametrize(("height", "width"), [(1, 1), (40, 56), (65535, 65535), (0, 9), (9, 0)])
-def test_a_header_that_is_known_from_an_image_of_another_size_is_read_as_any_other(
-    name: str, height: int, width: int
-) -> None:
-    data = JPEGS[name]
-    frame = max(data.find(b"\xff\xc0"), data.find(b"\xff\xc2"))
-    other = data[: frame + 5] + struct.pack(">HH", height, width) + data[frame + 9 :]
-    with_other_known = jpeg_segments.parse(data) and parsed(other, anew=False)
-    assert with_other_known == parsed(other, anew=True)
-
-
 @settings(max_examples=examples(150), deadline=None)
 @given(st.data())
 def test_a_damaged_header_is_read_the_same_whether_or_not_another_is_known(data: st.DataObject) -> None:
@@ -346,12 +270,6 @@ def test_a_damaged_header_is_read_the_same_whether_or_not_another_is_known(data:
         marker = data.draw(st.sampled_from([b"\xff\xc0", b"\xff\xda", b"\xff\xd8", b"\xff\xfe\0\2", b"\0", b"\xff"]))
         damaged[place : place + data.draw(st.integers(0, 2))] = marker
     assert parsed(bytes(damaged), anew=False) == parsed(bytes(damaged), anew=True)
-
-
-def test_markers_within_metadata_do_not_pass_for_a_frame_or_a_scan() -> None:
-    within = segment(0xE1, b"Exif\0\0" + header(height=3, width=5))
-    assert jpeg_segments.parse(header(within, height=70, width=90))[:2] == (70, 90)
-    assert jpeg_segments.parse(header(within, height=71, width=91))[:2] == (71, 91)
 
 
 BEFORE_A_FRAME = [
@@ -411,22 +329,6 @@ def test_the_coded_size_of_a_jpeg_whose_subsampling_simplejpeg_has_no_name_for()
 # Bombs
 
 
-def with_scans(count: int) -> bytes:
-    """A progressive JPEG of 16 x 24 pixels with that many scans more than it has."""
-    data = saved(PHOTO, "JPEG", progressive=True)
-    begin = data.index(b"\xff\xda")
-    end = data.index(b"\xff", begin + 2)
-    while data[end + 1] in (0x00, *range(0xD0, 0xD8)):
-        end = data.index(b"\xff", end + 2)
-    return data[:begin] + data[begin:end] * count + data[begin:]
-
-
-@pytest.mark.parametrize(("scans", "max_pixels"), [(101, 10**9), (400, 10**9), (30, 100)])
-def test_a_jpeg_of_too_many_scans_is_refused(scans: int, max_pixels: int) -> None:
-    with pytest.raises(ImageError, match=r"^\d+ scans of 384 pixels each, more than are decoded"):
-        jpeg_segments.check_scans(with_scans(scans), 384, max_pixels)
-
-
 @pytest.mark.parametrize(
     ("scans", "pixels", "max_pixels", "passes"),
     [
@@ -451,10 +353,6 @@ def test_one_scan_or_pixel_too_many_is_refused(scans: int, pixels: int, max_pixe
         f"{scans} scans of {pixels} pixels each, more than are decoded (at most 100 scans, and {10 * max_pixels} "
         "pixels in all)"
     )
-
-
-def test_an_ordinary_progressive_jpeg_has_few_scans() -> None:
-    jpeg_segments.check_scans(JPEGS["progressive"], 1000, 1000)
 
 
 @pytest.mark.parametrize(("scans", "max_pixels"), [(200, 1000), (200, 10**9), (50, 1000), (50, 100)])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import Any, get_args
 
 import numpy as np
@@ -15,7 +13,6 @@ from PIL import Image
 
 from effort import examples
 from presize.codecs import pillow_color
-from presize.codecs.compiled import VARIABLE
 from presize.codecs.pillow_color import OPERATIONS, Name, planes, run
 
 MODULE: Any = pillow_color.compiled.trusted()
@@ -91,16 +88,6 @@ def test_every_colour_of_a_hue_is_pillows() -> None:
 
 
 @compiled
-@pytest.mark.slow
-def test_every_pair_of_values_blends_as_pillows() -> None:
-    rng = np.random.default_rng(0)
-    pixels = rng.integers(0, 256, (2048, 2048, 3), np.uint8)
-    for factor in [0.1, 0.2, 0.3, 0.6, 0.7, 1.1, 1.4, *rng.uniform(0, 2, 12)]:
-        expected = np.asarray(OPERATIONS["saturate"].pillows(Image.fromarray(pixels), factor))
-        assert np.array_equal(run("saturate", pixels, factor), expected), factor
-
-
-@compiled
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [
@@ -151,13 +138,3 @@ def test_planes_hold_what_the_tables_say(shape: tuple[int, ...]) -> None:
     assert planes(pixels, tables, out)
     for channel in range(channels):
         np.testing.assert_array_equal(out[channel], tables[channel][pixels.reshape(13, 7, -1)[:, :, channel]])
-
-
-@compiled
-def test_it_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, "libjpeg")
-    code = (
-        "import numpy as np\nfrom presize.codecs.pillow_color import run\n"
-        "assert run('gray', np.zeros((9, 9, 3), np.uint8)) is None"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)

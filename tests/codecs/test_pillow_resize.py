@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 import math
 import mmap
-import random
-import shutil
 import subprocess
 import sys
-import sysconfig
 import zlib
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -26,9 +24,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import pillow_model
-from effort import EFFORT, examples
+from effort import examples
 from presize.codecs import pillow_resize
-from presize.codecs.compiled import VARIABLE, Compiled
+from presize.codecs.compiled import VARIABLE
 from presize.codecs.pillow_resize import (
     Box,
     Filter,
@@ -37,7 +35,6 @@ from presize.codecs.pillow_resize import (
     resize,
     resize_as_installed,
     resize_by,
-    row_sink,
 )
 from presize.errors import PresizeWarning
 
@@ -50,9 +47,19 @@ _NO_ACCESS = 0
 
 compiled = pytest.mark.skipif(MODULE is None, reason="_pillow_resize.c is not compiled here, or off")
 
-filters = st.sampled_from(get_args(Filter))
+
+class Job(NamedTuple):
+    """A resize of an image: its (height, width) and channels, the new size, the filter."""
+
+    shape: tuple[int, int]
+    channels: tuple[int, ...]
+    size: tuple[int, int]
+    filter: Filter
+
+
 sides = st.integers(1, 300) | st.integers(1, 12)
-channels = st.sampled_from([(), (1,), (2,), (3,), (3,), (4,)])
+shapes, filters = st.tuples(sides, sides), st.sampled_from(get_args(Filter))
+jobs = st.builds(Job, shapes, st.sampled_from([(), (1,), (2,), (3,), (3,), (4,)]), shapes, filters)
 
 
 @st.composite
@@ -85,60 +92,42 @@ VIEWS: dict[str, Callable[[Pixels], Pixels]] = {
 
 @compiled
 @settings(max_examples=examples(250), deadline=None)
-@given(st.data(), sides, sides, sides, sides, channels, filters, st.booleans(), st.booleans())
+@given(st.data(), jobs, st.booleans(), st.booleans())
 def test_every_level_makes_the_bytes_of_the_definition(
-    data: st.DataObject,
-    height: int,
-    width: int,
-    to_height: int,
-    to_width: int,
-    more: tuple[int, ...],
-    filter: Filter,
-    vertical_first: bool,
-    flip: bool,
+    data: st.DataObject, job: Job, vertical_first: bool, flip: bool
 ) -> None:
+    (height, width), channels, size, filter = job
     view = VIEWS[data.draw(st.sampled_from(list(VIEWS)))]
-    pixels = view(noise((2 * height + 6, width + 8, *more), height))[:height, :width]
+    pixels = view(noise((2 * height + 6, width + 8, *channels), height))[:height, :width]
     box = data.draw(boxes(*pixels.shape[:2]))
-    expected = pillow_model.resize(pixels, (to_height, to_width), filter, box, vertical_first)
+    expected = pillow_model.resize(pixels, size, filter, box, vertical_first)
+    check_levels(expected, pixels, size, filter, box, vertical_first=vertical_first, flip=flip)
+
+
+def check_levels(expected: Pixels, *resized: Any, flip: bool, **how: Any) -> None:
     for level in LEVELS:
-        found = resize_by(
-            MODULE, pixels, (to_height, to_width), filter, box, vertical_first=vertical_first, flip=flip, level=level
-        )
+        found = resize_by(MODULE, *resized, flip=flip, level=level, **how)
         assert found is not None and found.flags.c_contiguous
         np.testing.assert_array_equal(found[:, ::-1] if flip else found, expected, f"level {level}")
 
 
 @compiled
 @settings(max_examples=examples(200), deadline=None)
-@given(st.data(), sides, sides, sides, sides, channels, filters, st.booleans(), st.booleans())
+@given(st.data(), jobs, st.booleans(), st.booleans())
 def test_a_part_of_an_image_makes_the_same_part_of_the_result(
-    data: st.DataObject,
-    height: int,
-    width: int,
-    to_height: int,
-    to_width: int,
-    more: tuple[int, ...],
-    filter: Filter,
-    vertical_first: bool,
-    flip: bool,
+    data: st.DataObject, job: Job, vertical_first: bool, flip: bool
 ) -> None:
-    image = noise((height, width, *more), height)
+    shape, channels, (to_height, to_width), filter = job
+    image = noise((*shape, *channels), shape[0])
     image = data.draw(st.sampled_from([image, image[:, ::-1]]))
-    size = data.draw(st.sampled_from([(to_height, to_width), (height, to_width), (to_height, width), (height, width)]))
+    size = data.draw(st.sampled_from([(to_height, to_width), (shape[0], to_width), (to_height, shape[1]), shape]))
     (top, rows), (left, columns) = (data.draw(parts(side)) for side in size)
     expected = pillow_model.resize(image, size, filter, None, vertical_first)[top : top + rows, left : left + columns]
-    begins, ends = zip(
-        *(needed(*axis, filter) for axis in zip(image.shape[:2], size, (top, left), (rows, columns), strict=True)),
-        strict=True,
-    )
-    whole = Whole(image.shape[:2], begins, size, (top, left))
-    pixels = image[begins[0] : ends[0], begins[1] : ends[1]]
-    for level in LEVELS:
-        how: dict[str, Any] = {"vertical_first": vertical_first, "flip": flip, "whole": whole, "level": level}
-        found = resize_by(MODULE, pixels, (rows, columns), filter, **how)
-        assert found is not None
-        np.testing.assert_array_equal(found[:, ::-1] if flip else found, expected, f"level {level}")
+    first_row, end_row = needed(shape[0], size[0], top, rows, filter)
+    first_column, end_column = needed(shape[1], size[1], left, columns, filter)
+    whole = Whole(shape, (first_row, first_column), size, (top, left))
+    pixels = image[first_row:end_row, first_column:end_column]
+    check_levels(expected, pixels, (rows, columns), filter, vertical_first=vertical_first, flip=flip, whole=whole)
 
 
 def parts(side: int) -> st.SearchStrategy[tuple[int, int]]:
@@ -156,30 +145,6 @@ def needed(inputs: int, outputs: int, begin: int, count: int, filter: Filter) ->
 
 
 @compiled
-@settings(max_examples=examples(200), deadline=None)
-@given(st.data(), sides, sides, sides, sides, channels, filters, st.integers(1, 31))
-def test_rows_that_come_one_after_the_other_make_the_bytes_of_the_whole_image(
-    data: st.DataObject,
-    height: int,
-    width: int,
-    to_height: int,
-    to_width: int,
-    more: tuple[int, ...],
-    filter: Filter,
-    rows: int,
-) -> None:
-    pixels = noise((height, width, *more), height)
-    box = data.draw(boxes(height, width)) or (0, 0, width, height)
-    out = np.empty((to_height, to_width, *more), np.uint8)
-    sink = row_sink((height, width), out, filter, box)
-    if sink is None:  # an axis keeps its size
-        assert (0, height) == (box[1], box[3]) == (0, to_height) or (0, width) == (box[0], box[2]) == (0, to_width)
-    else:
-        pillow_model.give_rows(sink, pixels, rows)
-        np.testing.assert_array_equal(out, pillow_model.resize(pixels, out.shape[:2], filter, box))
-
-
-@compiled
 def test_a_part_without_the_pixels_that_it_takes_is_refused() -> None:
     pixels = noise((20, 30, 3), 0)
     for start in ((0, 0), (5, 0), (0, 5)):
@@ -189,31 +154,14 @@ def test_a_part_without_the_pixels_that_it_takes_is_refused() -> None:
 
 
 @compiled
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("more", [(), (2,), (3,), (4,)])
 @pytest.mark.parametrize(
     ("shape", "size"),
     [((3, 9000), (2, 5)), ((9000, 3), (5, 2)), ((1, 1), (700, 300)), ((2, 3), (1, 1)), ((70, 900), (9, 33))],
 )
-def test_extreme_ratios_have_the_bytes_of_the_definition(
-    shape: tuple[int, int], size: tuple[int, int], more: tuple[int, ...], level: int
-) -> None:
-    pixels = noise((*shape, *more), 0)
-    for filter in get_args(Filter):
-        found = resize_by(MODULE, pixels, size, filter, level=level)
-        np.testing.assert_array_equal(found, pillow_model.resize(pixels, size, filter), filter)
-
-
-@compiled
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("filter", ["bilinear", "lanczos"])
-@pytest.mark.parametrize("outputs", [224, 96])
-@pytest.mark.parametrize("step", [23, pytest.param(5, marks=pytest.mark.slow)])
-def test_every_side_is_resized_to_the_usual_ones(step: int, outputs: int, filter: Filter, level: int) -> None:
-    for side in range(1, 3 * outputs, step):
-        for shape, size in (((side, 2, 3), (outputs, 2)), ((2, side, 3), (2, outputs))):
-            found = resize_by(MODULE, noise(shape, side), size, filter, level=level)
-            np.testing.assert_array_equal(found, pillow_model.resize(noise(shape, side), size, filter), str(side))
+def test_extreme_ratios_have_the_bytes_of_the_definition(shape: tuple[int, int], size: tuple[int, int]) -> None:
+    for filter, channels in itertools.product(get_args(Filter), [(), (2,), (3,), (4,)]):
+        pixels = noise((*shape, *channels), 0)
+        check_levels(pillow_model.resize(pixels, size, filter), pixels, size, filter, flip=False)
 
 
 MODES = {(): "L", (3,): "RGB", (4,): "RGBX"}
@@ -228,16 +176,15 @@ def by_pillow(pixels: Pixels, size: tuple[int, int], filter: Filter, box: Box | 
 @compiled
 @pytest.mark.skipif(installed_order() == "another", reason="another library is installed in the place of Pillow")
 @settings(max_examples=examples(400), deadline=None)
-@given(st.data(), sides, sides, sides, sides, st.sampled_from(list(MODES)), filters)
-def test_the_bytes_are_those_of_the_installed_pillow(
-    data: st.DataObject, height: int, width: int, to_height: int, to_width: int, more: tuple[int, ...], filter: Filter
-) -> None:
-    pixels, box = noise((height, width, *more), width), data.draw(boxes(height, width))
-    found = resize_as_installed(pixels, (to_height, to_width), filter, box)
+@given(st.data(), jobs, st.sampled_from(list(MODES)))
+def test_the_bytes_are_those_of_the_installed_pillow(data: st.DataObject, job: Job, channels: tuple[int, ...]) -> None:
+    (height, width), _, size, filter = job
+    pixels, box = noise((height, width, *channels), width), data.draw(boxes(height, width))
+    found = resize_as_installed(pixels, size, filter, box)
     if found is None:
         assert installed_order() == "horizontal first" and height > 100 * width
     else:
-        np.testing.assert_array_equal(found, by_pillow(pixels, (to_height, to_width), filter, box))
+        np.testing.assert_array_equal(found, by_pillow(pixels, size, filter, box))
 
 
 @compiled
@@ -278,44 +225,6 @@ def test_no_byte_beside_the_result_is_written(shape: tuple[int, int], width: int
 
 
 @compiled
-def test_threads_resize_at_the_same_time() -> None:
-    images = [noise((60 + seed, 50, 3), seed) for seed in range(20)]
-    with ThreadPoolExecutor(4) as threads:
-        found = list(threads.map(lambda pixels: resize(pixels, (33, 80), "bicubic"), images * 5))
-    for pixels, result in zip(images, found, strict=False):
-        np.testing.assert_array_equal(result, pillow_model.resize(pixels, (33, 80), "bicubic"))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("compiler", ["gcc", "clang"])
-def test_it_compiles_without_a_warning(compiler: str, tmp_path: Path) -> None:
-    if not shutil.which(compiler):
-        pytest.skip(f"needs {compiler}")
-    codecs = ROOT / "presize" / "codecs"
-    sources = [codecs / "_pillow_color.c", codecs / "_pillow_resize.c", *sorted((codecs / "resampling").glob("*.c"))]
-    flags = ["-O1", "-fPIC", "-Wall", "-Wextra", "-Werror", f"-I{sysconfig.get_paths()['include']}", "-c"]
-    ran = subprocess.run([compiler, *flags, *sources], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stderr
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not shutil.which("gcc"), reason="needs gcc")
-@pytest.mark.parametrize("tool", ["fuzz_pillow_resize.py", "fuzz_pillow_color.py"])
-def test_no_random_image_makes_the_sanitizers_complain(tool: str) -> None:
-    seed = random.randrange(2**32)
-    script = [
-        sys.executable,
-        ROOT / "tools" / tool,
-        "--seconds",
-        str(5 * EFFORT),
-        "--seed",
-        str(seed),
-    ]
-    ran = subprocess.run(script, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0 and "none wrongly" in ran.stdout, f"seed {seed}: {(ran.stdout + ran.stderr)[-5000:]}"
-
-
-@compiled
 @pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
 def test_an_image_that_keeps_its_size_is_copied(view: Callable[[Pixels], Pixels]) -> None:
     pixels = view(noise((30, 40, 3), 0))
@@ -328,36 +237,21 @@ def test_an_image_that_keeps_its_size_is_copied(view: Callable[[Pixels], Pixels]
 IMAGE = noise((20, 30, 3), 0)
 
 
-@pytest.mark.parametrize(
-    ("pixels", "size", "box"),
-    [
-        (IMAGE.astype(np.uint16), (9, 9), None),
-        (IMAGE.astype(np.int8), (9, 9), None),
-        (IMAGE[np.newaxis], (9, 9), None),
-        (IMAGE[:, 0, 0], (9, 9), None),
-        (noise((20, 30, 5), 0), (9, 9), None),
-        (IMAGE[:, ::2], (9, 9), None),
-        (IMAGE[:, :, ::-1], (9, 9), None),
-        (np.asfortranarray(IMAGE), (9, 9), None),
-        (IMAGE[:0], (9, 9), None),
-        (IMAGE[:, :, :0], (9, 9), None),
-        (IMAGE, (0, 9), None),
-        (IMAGE, (9, -1), None),
-        (IMAGE, (1 << 24, 9), None),
-        (IMAGE, (9, 9), (-0.5, 0, 30, 20)),
-        (IMAGE, (9, 9), (0, 0, 30, 20.5)),
-        (IMAGE, (9, 9), (0, 0, 1e300, 20)),
-        (IMAGE, (9, 9), (8, 0, 8, 20)),
-        (IMAGE, (9, 9), (0, 12, 30, 10)),
-        (IMAGE, (9, 9), (0, 0, math.nan, 20)),
-    ],
-)
-def test_what_is_not_for_it_is_left_to_pillow(pixels: Any, size: tuple[int, int], box: Box | None) -> None:
-    assert resize(pixels, size, "bicubic", box) is None
+ODD_PIXELS = (
+    IMAGE.astype(np.uint16), IMAGE.astype(np.int8), IMAGE[np.newaxis], IMAGE[:, 0, 0], noise((20, 30, 5), 0),
+    IMAGE[:, ::2], IMAGE[:, :, ::-1], np.asfortranarray(IMAGE), IMAGE[:0], IMAGE[:, :, :0],
+)  # fmt: skip
+ODD_BOXES = (
+    (-0.5, 0, 30, 20), (0, 0, 30, 20.5), (0, 0, 1e300, 20), (8, 0, 8, 20), (0, 12, 30, 10), (0, 0, math.nan, 20),
+)  # fmt: skip
 
 
-def test_another_filter_is_left_to_pillow() -> None:
-    assert resize(IMAGE, (9, 9), "nearest") is None  # type: ignore[arg-type]
+def test_what_is_not_for_it_is_left_to_pillow() -> None:
+    found = [resize(pixels, (9, 9), "bicubic") for pixels in ODD_PIXELS]
+    found += [resize(IMAGE, size, "bicubic") for size in ((0, 9), (9, -1), (1 << 24, 9))]
+    found += [resize(IMAGE, (9, 9), "bicubic", box) for box in ODD_BOXES]
+    found += [resize(IMAGE, (9, 9), "nearest")]  # type: ignore[arg-type]
+    assert found == [None] * len(found)
 
 
 @compiled
@@ -473,25 +367,10 @@ def test_the_order_of_passes_of_the_installed_pillow_is_found(
 def test_a_library_that_makes_other_bytes_with_one_filter_is_another(
     filter: Filter, other_pillow: Callable[..., str]
 ) -> None:
-    def one_bit_off(pixels: Pixels, size: tuple[int, int], name: str, box: Box | None) -> Pixels:
-        result = pillow_model.resize(pixels, size, name, box)
-        result[-1, -1] ^= name == filter
-        return result
+    def off(pixels: Pixels, size: tuple[int, int], name: str, box: Box | None) -> Pixels:
+        return pillow_model.resize(pixels, size, name, box) ^ np.uint8(name == filter)
 
-    assert other_pillow(one_bit_off) == "another"
-
-
-@pytest.fixture
-def untried(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Makes the module as it is when just imported, with another function in the place of the compiled one."""
-    monkeypatch.delenv(VARIABLE, raising=False)
-
-    def untry(function: Callable[..., None] | None = None) -> None:
-        same = {"level": MODULE.level, "table": MODULE.table, "use_avx2": lambda _: None}
-        found = SimpleNamespace(**same, resize=function or MODULE.resize)
-        monkeypatch.setattr(pillow_resize, "compiled", Compiled(found, pillow_resize.check))  # type: ignore[arg-type]
-
-    return untry
+    assert other_pillow(off) == "another"
 
 
 def one_bit_off(pixels: Pixels, out: Pixels, *others: Any) -> None:
@@ -500,46 +379,18 @@ def one_bit_off(pixels: Pixels, out: Pixels, *others: Any) -> None:
 
 
 @compiled
-def test_code_that_makes_other_bytes_is_switched_off_with_a_warning(untried: Callable[..., None]) -> None:
-    untried(one_bit_off)
+def test_code_that_makes_other_bytes_is_switched_off_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    module: Any = SimpleNamespace(level=MODULE.level, table=MODULE.table, resize=one_bit_off)
+    monkeypatch.setattr(pillow_resize, "compiled", replace(pillow_resize.compiled, module=module))
     with pytest.warns(PresizeWarning, match="failed its self-check and is switched off in this process"):
         assert resize(IMAGE, (9, 9), "bicubic") is None
     assert not pillow_resize.is_available() and resize(IMAGE, (9, 9), "bicubic") is None
 
 
 @compiled
-@pytest.mark.parametrize(
-    ("value", "is_on"), [("", True), ("auto", True), ("no-avx2", True), ("libjpeg", False), ("nonsense", False)]
-)
-def test_the_variable_that_switches_the_decoder_off_switches_it_off(
-    value: str, is_on: bool, untried: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    untried()
-    monkeypatch.setenv(VARIABLE, value)
-    assert (resize(IMAGE, (9, 9), "bicubic") is not None) == is_on
-
-
-@compiled
-def test_the_variable_holds_it_to_what_every_processor_has() -> None:
-    script = (
-        "from presize.codecs import pillow_resize as p\n"
-        "levels, by = [], p.resize_by\n"
-        "p.resize_by = lambda *a, level, **k: levels.append(level) or by(*a, level=level, **k)\n"
-        "assert p.resize(p.noise((20, 30, 3)), (9, 9), 'box') is not None and set(levels) == {0}"
-    )
-    command = [sys.executable, "-c", script]
-    subprocess.run(command, check=True, cwd="/", env={VARIABLE: "no-avx2"})
-
-
-@compiled
-def test_a_forked_child_inherits_the_outcome() -> None:
-    script = (
-        "import os, sys; from presize.codecs import pillow_resize as p\n"
-        "p.resize_by = lambda *_, **__: None; p.is_available()\n"
-        "child = os.fork()\n"
-        "if child == 0: os._exit(p.is_available())\n"
-        "sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))"
-    )
-    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, cwd="/")
-    assert ran.returncode == 0, ran.stderr
-    assert ran.stderr.count("PresizeWarning") == 1
+def test_it_can_be_held_to_what_every_processor_has() -> None:
+    MODULE.use_avx2(False)
+    assert MODULE.level() == 0
+    MODULE.use_avx2(True)
+    assert MODULE.level() == LEVELS[-1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import get_args
 
 import numpy as np
@@ -11,9 +12,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from effort import examples
-from pictures import difference, smooth_image
+from pictures import smooth_image
 from presize.codecs import pillow_resize
-from presize.codecs.compiled import Compiled
 from presize.codecs.resize import Box, Target, resize, target
 from presize.options import Filter, Fit, ResizeBackend, Size
 
@@ -74,21 +74,16 @@ def test_a_target_lies_in_the_image_and_is_as_large_as_its_fit_says(
 ) -> None:
     found = target(source, wanted, fit, up)
     box, size = found.box, found.size
-    assert box.top >= 0
-    assert box.left >= 0
-    assert box.top + box.height <= source.height * (1 + 1e-9)
-    assert box.left + box.width <= source.width * (1 + 1e-9)
+    assert box.top >= 0 and box.top + box.height <= source.height * (1 + 1e-9)
+    assert box.left >= 0 and box.left + box.width <= source.width * (1 + 1e-9)
     if not up:
-        assert size.height <= box.height
-        assert size.width <= box.width
+        assert size.height <= box.height and size.width <= box.width
     elif fit in ("stretch", "crop", "pad"):
         assert pixels_of(found) == wanted
     if up and fit == "shorter":
-        assert size.height >= wanted.height
-        assert size.width >= wanted.width
+        assert size.height >= wanted.height and size.width >= wanted.width
     if fit in ("longer", "pad"):
-        assert size.height <= wanted.height
-        assert size.width <= wanted.width
+        assert size.height <= wanted.height and size.width <= wanted.width
 
 
 @each_backend
@@ -102,16 +97,6 @@ def test_a_box_that_ends_past_the_image_by_a_rounding_is_taken(
     box = Box(found.box.top * y, found.box.left * x, found.box.height * y, found.box.width * x)
     pixels = np.zeros((height, width, 3), np.uint8)
     assert resize(pixels, found._replace(box=box), "bicubic", backend).shape[:2] == pixels_of(found)
-
-
-@each_backend
-@each_filter
-@pytest.mark.parametrize("fit", ["shorter", "crop"])
-def test_every_backend_resamples_as_pillow_does(fit: Fit, filter: Filter, backend: ResizeBackend) -> None:
-    pixels = smooth_image(300, 401)
-    pixels[::7] = 255  # edges that an aliasing filter would miss
-    found = target(Size(300, 401), Size(64, 64), fit, False)
-    assert difference(resize(pixels, found, filter, backend), by_pillow(pixels, found, filter)) <= 1
 
 
 def in_two_passes(image: Image.Image, found: Target, filter: Filter) -> Image.Image:
@@ -143,7 +128,7 @@ def test_presize_makes_the_bytes_of_two_passes_of_pillow_compiled_or_not(
     expected = in_two_passes(image.convert("RGBa") if mode == "RGBA" else image, found, filter).convert(mode)
     if found.box[2:] == found.size:
         expected = in_two_passes(image, found, filter)
-    for compiled in (pillow_resize.compiled, Compiled(None, pillow_resize.check)):
+    for compiled in (pillow_resize.compiled, replace(pillow_resize.compiled, module=None)):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(pillow_resize, "compiled", compiled)
             resized = resize(np.asarray(image), found, filter, "presize", alpha=mode == "RGBA")
@@ -171,14 +156,6 @@ def test_nearest_takes_the_pixels_that_pillow_takes(
     assert np.array_equal(resize(numbers, found, "nearest", "presize"), by_pillow(numbers, found, "nearest"))
 
 
-def test_a_mask_of_16_bits_is_resized_as_pillow_does_between_all_small_sizes() -> None:
-    for side in range(1, 65):
-        numbers = np.arange(side, dtype=np.uint16)[np.newaxis].repeat(2, axis=0)
-        for wanted in range(1, 65):
-            found = target(Size(2, side), Size(2, wanted), "stretch", True)
-            assert np.array_equal(resize(numbers, found, "nearest", "presize"), by_pillow(numbers, found, "nearest"))
-
-
 @given(side=st.integers(1, 5000), wanted=st.integers(1, 5000), dtype=st.sampled_from([np.uint16, np.int32]))
 @settings(max_examples=examples(200), deadline=None)
 def test_nearest_follows_pillow_on_long_sides(side: int, wanted: int, dtype: type[np.integer]) -> None:
@@ -187,36 +164,11 @@ def test_nearest_follows_pillow_on_long_sides(side: int, wanted: int, dtype: typ
     assert np.array_equal(resize(numbers, found, "nearest", "pillow"), by_pillow(numbers, found, "nearest"))
 
 
-@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
-@pytest.mark.parametrize("channels", [1, 2, 3, 4])
-def test_nearest_keeps_values_and_type_of_every_channel(dtype: type[np.generic], channels: int) -> None:
-    pixels = np.random.default_rng(3).integers(0, np.iinfo(dtype).max, (50, 70, channels), dtype, endpoint=True)
-    small = resize(pixels, target(Size(50, 70), Size(20, 20), "pad", False), "nearest", "presize")
-    assert small.dtype == dtype and small.shape == (20, 20, channels) and small.flags.c_contiguous
-    for channel in range(channels):
-        plain = np.asarray(Image.fromarray(pixels[:, :, channel]).resize((20, 14), Image.Resampling.NEAREST))
-        assert np.array_equal(small[3:17, :, channel], plain)
-
-
-@each_backend
-def test_grey_stays_grey(backend: ResizeBackend) -> None:
-    pixels = np.ascontiguousarray(smooth_image(100, 80)[:, :, 0])
-    assert resize(pixels, target(Size(100, 80), Size(20, 20), "shorter", False), "bicubic", backend).shape == (25, 20)
-
-
-def test_shrinking_does_not_alias() -> None:
-    stripes = np.zeros((64, 640, 3), np.uint8)
-    stripes[:, ::2] = 255  # finer than the result can show: it has to become grey
-    small = resize(stripes, Target(Box(0, 0, 64, 640), Size(8, 80)), "bicubic", "presize")
-    assert np.abs(small[:, 2:-2].astype(int) - 128).max() <= 2
-
-
-def test_padding_is_black_and_even() -> None:
-    pixels = np.full((10, 30, 3), 200, np.uint8)
-    padded = resize(pixels, target(Size(10, 30), Size(30, 30), "pad", False), "bicubic", "presize")
-    assert (padded[:10] == 0).all()
-    assert (padded[10:20] == 200).all()
-    assert (padded[20:] == 0).all()
+@pytest.mark.parametrize("channels", [3, 4])
+def test_padding_is_black_or_transparent_and_even(channels: int) -> None:
+    pixels = np.full((10, 30, channels), 200, np.uint8)
+    padded = resize(pixels, target(Size(10, 30), Size(30, 30), "pad", False), "bicubic", "presize", channels == 4)
+    assert (padded[:10] == 0).all() and (padded[10:20] == 200).all() and (padded[20:] == 0).all()
 
 
 def test_a_crop_without_resampling_keeps_the_middle_pixels() -> None:
@@ -284,14 +236,3 @@ def test_16_bits_are_resampled_in_16_bits(filter: Filter, backend: ResizeBackend
     for k in range(channels or 1):
         exact = by_pillow(pixels[:, :, k].astype(np.float32), found, filter)
         assert np.abs(got[:, :, k] - exact).max() < 0.6
-
-
-def test_padding_is_transparent() -> None:
-    padded = resize(
-        transparent_image(10, 30) | 1,
-        target(Size(10, 30), Size(30, 30), "pad", False),
-        "bicubic",
-        "presize",
-        alpha=True,
-    )
-    assert (padded[:10] == 0).all() and (padded[10:20] > 0).all()

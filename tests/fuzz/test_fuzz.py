@@ -8,6 +8,7 @@ import runpy
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from pathlib import Path
 
@@ -71,6 +72,34 @@ def test_coverage_leads_to_no_file_that_crashes_the_decoder_or_is_decoded_wrongl
     said = ran("fuzz_coverage.py", "--seconds", 10 * EFFORT)
     found = re.fullmatch(r"(\d+) inputs; \d+ files of new coverage, (\d+) times accepted, none wrongly\n", said)
     assert found and int(found[1]) > 0 and int(found[2]) > 0
+
+
+TOOLS = {
+    "fuzz_jpeg_decoder.py": r"(\d+) JPEGs, (\d+) of them accepted, none wrongly\n",
+    "fuzz_pillow_resize.py": r"(\d+) resizes, none wrongly\n",
+    "fuzz_pillow_color.py": r"(\d+) operations, none wrongly\n",
+}
+
+
+@pytest.mark.slow
+@compiled
+@pytest.mark.skipif(not shutil.which("gcc"), reason="needs gcc")
+@pytest.mark.parametrize("tool", TOOLS)
+def test_the_sanitizers_find_nothing_wrong_with_the_c(tool: str) -> None:
+    seed = random.randrange(2**32)
+    found = re.fullmatch(TOOLS[tool], ran(tool, "--seconds", 5 * EFFORT, "--seed", seed))
+    assert found and int(found[found.re.groups]) > int(found[1]) / 10 > 0, f"seed {seed}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+def test_the_c_compiles_without_a_warning(compiler: str, tmp_path: Path) -> None:
+    if not shutil.which(compiler):
+        pytest.skip(f"needs {compiler}")
+    sources = [*(ROOT / "presize" / "codecs").rglob("*.c"), CORPUS.parent / "jpeg_decoder.c"]
+    flags = ["-O1", "-fPIC", "-Wall", "-Wextra", "-Werror", f"-I{sysconfig.get_paths()['include']}", "-c"]
+    for source in sources:
+        subprocess.run([compiler, *flags, source, "-o", tmp_path / "out.o"], check=True)
 
 
 @pytest.mark.slow

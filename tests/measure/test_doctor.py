@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from presize.codecs import pillow_resize
-from presize.codecs.compiled import VARIABLE, Compiled
+from presize.codecs.compiled import VARIABLE
 from presize.codecs.jpeg import decoder as jpeg_decoder
 from presize.measure.codec_features import Codecs, Jpeg, OpenCV, Pillow, Resizer, libjpeg_turbo_in, read_codecs
 from presize.measure.doctor import CHECKS, CheckUp, Finding, as_text, check_up, judge, verdict
@@ -358,7 +358,7 @@ def test_opencv_uses_what_the_cpu_has(
 
 def test_presizes_own_decoder_is_used_or_it_is_said_why_not(monkeypatch: pytest.MonkeyPatch) -> None:
     def told(module: Any) -> tuple[str, str]:
-        monkeypatch.setattr(jpeg_decoder, "compiled", Compiled(module, jpeg_decoder.check))
+        monkeypatch.setattr(jpeg_decoder, "compiled", replace(jpeg_decoder.compiled, module=module))
         jpeg = read_codecs({}).jpeg
         return jpeg.baseline, str(jpeg.baseline_reason)
 

@@ -74,7 +74,7 @@ from pathlib import Path
 from PIL import Image
 
 import presize.builder.derive
-import presize.codecs.jpeg.self_check
+import presize.codecs.jpeg.decoder
 from presize.builder.run import build_dataset
 from presize.cli import main
 from presize.options import BuildOptions, RunOptions

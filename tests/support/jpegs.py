@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import lru_cache
 
 import cv2
@@ -16,7 +17,6 @@ from PIL import Image
 
 from pictures import noisy_image, oriented, saved, smooth_image
 from presize.codecs import pillow_resize
-from presize.codecs.compiled import Compiled
 from presize.codecs.jpeg import decoder as jpeg_decoder
 from presize.codecs.jpeg.tiles import restart_interval, with_index
 
@@ -74,8 +74,8 @@ def by_libjpeg(data: bytes | memoryview, mode: str | None = None, scale: int = 1
 
 def without_compiled_code(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where there is no compiler."""
-    monkeypatch.setattr(jpeg_decoder, "compiled", Compiled(None, jpeg_decoder.check))
-    monkeypatch.setattr(pillow_resize, "compiled", Compiled(None, pillow_resize.check))
+    monkeypatch.setattr(jpeg_decoder, "compiled", replace(jpeg_decoder.compiled, module=None))
+    monkeypatch.setattr(pillow_resize, "compiled", replace(pillow_resize.compiled, module=None))
 
 
 @contextmanager

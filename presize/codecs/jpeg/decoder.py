@@ -1,11 +1,6 @@
 """Baseline JPEG -> pixels, faster than libjpeg-turbo and bit for bit the same, where _jpeg_decoder.c is compiled.
 
-That takes a C compiler when presize is installed, for x86-64 or ARM64; AVX2 is used where the processor has it. Without
-it, and for JPEGs out of the ordinary, `decode` gives None, and callers fall back to simplejpeg's libjpeg-turbo.
-
-At its first use in a process the compiled code decodes the golden images (presize.codecs.golden). If one differs from
-libjpeg-turbo's, the code is switched off for the process, with a PresizeWarning. PRESIZE_DECODER=libjpeg in the
-environment switches it off as well. A forked child inherits the outcome.
+Without it, and for JPEGs out of the ordinary, `decode` gives None, and callers fall back to simplejpeg's libjpeg-turbo.
 """
 
 from __future__ import annotations
@@ -17,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import simplejpeg
 
-from presize.codecs.compiled import VARIABLE, Compiled, SwitchedOff
-from presize.codecs.jpeg import self_check
-from presize.codecs.jpeg.segments import check_scans
+from presize.codecs.compiled import Compiled
+from presize.codecs.golden import decoder_images
+from presize.codecs.jpeg.segments import APP9, DRI, SOS, check_scans, segments
 from presize.errors import OptionError
 
 try:
@@ -37,38 +32,9 @@ _ROOM_BYTES = 8192
 """That recoding wants free at the end."""
 
 
-def check(module: ModuleType, setting: str) -> SwitchedOff | None:
-    """Return why `module` (_jpeg_decoder.c) must not be used, if so: PRESIZE_DECODER's `setting`, or the self-check."""
-    if setting == "no-avx2":
-        module.use_avx2(False)
-    elif setting == "libjpeg":
-        return SwitchedOff("environment", f"{VARIABLE}={setting}")
-    elif setting not in ("", "auto"):
-        said = f"{VARIABLE}: expected auto, no-avx2 or libjpeg, got {setting!r}"
-        return SwitchedOff("environment", said, f"{said}; libjpeg-turbo decodes, as with libjpeg")
-    found = self_check.difference(module)
-    if found is None:
-        return None
-    return SwitchedOff(
-        "self-check",
-        found,
-        f"presize's own JPEG decoder failed its self-check and is switched off in this process: {found}. libjpeg-turbo "
-        "decodes instead: slower, and the pixels are right. Please report it",
-    )
-
-
-compiled = Compiled(_jpeg_decoder, check)
-
-
 def is_available() -> bool:
-    """Whether _jpeg_decoder.c is compiled, and nothing has switched it off. Otherwise decode always gives None."""
+    """Whether the compiled code is used. Otherwise decode always gives None."""
     return compiled.trusted() is not None
-
-
-def switched_off() -> SwitchedOff | None:
-    """Why the compiled code is not used in this process; None if it is, or is not there."""
-    compiled.trusted()
-    return compiled.off
 
 
 def decode(
@@ -79,21 +45,21 @@ def decode(
     buffer: Pixels | None = None,
     scale: int = 1,
 ) -> Pixels | None:
-    """What simplejpeg.decode_jpeg makes of `data`, or of a box of it. Thread-safe; releases the GIL.
+    """What simplejpeg.decode_jpeg makes of a JPEG, or of a box of it. Thread-safe; releases the GIL.
 
     Of a JPEG with a tile index (presize.codecs.jpeg.tiles), only the tiles under the box are read and checked.
 
     Args:
         data: a JPEG.
         mode: of the pixels; X is 255.
-        shape: (height, width) of the image, in pixels.
+        shape: (height, width) of the image.
         box: (top, left, height, width), in pixels of the image at 1/scale, inside it; None takes all of it.
         buffer: uint8, flat, at least as large as the result, which then lies at its beginning. Undefined after None.
+        scale: 1, 2, 4 or 8: decode at 1/scale, each side rounded up.
 
     Returns:
         uint8 (height, width, channels), C-contiguous. None for anything but one intact baseline scan of 8 bits, grey
-        or YCbCr with chroma at full or half resolution; for an image that is not of `shape`; and without the compiled
-        code.
+        or YCbCr with chroma at full or half resolution, and for an image that is not of `shape`.
 
     Raises:
         ValueError: no JPEG has that `shape`, or the box is not inside it.
@@ -109,7 +75,7 @@ def decode(
 
 
 def decode_into(data: bytes | memoryview, mode: Mode, shape: tuple[int, int], scale: int, sink: object) -> bool:
-    """Decode a JPEG as decode() does, row by row into `sink`, from pillow_resize.row_sink() for the image at 1/scale.
+    """Decode as decode() does, row by row into `sink`, from pillow_resize.row_sink() for the image at 1/scale.
 
     False where decode() gives None; the sink is then of no more use.
     """
@@ -119,27 +85,20 @@ def decode_into(data: bytes | memoryview, mode: Mode, shape: tuple[int, int], sc
     return cast("bool", module.decode_into(data, sink, _CHANNELS[mode], shape, scale))
 
 
-def decode_strictly(
-    data: bytes | memoryview, mode: Mode, shape: tuple[int, int], scale: int = 1, *, max_pixels: int
+def decode_whole(
+    data: bytes | memoryview,
+    mode: Mode,
+    shape: tuple[int, int],
+    scale: int = 1,
+    *,
+    max_pixels: int,
+    strict: bool = True,
 ) -> Pixels:
-    """All of a JPEG of `shape` (height, width), by the compiled decoder or else by libjpeg-turbo.
-
-    Args:
-        data: the JPEG.
-        mode: of the pixels; X is 255.
-        shape: (height, width) in its header.
-        scale: 1, 2, 4 or 8: decode at 1/scale, each side rounded up.
-        max_pixels: a tenth of what all scans of the JPEG together may have (see jpeg_segments.check_scans).
-
-    Returns:
-        uint8 (height, width, channels), C-contiguous.
-
-    Raises:
-        ValueError: libjpeg-turbo finds an error, or anything to warn of.
-        ImageError: the JPEG has more scans than are decoded.
-    """
+    """All of a JPEG of `shape`, by the compiled decoder or else by libjpeg-turbo. Raises as decode_with_libjpeg()."""
     pixels = decode(data, mode, shape, scale=scale)
-    return decode_with_libjpeg(data, mode, shape, scale, max_pixels=max_pixels) if pixels is None else pixels
+    if pixels is not None:
+        return pixels
+    return decode_with_libjpeg(data, mode, shape, scale, max_pixels=max_pixels, strict=strict)
 
 
 def decode_with_libjpeg(
@@ -152,8 +111,13 @@ def decode_with_libjpeg(
     max_pixels: int,
     strict: bool = True,
 ) -> Pixels:
-    """As decode_strictly, by libjpeg-turbo alone, and into `buffer`, which must hold the image at full size. Not
-    `strict`, it accepts what libjpeg-turbo warns of, such as stray bytes, in a JPEG that ends as one should."""
+    """All of a JPEG by libjpeg-turbo, perhaps into `buffer`, which must hold the image at full size.
+
+    Raises:
+        ValueError: libjpeg-turbo finds an error or, if `strict`, anything to warn of, such as stray bytes. A JPEG that
+            does not end as one should is read strictly.
+        ImageError: the JPEG has more scans than jpeg_segments.check_scans lets pass.
+    """
     check_scans(data, shape[0] * shape[1], max_pixels)
     strict = strict or bytes(data[-2:]) != b"\xff\xd9"
     height, width = (-(-shape[0] // scale), -(-shape[1] // scale)) if scale > 1 else (0, 0)
@@ -166,16 +130,9 @@ def recode_scan(data: bytes, interval: int, marks: int) -> bytes | None:
     """The scan of `data`, a JPEG without a tile index, coded again with a restart marker after each `interval` MCUs.
 
     The coefficients are the same, and so are the codes of all but DC coefficients, whose new codes are those of T.81's
-    table K.3 where the scan names the table 0, and those of K.4 where it names another one.
-
-    Args:
-        interval: 1 to 65,535.
-        marks: how many markers that makes, about; room is made for them.
-
-    Returns:
-        The bytes behind the scan's header, with the end marker. None for a header, tables or codes that
-        `decode` does not take, where a difference between DC coefficients has more than 11 bits, and where it would
-        become twice as long.
+    table K.3 where the scan names the table 0, and those of K.4 where it names another one. `marks` is how many markers
+    that makes, about; room is made for them. None for what `decode` does not take, where a difference between DC
+    coefficients has more than 11 bits, and where it would become twice as long.
 
     Raises:
         OptionError: without the compiled code: what is stored must not depend on it.
@@ -190,11 +147,9 @@ def recode_scan(data: bytes, interval: int, marks: int) -> bytes | None:
 
 
 def tile_lengths(data: bytes, scan: int, tiles: int) -> bytes | None:
-    """The lengths in bytes of the `tiles` tiles of `data` from `scan` to its end, each with the marker that ends it.
+    """The lengths of the `tiles` tiles of `data` from `scan` on, each with its marker, as 16 bits, big-endian.
 
-    Returns:
-        16 bits a tile, big-endian. None where the markers are not those of so many tiles, in their order, or where a
-        tile has more than 65,535 bytes.
+    None where the markers are not those of so many tiles in their order, or a tile has more than 65,535 bytes.
     """
     module = compiled.trusted()
     if module is not None and tiles <= len(data):
@@ -207,3 +162,63 @@ def tile_lengths(data: bytes, scan: int, tiles: int) -> bytes | None:
         return None
     lengths = np.diff(ends, prepend=scan)
     return None if lengths.max() > 0xFFFF else lengths.astype(">u2").tobytes()
+
+
+# ---- what is tried ----
+
+_TAG_BYTES = 9  # of a tile index (presize.codecs.jpeg.tiles), the only APP9 segment of a golden image
+_USUAL_CODES = b"\0\0\1\5\1\1\1\1\1\1\0\0\0\0\0\0\0" + bytes(range(12))
+"""Of DC coefficients: T.81's table K.3, as number 0."""
+
+
+def difference(module: ModuleType) -> str | None:
+    """How `module` (_jpeg_decoder.c) differs from libjpeg-turbo; None if it does not. Takes about 3 ms."""
+    for number, (name, data) in enumerate(decoder_images().items()):
+        ends = {marker: (begin, end) for marker, begin, end in segments(data)}
+        try:
+            if not _has_equal_pixels(module, data, number):
+                return f"it decodes other pixels than libjpeg-turbo ({name})"
+            if APP9 in ends and not _has_equal_lengths(module, data, *ends[APP9], ends[SOS][1]):
+                return f"it finds other tiles than there are ({name})"
+            if _USUAL_CODES in data and not _has_equal_codes(module, data, ends):
+                return f"it codes other coefficients again than there are ({name})"
+        except Exception as error:  # whatever is wrong with it, it is not to be used
+            return f"it fails with {type(error).__name__}: {error} ({name})"
+    return None
+
+
+def _has_equal_pixels(module: ModuleType, data: bytes, number: int) -> bool:
+    """Whether at each scale the whole image is equal, and at full size a box of it, in two of the modes."""
+    shape, modes = simplejpeg.decode_jpeg_header(data)[:2], ("RGB", "BGRX", "GRAY")
+    top, left = shape[0] // 3, shape[1] // 2
+    boxes = [(scale, (0, 0, -(-shape[0] // scale), -(-shape[1] // scale))) for scale in (1, 2, 4, 8)]
+    boxes.append((1, (top, left, shape[0] // 3, shape[1] - left - number % 4)))
+    for step, (scale, box) in enumerate(boxes):
+        mode = modes[(number + step) % 3]
+        top, left, height, width = box
+        whole = simplejpeg.decode_jpeg(data, mode, min_height=-(-shape[0] // scale), min_width=-(-shape[1] // scale))
+        out = np.zeros((height, width, _CHANNELS[mode]), np.uint8)
+        if not module.decode(data, out, out.shape[2], shape, box, scale):
+            return False
+        if not np.array_equal(out, whole[top : top + height, left : left + width]):
+            return False
+    return True
+
+
+def _has_equal_lengths(module: ModuleType, data: bytes, begin: int, end: int, scan: int) -> bool:
+    """Whether the tiles of an image are found where its index says."""
+    lengths = data[begin + 4 + _TAG_BYTES : end]
+    return bool(module.tile_lengths(data, scan, len(lengths) // 2) == lengths)
+
+
+def _has_equal_codes(module: ModuleType, data: bytes, ends: dict[int, tuple[int, int]]) -> bool:
+    """Whether an image with the usual codes becomes itself, when it is coded again in the intervals that it has."""
+    scan = data[ends[SOS][1] :]
+    mcus = int.from_bytes(data[ends[DRI][0] + 4 : ends[DRI][1]], "big") if DRI in ends else 0xFFFF
+    if APP9 in ends:
+        data = data[: ends[APP9][0]] + data[ends[APP9][1] :]
+    out = np.zeros(len(scan) + _ROOM_BYTES, np.uint8)
+    return bool(module.recode(data, out, mcus) == len(scan) and out[: len(scan)].tobytes() == scan)
+
+
+compiled = Compiled(_jpeg_decoder, difference, "JPEG decoder", "libjpeg-turbo decodes")

@@ -3,32 +3,30 @@
 from __future__ import annotations
 
 from presize.codecs.jpeg import segments as jpeg_segments
-from presize.codecs.jpeg.segments import APP0, APP1, APP2, APP14, COM, EOI, EXIF, MPF, SOS, XMP, segment
+from presize.codecs.jpeg.segments import APP1, APP2, COM, EOI, EXIF, MPF, SOS, XMP, segment
 from presize.errors import ImageError
 
 MAX_EXIF, MAX_XMP, MAX_COMMENT = 65_527, 65_502, 65_533
 """The most bytes in one segment beside their identifier; of XMP, as its specification (part 3) has it."""
 
 
-def strip(data: bytes, keep_metadata: bool = False) -> bytes:
-    """`data` without its metadata, up to the end of its image; compressed pixels are unchanged.
+def strip(data: bytes, keep_metadata: bool = False) -> tuple[bytes, int]:
+    """`data` without its metadata, up to the end of its image, and the number of its scans.
 
     What decoders need stays: a JFIF segment (less its thumbnail) and an Adobe segment. Everything after the end marker
     is removed: further frames (MPO), the video of a motion photo. With `keep_metadata` all metadata stays but MPF, an
     index of the frames that are removed.
     """
-    return strip_and_count(data, keep_metadata)[0]
-
-
-def strip_and_count(data: bytes, keep_metadata: bool) -> tuple[bytes, int]:
-    """What strip gives, and the number of its scans."""
     scans = 0
     view = memoryview(data)  # an image is copied once, when all is joined
     pieces: list[bytes | memoryview] = [data[:2]]
     position = 2
     while True:
         for marker, begin, end in jpeg_segments.segments(data, position):
-            pieces.append(_kept(data, marker, begin, end, keep_metadata))
+            if not (keep_metadata and jpeg_segments.is_metadata(marker)):
+                pieces.append(jpeg_segments.needed(data, marker, begin, end))
+            elif not (marker == APP2 and data.startswith(MPF, begin + 4, end)):
+                pieces.append(data[begin:end])
             scans += marker == SOS
             position = end
         found = jpeg_segments.MARKER_AFTER_SCAN.search(data, position)
@@ -42,13 +40,9 @@ def strip_and_count(data: bytes, keep_metadata: bool) -> tuple[bytes, int]:
 
 
 def bare(data: bytes) -> bytes:
-    """`data` without the metadata before its first scan, for decoders that fail on it.
-
-    Like strip, but all that follows the first scan's header stays, valid or not.
-    """
+    """`data` without the metadata before its first scan; all that follows stays, valid or not."""
     found = list(jpeg_segments.segments(data))
-    kept = (_kept(data, *each, keep_metadata=False) for each in found)
-    return b"".join((data[:2], *kept, data[found[-1][2] :]))
+    return b"".join((data[:2], *(jpeg_segments.needed(data, *each) for each in found), data[found[-1][2] :]))
 
 
 def with_metadata(
@@ -61,24 +55,6 @@ def with_metadata(
     at = 2
     if data[2:4] == b"\xff\xe0":
         at = 4 + int.from_bytes(data[4:6], "big")
-    kinds = (
-        (APP1, EXIF, exif, MAX_EXIF),
-        (APP1, XMP, xmp, MAX_XMP),
-        (COM, b"", comment, MAX_COMMENT),
-    )
+    kinds = ((APP1, EXIF, exif, MAX_EXIF), (APP1, XMP, xmp, MAX_XMP), (COM, b"", comment, MAX_COMMENT))
     added = (segment(marker, name + value) for marker, name, value, most in kinds if value and len(value) <= most)
     return b"".join((data[:at], *added, data[at:]))
-
-
-def _kept(data: bytes, marker: int, begin: int, end: int, keep_metadata: bool) -> bytes:
-    """What strip keeps of one segment."""
-    if not jpeg_segments.is_metadata(marker):
-        return data[begin:end]
-    if keep_metadata:
-        is_index = marker == APP2 and data.startswith(MPF, begin + 4, end)
-        return b"" if is_index else data[begin:end]
-    if marker == APP0 and jpeg_segments.is_jfif(data, begin, end):
-        return segment(APP0, data[begin + 4 : begin + 16] + b"\0\0")
-    if marker == APP14 and jpeg_segments.is_adobe(data, begin, end):
-        return segment(APP14, data[begin + 4 : begin + 16])
-    return b""

@@ -1,12 +1,10 @@
-"""A JPEG's segments: its header parsed, its scans counted.
+"""A JPEG's segments: its header parsed, its scans counted. Pure, thread-safe.
 
-Pure: bytes in, bytes out, no codec. All functions are thread-safe, read nothing outside `data`, and raise ImageError
-with a one-line reason for bytes that are not a valid JPEG.
+Nothing outside `data` is read, and bytes that are no valid JPEG raise ImageError with a one-line reason.
 """
 
 from __future__ import annotations
 
-import bisect
 import functools
 import re
 import struct
@@ -15,14 +13,14 @@ from typing import Literal, NamedTuple
 
 import simplejpeg
 
-from presize.codecs.source_facts import Process
+from presize.codecs.source_facts import Colors, Facts, Process
 from presize.codecs.tiff import orientation_of
 from presize.errors import ImageError
+from presize.options import Size
 
 Segment = tuple[int, int, int]
 """(marker, begin, end): `begin` is that of the marker, and its payload is at begin + 4."""
 Colorspace = Literal["gray", "YCbCr", "RGB", "CMYK", "YCCK", "other"]
-
 
 JFIF = b"JFIF\0"
 ADOBE = b"Adobe"
@@ -81,19 +79,19 @@ class JpegHeader(NamedTuple):
     bare: bool
 
     @property
-    def upright_size(self) -> tuple[int, int]:
-        """(height, width) after `orientation` is applied."""
-        return (self.width, self.height) if self.orientation >= 5 else (self.height, self.width)
+    def upright_size(self) -> Size:
+        """After `orientation` is applied."""
+        return Size(self.width, self.height) if self.orientation >= 5 else Size(self.height, self.width)
 
     @property
-    def scan_begin(self) -> int:
-        """The byte at which the first scan's header begins."""
-        return self.segments[-1][1]
-
-    @property
-    def huffman(self) -> bool:
-        """Whether it is of one of the three processes that every decoder supports: baseline, extended, progressive."""
-        return self.process in ("baseline", "extended", "progressive")
+    def facts(self) -> Facts:
+        colors: Colors = "RGB"
+        if self.colorspace == "gray":
+            colors = "grey"
+        elif self.colorspace in ("CMYK", "YCCK"):
+            colors = "CMYK"
+        deep = self.precision > 8
+        return Facts("jpeg", colors, self.orientation, self.process, self.quality, deep=deep, several=self.several)
 
 
 def parse(data: bytes) -> JpegHeader:
@@ -138,7 +136,7 @@ def parse_afresh(data: bytes) -> JpegHeader:
     found = tuple(segments(data))
     bare, position = True, 2
     for marker, begin, end in found:
-        bare = bare and begin == position and _is_needed(data, marker, begin, end)
+        bare = bare and begin == position and needed(data, marker, begin, end) == data[begin:end]
         position = end
         if marker in FRAMES:
             if frame is not None:
@@ -193,7 +191,7 @@ def check_scans(data: bytes | memoryview, pixels: int, max_pixels: int) -> None:
     """
     scans = len(_SCAN.findall(data))
     if scans > MAX_SCANS or scans * pixels > 10 * max_pixels:  # not counting those of a thumbnail in the metadata
-        scans = len(_SCAN.findall(data, parse(bytes(data)).scan_begin))
+        scans = len(_SCAN.findall(data, parse(bytes(data)).segments[-1][1]))
     if scans > MAX_SCANS or scans * pixels > 10 * max_pixels:
         raise ImageError(
             f"{scans} scans of {pixels} pixels each, more than are decoded (at most {MAX_SCANS} scans, and "
@@ -216,7 +214,6 @@ def coded_size(data: bytes | memoryview) -> tuple[int, int, bool]:
 
 
 def segment(marker: int, payload: bytes) -> bytes:
-    """The bytes of a segment."""
     return struct.pack(">BBH", 0xFF, marker, 2 + len(payload)) + payload
 
 
@@ -308,16 +305,18 @@ _LUMA = (
 
 
 @functools.cache
-def _sums() -> list[int]:
-    """Minus the sum of the IJG table for luma at each quality from 1 to 100, ascending
-    (jpeg_set_quality of libjpeg's jcparam.c, for baseline)."""
-    scales = [5000 // quality if quality < 50 else 200 - 2 * quality for quality in range(1, 101)]
-    return [-sum(min(max((value * scale + 50) // 100, 1), 255) for value in _LUMA) for scale in scales]
+def _sums() -> dict[int, int]:
+    """The sum of the IJG table for luma at each quality (jpeg_set_quality of libjpeg's jcparam.c, for baseline)."""
+    scales = {quality: 5000 // quality if quality < 50 else 200 - 2 * quality for quality in range(1, 101)}
+    return {
+        quality: sum(min(max((value * scale + 50) // 100, 1), 255) for value in _LUMA)
+        for quality, scale in scales.items()
+    }
 
 
 @functools.lru_cache(64)  # the images of a dataset have few
 def _quality(tables: bytes, wanted: int) -> int:
-    """The quality whose sum is nearest to that of the table number `wanted`, as DQT segments have it."""
+    """The quality whose sum is nearest to that of the table number `wanted`, as DQT segments have it; 0 for none."""
     position, found = 0, 0
     while position < len(tables):
         wide, number = tables[position] >> 4, tables[position] & 15
@@ -326,11 +325,8 @@ def _quality(tables: bytes, wanted: int) -> int:
             values = tables[position + 1 : end]
             found = 256 * sum(values[::2]) + sum(values[1::2]) if wide else sum(values)
         position = end
-    if found == 0:
-        return 0
     sums = _sums()
-    above = bisect.bisect_left(sums, -found, 1, 99)
-    return above + 1 if sums[above] + found < -found - sums[above - 1] else above
+    return min(sums, key=lambda quality: abs(sums[quality] - found)) if found else 0
 
 
 def _colorspace(ids: bytes, jfif: bool, adobe: int | None) -> Colorspace:
@@ -349,17 +345,16 @@ def _colorspace(ids: bytes, jfif: bool, adobe: int | None) -> Colorspace:
 
 
 def is_metadata(marker: int) -> bool:
-    """Whether it is that of an application's segment or of a comment."""
     return APP0 <= marker <= APP15 or marker == COM
 
 
-def _is_needed(data: bytes, marker: int, begin: int, end: int) -> bool:
-    """Whether a segment is no metadata, or nothing but what decoders need."""
-    if marker == APP0:
-        return end - begin == 18 and is_jfif(data, begin, end) and data[end - 2 : end] == b"\0\0"  # no thumbnail
-    if marker == APP14:
-        return end - begin == 16 and is_adobe(data, begin, end)
-    return not is_metadata(marker)
+def needed(data: bytes, marker: int, begin: int, end: int) -> bytes:
+    """What decoders need of a segment: all of tables, frames and scans; of metadata what JFIF and Adobe specify."""
+    if marker == APP0 and is_jfif(data, begin, end):
+        return segment(APP0, data[begin + 4 : begin + 16] + b"\0\0")  # no thumbnail
+    if marker == APP14 and is_adobe(data, begin, end):
+        return segment(APP14, data[begin + 4 : begin + 16])
+    return b"" if is_metadata(marker) else data[begin:end]
 
 
 def is_jfif(data: bytes, begin: int, end: int) -> bool:

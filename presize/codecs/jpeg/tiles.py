@@ -53,6 +53,7 @@ class Layout(NamedTuple):
     """How a scan divides into tiles.
 
     Attributes:
+        height, width: of the image, in pixels.
         size_at: offset of the height in the frame header; the width follows it.
         margin: (rows, columns) of pixels around a box that influence it: 1 where chroma is interpolated.
         mcu: (height, width) of an MCU in pixels.
@@ -164,11 +165,7 @@ def huffman_tables(payload: bytes) -> Iterator[bytes]:
 
 def restart_interval(mcus_in_row: int) -> int:
     """The width of a tile in MCUs, for rows of `mcus_in_row` (at least 1): 4, 5, 3 or 2, the first that divides them
-    evenly; 4 if none does, or all of a shorter row.
-
-    >>> [restart_interval(n) for n in (16, 22, 30, 43, 1)]
-    [4, 2, 5, 4, 1]
-    """
+    evenly; 4 if none does, or all of a shorter row."""
     # Tiles of one MCU could leave a cut 4 pixels wide, where libjpeg interpolates no chroma.
     return next((k for k in (4, 5, 3, 2) if mcus_in_row % k == 0), min(mcus_in_row, 4))
 
@@ -177,9 +174,8 @@ def with_index(data: bytes) -> bytes:
     """`data`, a JPEG, with the lengths of its tiles in a segment before its scan.
 
     `data` itself where `cut_jpeg` could not use them: it has several scans, is not baseline, has no restart interval
-    from 2 MCUs to a row of them, has an index already, is damaged, has more than 32,762 tiles (one segment holds no
-    more), or a tile of more than 65,535 bytes; and where tiles reach across rows, but blocks without detail have no
-    code.
+    from 2 MCUs to a row of them, has an index already, is damaged, or has more or longer tiles than an index can list;
+    and where tiles reach across rows, but blocks without detail have no code.
     """
     segments = header_segments(data)
     if segments is None:
@@ -195,11 +191,10 @@ def with_index(data: bytes) -> bytes:
 
 
 def recoded(data: bytes) -> bytes:
-    """`data`, a JPEG, in tiles, with their index. Its entropy-coded data is coded again; the coefficients stay as they
-    are, so the pixels do, too.
+    """`data`, a JPEG, in tiles, with their index: its coefficients coded again, so that no pixel changes.
 
-    `data` itself where _jpeg_decoder.c does not take its header, its tables or its codes (it is progressive or damaged,
-    say), and where with_index would make none for it. Raises OptionError where that is not compiled.
+    `data` itself where the C does not take it (it is progressive or damaged, say), and where with_index would make no
+    index for it. Raises OptionError where the C is not compiled.
     """
     segments = header_segments(data)
     frame = None if segments is None else next((begin for marker, begin, _ in segments if marker == SOF0), None)
@@ -236,7 +231,6 @@ _DC_COUNTS = (
     (0, 3, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0),
 )
 """How many codes of each length there are in T.81's tables K.3 and K.4."""
-
 
 _NEAR = 1024  # a header without metadata has about 640 bytes
 _CYCLE = np.frombuffer(MARKERS, np.uint8)[1::2].copy()  # the second bytes of markers
@@ -348,15 +342,8 @@ def _mcus_under(layout: Layout, top: int, left: int, bottom: int, right: int) ->
 
 
 class _Part(NamedTuple):
-    """What a cut consists of.
-
-    Attributes:
-        needs_all: whether every tile is wanted; the other attributes do not matter then.
-        first, stop: the first tile that is wanted, and the one behind the last.
-        area: that the tiles fill.
-        pieces: the tiles, in order, each with any marker.
-        lengths: of each tile in bytes, with its marker.
-    """
+    """A cut: whether it needs every tile (else the rest does not matter), the first tile that is wanted and the one
+    behind the last, the area that the tiles fill, and the tiles in order, with their lengths, each with a marker."""
 
     needs_all: bool
     first: int

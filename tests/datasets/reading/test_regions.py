@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,6 @@ from PIL import Image
 
 from effort import examples
 from pictures import smooth_image
-from presize.codecs.compiled import Compiled
 from presize.codecs.encode import encode
 from presize.codecs.jpeg import decoder as jpeg_decoder
 from presize.datasets.reading.regions import View, cut_region, read_region, uncut_region
@@ -29,7 +29,7 @@ def decoder(request: pytest.FixtureRequest) -> Iterator[None]:
     """Everything here is true with the C code and without it."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "simplejpeg":
-            patch.setattr(jpeg_decoder, "compiled", Compiled(None, jpeg_decoder.check))
+            patch.setattr(jpeg_decoder, "compiled", replace(jpeg_decoder.compiled, module=None))
         elif not jpeg_decoder.is_available():
             pytest.skip("_jpeg_decoder.c is not compiled here")
         yield

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,6 @@ from PIL import Image
 
 from effort import examples
 from presize.codecs import pillow_resize
-from presize.codecs.compiled import Compiled
 from presize.datasets.reading import resample as resampling
 from presize.datasets.reading.resample import by_pillow, resample
 
@@ -27,7 +27,7 @@ def way(request: pytest.FixtureRequest) -> Iterator[None]:
     """Everything here is true with the C code, without it, and with a Pillow whose order is not known."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "by Pillow":
-            patch.setattr(pillow_resize, "compiled", Compiled(None, pillow_resize.check))
+            patch.setattr(pillow_resize, "compiled", replace(pillow_resize.compiled, module=None))
         elif request.param == "another Pillow":
             for module in (pillow_resize, resampling):
                 patch.setattr(module, "installed_order", lambda: "another")

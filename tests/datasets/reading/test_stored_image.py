@@ -24,7 +24,7 @@ from presize.codecs.jpeg import tiles
 from presize.codecs.stored_value import decode_value
 from presize.datasets.reading.outputs import to_output
 from presize.datasets.reading.stored_image import StoredImage, StoredJpeg
-from presize.errors import DatasetError
+from presize.errors import DatasetError, ImageError
 from presize.options import MAX_PIXELS, Color, ImageOptions
 
 HEIGHT, WIDTH = 150, 210
@@ -358,7 +358,7 @@ def test_a_damaged_header_is_found_at_once() -> None:
         stored(b"no image")
     with pytest.raises(ValueError, match="the index says"):
         StoredJpeg(RGB, "rgb", (HEIGHT, WIDTH + 1), MAX_PIXELS, DatasetError)
-    with pytest.raises(ValueError, match="max_pixels"):
+    with pytest.raises(ImageError, match="max_pixels"):
         StoredJpeg(RGB, "rgb", (HEIGHT, WIDTH), 100, DatasetError)
 
 
