@@ -23,7 +23,7 @@ from paired import WITH_MASKS, make_pairs
 from presize.builder.run import build_dataset
 from presize.datasets.timing import bench_run
 from presize.datasets.timing.diagnose_path import diagnose_path
-from presize.datasets.timing.loops import Budget
+from presize.datasets.timing.epochs import Budget
 from presize.errors import BenchError, OptionError
 from presize.measure import bench as bench_module
 from presize.measure.bench import answer, bench, run_apart

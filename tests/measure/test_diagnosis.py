@@ -17,7 +17,7 @@ from pages import parsed
 from presize.errors import OptionError
 from presize.measure.bench_options import DiagnoseOptions
 from presize.measure.diagnosis import Alternative, Diagnosis, Loading, Trial
-from presize.measure.diagnosis_report import diagnosis_page, diagnosis_text
+from presize.measure.diagnosis_report import diagnosis_page, diagnosis_text, pictured
 from presize.measure.simulation import Times
 
 PARTS: Any = {"read": 0.01, "decode": 0.04, "augment": 0.006, "collate": 0.002, "other": 0.002}
@@ -51,7 +51,8 @@ def tried(found: Diagnosis, *factors: float) -> Diagnosis:
     """All changes of a diagnosis, tried in rounds that were so many times as fast as the present ones."""
     given = factors or (2.0, 2.0, 2.0)
     rates = tuple(factor * now for factor, now in zip(given, found.rates, strict=True))
-    return replace(found, tried=tuple(Trial(change, rates) for change in found.changes()))
+    trials = [Trial.of(change, rates, 0.0, found.rates, found.within) for change in found.changes()]
+    return replace(found, tried=tuple(trials))
 
 
 def options(found: Diagnosis) -> list[dict[str, Any]]:
@@ -264,7 +265,7 @@ def test_the_page_plays_what_is_and_what_could_be(watch: Callable[..., Watched],
     page.locator(".picture").focus()
     page.keyboard.press("End")
     done = [int(text) for text in page.locator(".variant .batches").all_inner_texts()]
-    assert done == [timeline.batches for _, timeline in found.picture]
+    assert done == [shown.timeline.batches for shown in pictured(found)]
 
 
 def test_a_notebook_shows_the_verdict_the_advice_and_the_evidence() -> None:

@@ -43,7 +43,7 @@ class Time:
 @pytest.fixture
 def our_time(monkeypatch: pytest.MonkeyPatch) -> Time:
     found = Time()
-    for module in ("diagnose", "loading", "loops"):
+    for module in ("diagnose", "loading", "epochs"):
         monkeypatch.setattr(importlib.import_module(f"presize.datasets.timing.{module}"), "time", found)
     return found
 

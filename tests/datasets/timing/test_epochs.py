@@ -12,8 +12,7 @@ import pytest
 import torch
 
 from presize.datasets.timing import epochs
-from presize.datasets.timing.epochs import NoModel, copied_s, resident_s, time_epoch
-from presize.datasets.timing.loops import Budget, HostClock
+from presize.datasets.timing.epochs import Budget, Clock, NoModel, copied_s, resident_s, time_epoch
 from presize.datasets.timing.models import ResNet50, TrainingStep, make_model, small_cnn
 from presize.errors import OptionError
 from presize.measure.stages import Stages
@@ -26,7 +25,7 @@ class SleepingStep:
 
     def __init__(self, step_s: float, copy_s: float) -> None:
         self.step_s, self.copy_s = step_s, copy_s
-        self.clock = HostClock()
+        self.clock = Clock()
         self.steps = 0
 
     def place(self, batch: Any) -> Any:

@@ -24,7 +24,7 @@ from presize.datasets.crops import CenterCrop, RandomResizedCrop
 from presize.datasets.sampler import Visit
 from presize.datasets.timing import variants
 from presize.datasets.timing.bench_run import measure, prove
-from presize.datasets.timing.loops import Budget
+from presize.datasets.timing.epochs import Budget
 from presize.datasets.timing.variants import Chosen, CroppedFolder, load_variant, open_variant
 from presize.errors import BenchError, DatasetError, ImageError, LoaderError
 from presize.measure.bench_options import READS, VARIANTS, Run, Variant
