@@ -5,8 +5,8 @@ from __future__ import annotations
 import operator
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, SupportsIndex
@@ -25,7 +25,7 @@ from presize.errors import ImageError
 from presize.formatting import plural, printable
 from presize.measure.bench_options import DiagnoseOptions, Variant
 from presize.measure.diagnosis import Diagnosis
-from presize.measure.doctor import Finding, check_up, judge
+from presize.measure.doctor import check_up, judge
 from presize.measure.read_speed import Reading
 from presize.store.data_files import MANIFEST
 from presize.store.index import read_index
@@ -90,8 +90,9 @@ def diagnose_path(
     is_dataset = manifest is not None and manifest.layout == "lmdb"
     on_step("reading files from where they are")
     facts = check_up(read_torch(), Path(path), max(options.workers, 1))
-    reading = facts.reading
-    notes += map(_note, (finding for finding in judge(facts) if finding.level in ("warn", "bad")))
+    for topic, level, found, fix in judge(facts):
+        if level in ("warn", "bad"):
+            notes.append(printable(f"{topic}: {found}; to fix it: {fix}."))
     loader = _loader("lmdb" if is_dataset else "raw", path, options, device)
     alternatives: dict[str, Iterable[Any]] = {}
     if is_dataset:
@@ -101,27 +102,28 @@ def diagnose_path(
             f"{trial_name} would store {share:.0%} of what the images take: they are small already, so it is not tried."
         )
     elif trial is not None:
-        read_with = f"{trial_name} and read it with"
-        alternatives[f"{read_with} LMDBDataset"] = _loader("lmdb", trial, options, device)
-        alternatives[f"{read_with} Loader"] = _loader("loader", trial, options, device)
+        alternatives[f"{trial_name} and read it with LMDBDataset"] = _loader("lmdb", trial, options, device)
+        alternatives[f"{trial_name} and read it with Loader"] = _loader("loader", trial, options, device)
     classes = max(len(getattr(loader.dataset, "classes", None) or ()), 1)
     torch.manual_seed(options.seed)
-    what = f"training {options.model}"
-    with memory_errors(what, options.batch, options.crop, device.type), _threads(threads):
-        step = TrainingStep(make_model(options.model, classes)[0], device)
-        found = diagnose(
-            loader,
-            step,
-            seconds=max(options.seconds - (time.perf_counter() - begin), options.seconds / 2),
-            device=device,
-            alternatives=alternatives,
-            storage_images_per_s=reading.random_reads_per_s
-            if isinstance(reading, Reading) and reading.cold is not False
-            else None,
-            notes=notes,
-            on_step=on_step,
-        )
-    return replace(found, epoch_batches=None)  # that of the loader is not the user's
+    reading = facts.reading if isinstance(facts.reading, Reading) and facts.reading.cold is not False else None
+    threads_before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        with memory_errors(options.model, options.batch, options.crop, device.type):
+            diagnosis = diagnose(
+                loader,
+                TrainingStep(make_model(options.model, classes)[0], device),
+                seconds=max(options.seconds - (time.perf_counter() - begin), options.seconds / 2),
+                device=device,
+                alternatives=alternatives,
+                storage_images_per_s=None if reading is None else reading.random_reads_per_s,
+                notes=notes,
+                on_step=on_step,
+            )
+    finally:
+        torch.set_num_threads(threads_before)
+    return replace(diagnosis, epoch_batches=None)  # that of the loader is not the user's
 
 
 def _stored_share(trial: str | os.PathLike[str]) -> float:
@@ -129,22 +131,6 @@ def _stored_share(trial: str | os.PathLike[str]) -> float:
     manifest = read_manifest(trial)
     files = int(read_index(trial, manifest).column("source_nbytes").to_numpy().sum())
     return manifest.bytes / max(files, 1)
-
-
-def _note(finding: Finding) -> str:
-    """Return a finding of the doctor in a sentence."""
-    return printable(f"{finding.topic}: {finding.found}; to fix it: {finding.fix}.")
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    """Set torch's number of threads for the block."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _loader(variant: Variant, path: str | os.PathLike[str], options: DiagnoseOptions, device: torch.device) -> Any:

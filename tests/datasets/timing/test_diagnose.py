@@ -429,7 +429,7 @@ def test_want_of_memory_in_a_diagnosis_says_what_to_choose() -> None:
     def step(_: Any) -> None:
         torch.empty(2**60, dtype=torch.uint8)
 
-    with pytest.raises(BenchError, match="choose a smaller --batch or --crop"), memory_errors("it", 4, 8, "cpu"):
+    with pytest.raises(BenchError, match="choose a smaller --batch or --crop"), memory_errors("small", 4, 8, "cpu"):
         diagnose([[0] * 4] * 9, step, **SOON)
-    with pytest.raises(DiagnosisError, match="got none"), memory_errors("it", 4, 8, "cpu"):
+    with pytest.raises(DiagnosisError, match="got none"), memory_errors("small", 4, 8, "cpu"):
         diagnose([], step_of(0.001), **SOON)  # any other failure stays what it is
