@@ -40,7 +40,7 @@ _CPU_IS_FULL = "can't allocate memory"
 def main() -> None:
     """Do the run on standard input. On an error the result is {"error": one line}."""
     threading.Thread(target=_end_with_the_driver, daemon=True).start()
-    run = Run.from_json(sys.stdin.readline())
+    run = Run(**json.loads(sys.stdin.readline()))
     try:
         result = {"measure": measure, "prove": prove, "probe": probe}[run.task](run)
     except PresizeError as error:
@@ -63,15 +63,11 @@ def probe(run: Run) -> dict[str, Any]:
 
 
 def measure(run: Run) -> dict[str, Any]:
-    """Time epochs of a variant, and the step without a loader.
+    """Time epochs of a variant, and the step without a loader: "epochs", as presize.datasets.timing.epochs.Epoch;
+    "resident_s" and "copied_s", seconds a step, None without a model and equal on the CPU, where nothing is copied;
+    "model_of", whose model it is.
 
-    Returns:
-        JSON values: "epochs", as presize.datasets.timing.epochs.Epoch; "resident_s" and "copied_s", seconds a step,
-        None without a model and equal on the CPU, where nothing is copied; "model_of", whose model it is.
-
-    Raises:
-        BenchError: there is not enough memory, or no CUDA.
-        PresizeError: the variant cannot be read.
+    Raises BenchError where there is not enough memory or no CUDA, and PresizeError where the variant cannot be read.
     """
     device = find_device(run.device)
     if device.type == "cpu":
@@ -140,14 +136,9 @@ def memory_errors(model: BenchModel, batch: int, crop: int, device: str) -> Iter
 
 
 def prove(run: Run) -> dict[str, Any]:
-    """Read every sample of the run as it is read when measured, and check that each comes exactly once.
-
-    Returns:
-        JSON values: "samples", how many; "labels", the SHA-256 of the names of their classes in the order of
-        `run.numbers`, None without classes; "transforms", what decodes and crops in the variant "pil", otherwise None.
-
-    Raises:
-        BenchError: a sample did not come exactly once.
+    """Read every sample of the run as it is read when measured, and raise BenchError unless each comes exactly once:
+    "samples", how many; "labels", the SHA-256 of the names of their classes in the order of `run.numbers`, None without
+    classes; "transforms", what decodes and crops in the variant "pil", otherwise None.
     """
     dataset = open_variant(run.variant, run.root, RandomResizedCrop(run.crop), FLIP, tell_path=True)
     order, classes = _order(run, dataset), dataset.classes

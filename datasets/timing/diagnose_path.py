@@ -60,17 +60,12 @@ def diagnose_path(
     trial_name: str = "",
     on_step: Callable[[str], None] = lambda _: None,
 ) -> Diagnosis:
-    """Train a model on random crops of the images in `path`, and find the bottleneck.
+    """Train a model on random crops of the images in `path`, a folder, read by FolderDataset in a DataLoader, or what
+    presize built, read by LMDBDataset in one; and find the bottleneck.
 
     On the CPU training gets half of the cores, at least one, so that its speed is the same with any number of workers.
-
-    Args:
-        path: a folder of images, read by FolderDataset in a DataLoader; or what ``presize build`` made, read by
-            LMDBDataset in a DataLoader. In place of an image that cannot be decoded the next one is read.
-        options: what to train, and how long.
-        trial: a small presized dataset of the same images, whose loaders become the alternatives.
-        trial_name: what presizing all of them is called in the advice.
-        on_step: as in diagnose.
+    `trial` is a small presized dataset of the same images, whose loaders become the alternatives; `trial_name` is what
+    presizing all of them is called in the advice. `on_step` is as in diagnose.
 
     Raises:
         BenchError: there is no CUDA, or not enough memory.

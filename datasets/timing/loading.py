@@ -55,14 +55,9 @@ def prefetch_of(loader: Iterable[Any]) -> int:
 def timed(
     loader: Iterable[Any], fetches: list[Fetch], *, workers: int | None = None, profile: bool = False
 ) -> Iterator[Any]:
-    """The batches of an epoch of `loader`. Its workers end when the iterator is closed; an iterator can be read on.
-
-    Args:
-        loader: any iterable.
-        fetches: gets what its workers report about each batch, before that is given. Stays empty without workers, and
-            where they cannot be observed.
-        workers: how many to use in place of its own, from 0.
-        profile: whether workers profile themselves, which makes them slower.
+    """The batches of an epoch of `loader`, with so many `workers` in place of its own; they end when the iterator is
+    closed. `fetches` gets what they report about each batch, before that is given: nothing without workers, and where
+    they cannot be observed. `profile`: they profile themselves, which makes them slower.
     """
     if isinstance(loader, Loader):
         return _timed_loader(loader, fetches, loader.num_workers if workers is None else workers)
@@ -117,12 +112,11 @@ def _timed_fetch(fetch: Callable[..., Any], dataset: Any, worker: int, profile: 
 
 
 def changed(loader: Iterable[Any], **options: Any) -> Iterable[Any]:
-    """A loader like `loader`, with which it shares dataset, sampler and collate function, but not its workers.
+    """A loader like `loader`, a DataLoader or a Loader, with which it shares dataset, sampler and collate function, but
+    not its workers. Any other iterable is returned as it is.
 
-    Args:
-        loader: a DataLoader or a Loader. Any other iterable is returned as it is.
-        options: what is different: "num_workers", "prefetch_factor", and of a DataLoader "in_order", "pin_memory" and
-            "persistent_workers" too; "channels_last" to have its images in that memory format.
+    The options are what is different: "num_workers", "prefetch_factor", and of a DataLoader "in_order", "pin_memory"
+    and "persistent_workers" too; "channels_last" to have its images in that memory format.
     """
     if options.pop("channels_last", False):
         return _ChannelsLast(changed(loader, **options))

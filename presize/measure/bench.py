@@ -275,7 +275,7 @@ def run_apart(run: Run) -> dict[str, Any]:
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True, cwd="/",
     )  # fmt: skip
     try:
-        said, errors = process.communicate(run.to_json().encode())
+        said, errors = process.communicate(json.dumps(asdict(run)).encode())
     finally:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)

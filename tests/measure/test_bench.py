@@ -8,7 +8,7 @@ import math
 import re
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> list[Run]:
     runs: list[Run] = []
 
     def run_here(run: Run) -> dict[str, Any]:
-        runs.append(Run.from_json(run.to_json()))
+        runs.append(Run(**json.loads(json.dumps(asdict(run)))))
         task: dict[str, Callable[[Run], dict[str, Any]]] = {
             "prove": bench_run.prove, "measure": bench_run.measure, "probe": bench_run.probe,
         }  # fmt: skip
