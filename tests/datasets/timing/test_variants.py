@@ -215,10 +215,12 @@ def test_pillow_gives_the_crops_of_the_raw_folder(
     variants.transforms.cache_clear()
 
 
-def test_an_image_that_pillow_cannot_decode_is_named(tmp_path: Path) -> None:
+def test_an_image_that_cannot_be_cropped_is_named(raw: Path, tmp_path: Path) -> None:
     (tmp_path / "broken.jpg").write_bytes(b"\xff\xd8\xff\xe0 and no more")
     with pytest.raises(ImageError, match=r"broken\.jpg: Pillow cannot decode it: OSError$"):
         open_variant("pil", str(tmp_path), RandomResizedCrop(48), 0.5)[0]
+    with pytest.raises(DatasetError, match="is too small for CenterCrop"):
+        CroppedFolder(raw, CenterCrop(4000), 0.0)[0]
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -239,11 +241,6 @@ def test_the_order_of_chosen_samples_ends_when_it_is_told_to() -> None:
     given = {epoch: order.samples(epoch, np.arange(len(order))).tolist() for epoch in range(20)}
     assert all(len(samples) == 2 == len(set(samples)) for samples in given.values())
     assert {sample for samples in given.values() for sample in samples} == {9, 7, 5, 3}
-
-
-def test_a_folder_with_images_too_small_for_the_crop_says_which(raw: Path) -> None:
-    with pytest.raises(DatasetError, match="is too small for CenterCrop"):
-        CroppedFolder(raw, CenterCrop(4000), 0.0)[0]
 
 
 def test_batches_of_a_folder_that_shared_memory_cannot_hold_are_one_error(
@@ -281,12 +278,6 @@ def test_a_run_with_a_model_measures_the_step_without_the_loader(
     assert found["epochs"][0]["images"] == 32
     assert found["resident_s"] == found["copied_s"] > 0  # nothing is copied on the CPU
     assert found["model_of"] == "presize"
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is CUDA")
-def test_cuda_that_is_not_there_is_told_with_what_is(roots: dict[str, str]) -> None:
-    with pytest.raises(BenchError, match=r"--device cuda: no CUDA here: torch .* and sees 0 GPUs; choose --device cpu"):
-        measure(replace(RUN, root=roots["raw"], device="cuda"))
 
 
 @pytest.mark.parametrize(
