@@ -89,17 +89,16 @@ def test_more_files_than_can_be_looked_at_are_not_all(photos: Path, monkeypatch:
 
 
 @pytest.mark.parametrize("readers", [1, 3])
-def test_a_folder_is_read_file_by_file(photos: Path, readers: int) -> None:
+def test_a_folder_is_read_file_by_file_and_a_single_file_record_by_record(
+    photos: Path, large: Path, readers: int
+) -> None:
     reading = measure(list_content(photos), readers)
     assert reading is not None
     assert (reading.record_bytes, reading.readers) == (200_000, readers)
     assert min(reading.random_reads_per_s, reading.sequential_bytes_per_s) > 0
-
-
-def test_a_single_file_is_read_record_by_record(large: Path) -> None:
     content = list_content(large)
     assert content == Content((File(large, 6 * MIB),), 32 << 10, shards=True, all_files=True)
-    reading = measure(content, 2)
+    reading = measure(content, readers)
     assert reading is not None and reading.record_bytes == 32 << 10
 
 
