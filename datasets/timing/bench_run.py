@@ -33,8 +33,7 @@ from presize.system.resources import usable_cores
 
 _WATCH_S = 0.5
 
-_CPU_IS_FULL = "can't allocate memory"
-"""What the RuntimeError of torch's CPU allocator says, which has no class of its own."""
+_CPU_IS_FULL = "can't allocate memory"  # said by the RuntimeError of torch's CPU allocator, which has no class
 
 
 def main() -> None:
@@ -82,10 +81,8 @@ def measure(run: Run) -> dict[str, Any]:
             torch.manual_seed(run.seed)
             model, whose = make_model(run.model, max(len(dataset.classes or ()), 1))
             step = TrainingStep(model, device)
-        loader = load_variant(
-            run.variant, dataset, order, batch=run.batch, workers=run.workers, prefetch=run.prefetch,
-            pin_memory=run.pin_memory, device=device, drop_last=len(order) >= run.batch,
-        )  # fmt: skip
+        how = {"pin_memory": run.pin_memory, "drop_last": len(order) >= run.batch}
+        loader = load_variant(run.variant, dataset, order, run, device, **how)
         warmup_steps = max(1, min(run.workers, len(loader) // 2))
         epochs = [asdict(time_epoch(loader, step, warmup_steps=warmup_steps)) for _ in range(run.epochs)]
         resident = copied = None
@@ -142,12 +139,8 @@ def prove(run: Run) -> dict[str, Any]:
     """
     dataset = open_variant(run.variant, run.root, RandomResizedCrop(run.crop), FLIP, tell_path=True)
     order, classes = _order(run, dataset), dataset.classes
-    loader = load_variant(
-        run.variant, dataset, order, batch=run.batch, workers=run.workers, prefetch=run.prefetch, pin_memory=False,
-        device=torch.device("cpu"), drop_last=False,
-    )  # fmt: skip
     came, label_of = Counter[str](), dict[str, int]()
-    for _, targets in loader:
+    for _, targets in load_variant(run.variant, dataset, order, run, torch.device("cpu")):
         paths, labels = (targets, [0] * len(targets)) if classes is None else targets
         came.update(paths)
         label_of.update(zip(paths, map(int, labels), strict=True))

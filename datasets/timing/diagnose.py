@@ -41,38 +41,19 @@ from presize.measure.simulation import Times
 from presize.options import check_above_0
 from presize.system.resources import read_cpu
 
-_MOST_BATCHES = 200
-"""A part of the measurement ends after so many batches, whatever they take."""
-
-_OTHER_STEP = 1.1
-"""A step on the batches of another loader that takes so much longer or shorter is told; less may be chance."""
-
-_PARTS = 60
-"""A part of the survey gets the seconds for all divided by that."""
-
-_ENOUGH = 0.10
-"""The error of a figure that needs no more rounds."""
-
-_ROUNDS = 3
-"""Rounds at least, where there is time."""
-
-_PLANNED_ROUNDS = 4
-"""Training gets so much time in a round that so many fit."""
-
-_LEAST_TRIAL = 8
-"""Batches that a run of training should have. If there is no time for three rounds of that, fewer changes are tried."""
-
-_FEW_CHANGES = 2
-
+_MOST_BATCHES = 200  # a part of the measurement ends after so many, whatever they take
+_PARTS = 60  # a part of the survey gets the seconds for all divided by that
+_OTHER_STEP = 1.1  # a step on batches of another loader that takes so much longer is told; less may be chance
+_FASTER = 1.03  # from there on another memory layout makes the step faster, and is tried
 _PROFILED_STEPS = 5
-_OWN_PYTHON = 0.10
-"""The share of a step from which the Python of the training loop is worth a word."""
+_OWN_PYTHON = 0.10  # share of a step from which the Python of the training loop is worth a word
 
-_FASTER = 1.03
-"""From there on another memory layout makes the step faster, and is tried."""
-
-_CHUNKS = 8
-"""Parts of a run of training by whose spread it is judged."""
+_ROUNDS = 3  # at least, where there is time
+_PLANNED_ROUNDS = 4  # training gets so much time in a round that so many fit
+_ENOUGH = 0.10  # error of a figure that needs no more rounds
+_CHUNKS = 8  # parts of a run of training by whose spread it is judged
+_LEAST_TRIAL = 8  # batches that a run should have: if there is no time for three rounds of that, less is tried
+_FEW_CHANGES = 2
 
 _ENDED = "A loader ended: the figures are based on the batches that it had."
 

@@ -33,12 +33,8 @@ from presize.store.manifest import read_manifest
 from presize.system.resources import usable_cores
 
 _MOST_BROKEN = 100
-
-_SMALL_ALREADY = 0.95
-"""Presizing that stores so much of what the files take has nothing to make smaller."""
-
-_LONG_EPOCH = 1_000_000
-"""Batches in an epoch, so that none ends while it is measured."""
+_SMALL_ALREADY = 0.95  # presizing that stores so much of what the files take has nothing to make smaller
+_LONG_EPOCH = 1_000_000  # batches, so that no epoch ends while it is measured
 
 
 class _Sound(CroppedFolder):
@@ -135,7 +131,4 @@ def _loader(variant: Variant, path: str | os.PathLike[str], options: DiagnoseOpt
     most = _LONG_EPOCH * options.batch
     if len(dataset) < most:  # a long epoch anyway: the end of an epoch is not to be measured
         order = Weighted(np.ones(len(dataset)), options.seed, most)
-    return load_variant(
-        variant, dataset, order, batch=options.batch, workers=options.workers, prefetch=options.prefetch,
-        pin_memory=device.type == "cuda", device=device, drop_last=True,
-    )  # fmt: skip
+    return load_variant(variant, dataset, order, options, device, pin_memory=device.type == "cuda", drop_last=True)

@@ -21,12 +21,8 @@ from presize.measure.simulation import Times
 from presize.options import check_range
 from presize.system.usage import cpu_seconds
 
-LEAST = 3
-"""Batches or steps that have to be counted for a figure."""
-
-SHORTEST_S = 1e-9
-"""Work may take less than a clock can resolve."""
-
+LEAST = 3  # batches or steps that have to be counted for a figure
+SHORTEST_S = 1e-9  # work may take less than a clock can resolve
 _WARM_UP_STEPS = 2
 
 
@@ -95,9 +91,7 @@ class Budget(NamedTuple):
         return batches >= least and (batches >= self.batches or time.perf_counter() - first_s >= self.seconds)
 
 
-STEP_BUDGET = Budget(100, 1.0)
-"""How long a benchmark repeats a step."""
-
+STEP_BUDGET = Budget(100, 1.0)  # of a step that a benchmark repeats
 ENDLESS = Budget(math.inf, math.inf)
 
 
@@ -197,24 +191,15 @@ def copied_s(step: Step, batch: Any) -> float:
 
 @dataclass(frozen=True)
 class Epoch:
-    """One epoch.
+    """One epoch."""
 
-    Attributes:
-        seconds: from the start of the loader to the end of the last step.
-        first_batch_s: from the start of the loader to its first batch; in a first epoch this includes starting the
-            workers.
-        batches, images: how many came.
-        window_s, window_images: of the steps that count, those after the warm-up steps.
-        cpu_s: CPU time of this process and its workers.
-    """
-
-    seconds: float
-    first_batch_s: float
+    seconds: float  # from the start of the loader to the end of the last step
+    first_batch_s: float  # from there to its first batch; in a first epoch this includes starting the workers
     batches: int
     images: int
-    window_s: float
+    window_s: float  # of the steps that count, those after the warm-up steps
     window_images: int
-    cpu_s: float
+    cpu_s: float  # CPU time of this process and its workers
 
     @property
     def images_per_s(self) -> float:
@@ -254,15 +239,9 @@ def time_epoch(loader: Iterable[Any], step: Step, *, warmup_steps: int = 1) -> E
         raise OptionError("loader: expected at least one batch, got none")
     if len(images) <= warmup_steps:
         warmup_steps, edge_s = 0, begin_s
-    return Epoch(
-        seconds=end_s - begin_s,
-        first_batch_s=first_s - begin_s,
-        batches=len(images),
-        images=sum(images),
-        window_s=end_s - edge_s,
-        window_images=sum(images[warmup_steps:]),
-        cpu_s=_cpu_seconds() - cpu_s,
-    )
+    window_s, window_images = end_s - edge_s, sum(images[warmup_steps:])
+    spent_s = _cpu_seconds() - cpu_s
+    return Epoch(end_s - begin_s, first_s - begin_s, len(images), sum(images), window_s, window_images, spent_s)
 
 
 def _cpu_seconds() -> float:

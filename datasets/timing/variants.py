@@ -169,21 +169,14 @@ def open_variant(
 
 
 def load_variant(
-    variant: Variant,
-    dataset: CroppedFolder | LMDBDataset,
-    order: Order,
-    *,
-    batch: int,
-    workers: int,
-    prefetch: int,
-    pin_memory: bool,
-    device: torch.device,
-    drop_last: bool,
-) -> CountingLoader | Loader:
-    """The loader of a variant. Loader gives batches on `device`, the DataLoaders on the CPU."""
+    variant: Variant, dataset: CroppedFolder | LMDBDataset, order: Order, how: Any, device: torch.device,
+    *, pin_memory: bool = False, drop_last: bool = False,
+) -> CountingLoader | Loader:  # fmt: skip
+    """The loader of a variant, with the batch, workers and prefetch of `how`. Loader gives batches on `device`, the
+    DataLoaders on the CPU."""
     same: dict[str, Any] = {
-        "shuffle": order, "num_workers": workers, "prefetch_factor": prefetch, "drop_last": drop_last,
+        "shuffle": order, "num_workers": how.workers, "prefetch_factor": how.prefetch, "drop_last": drop_last,
     }  # fmt: skip
     if variant == "loader":
-        return Loader(dataset, batch, device=device, **same)
-    return make_loader(dataset, batch, pin_memory=pin_memory, **same)
+        return Loader(dataset, how.batch, device=device, **same)
+    return make_loader(dataset, how.batch, pin_memory=pin_memory, **same)

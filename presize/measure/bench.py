@@ -34,9 +34,7 @@ from presize.system.resources import read_cpu, read_memory
 from presize.system.storage import find_storage
 from presize.system.temporary import temporary_folder
 
-COLD_AT_MOST = 0.05
-"""Share of a cold run's files that may still be in the page cache; with more, a note says that it was not cold."""
-
+COLD_AT_MOST = 0.05  # share of a cold run's files that may still be in the page cache; with more, a note says so
 _ENDS_WITHIN_S = 10.0
 
 

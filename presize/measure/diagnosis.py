@@ -40,21 +40,11 @@ WORDS: dict[Part, str] = {
     "other": "other code",
 }
 
-WORTH_WHILE = 1.05
-"""Advice with a smaller gain is not given: runs differ by that much."""
-
-_TRIED = 1.03
-"""Simulated gain from which a change is tried."""
-
-_UNSIMULATED = {"pin_memory", "persistent_workers"}
-"""What the simulation does not know, and is tried wherever it could help."""
-
-_LONG_START = 0.05
-"""The share of an epoch before its first batch from which that is worth a word."""
-
-_LEAST_CORES = 0.1
-"""Loading that keeps less than that of a core busy does not need cores."""
-
+WORTH_WHILE = 1.05  # advice with a smaller gain is not given: runs differ by that much
+_TRIED = 1.03  # simulated gain from which a change is tried
+_UNSIMULATED = {"pin_memory", "persistent_workers"}  # tried wherever they could help
+_LONG_START = 0.05  # share of an epoch before its first batch from which that is worth a word
+_LEAST_CORES = 0.1  # loading that keeps less than that of a core busy does not need cores
 _BATCHES, _LONG = 200, 1000
 _COUNTS: Sequence[int] = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
 
@@ -107,20 +97,14 @@ class Alternative(NamedTuple):
 
 
 class Change(NamedTuple):
-    """Something to try.
+    """Something to try."""
 
-    Attributes:
-        what: What to do, as a sentence.
-        options: What to change of the loader: "num_workers", "prefetch_factor", "in_order", "pin_memory",
-            "persistent_workers", "channels_last" -> value.
-        pipeline: The training with it, to simulate.
-        alternative: The number of the other loader that it reads; None for the present one.
-    """
-
-    what: str
+    what: str  # what to do, as a sentence
     options: Mapping[str, Any]
-    pipeline: Pipeline
-    alternative: int | None = None
+    """What to change of the loader: "num_workers", "prefetch_factor", "in_order", "pin_memory", "persistent_workers",
+    "channels_last" -> value."""
+    pipeline: Pipeline  # with it, to simulate
+    alternative: int | None = None  # the number of the other loader that it reads; None for the present one
 
 
 class Trial(NamedTuple):

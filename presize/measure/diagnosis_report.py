@@ -14,11 +14,8 @@ from presize.measure.stages import interval_text
 from presize.pages import charts
 from presize.pages.html import template
 
-_BATCHES = 60
-"""Batches that are animated."""
-
-_ALIKE = 0.05
-"""Shares of the time that differ by less count as the same."""
+_BATCHES = 60  # that are animated
+_ALIKE = 0.05  # shares of the time that differ by less count as the same
 
 
 def diagnosis_text(found: Diagnosis, width: int = 100) -> str:

@@ -67,9 +67,6 @@ def run_of(roots: dict[str, str], numbers: dict[str, Any], tmp_path: Path) -> Ca
     return run
 
 
-SETTINGS: dict[str, Any] = {"prefetch": 2, "pin_memory": False, "device": CPU, "drop_last": False}
-
-
 @pytest.fixture
 def batches(roots: dict[str, str], numbers: dict[str, Any]) -> Callable[..., list[Any]]:
     """Reads a variant."""
@@ -77,7 +74,7 @@ def batches(roots: dict[str, str], numbers: dict[str, Any]) -> Callable[..., lis
     def read(variant: Variant, workers: int = 0) -> list[Any]:
         dataset = open_variant(variant, roots[READS[variant]], RandomResizedCrop(48), 0.5)
         order = Chosen(numbers[READS[variant]], len(dataset), 7)
-        loader = load_variant(variant, dataset, order, batch=16, workers=workers, **SETTINGS)
+        loader = load_variant(variant, dataset, order, replace(RUN, workers=workers), CPU)
         return [[part.clone() for part in batch] for batch in loader]
 
     return read
@@ -241,7 +238,7 @@ def test_batches_of_a_folder_that_shared_memory_cannot_hold_are_one_error(
     def load(free: int) -> int:
         monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
         order = Chosen(np.arange(len(data)), len(data))
-        return len(load_variant("raw", data, order, batch=8, workers=2, **SETTINGS))
+        return len(load_variant("raw", data, order, replace(RUN, batch=8, workers=2, prefetch=2), CPU))
 
     with pytest.raises(LoaderError, match=r"4 batches of .* need .* there"):
         load(need - 1)
