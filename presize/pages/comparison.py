@@ -95,16 +95,13 @@ MOST_IMAGES = 48
 MOST_PIXELS = 100_000_000
 """Of all images that are compared. So there are about 8 pictures of 12 megapixels. A source pixel counts once and a
 stored one 4 times, for it is compared in double precision."""
-_S_A_PIXEL = 31e-9
-"""Of one core (November 2026): 3 seconds for MOST_PIXELS."""
-MOST_PIXELS_EACH = 50_000_000
-"""Larger ones are not compared: that would take more than 2 GB of memory."""
+MOST_PIXELS_EACH = 50_000_000  # of one that is compared: larger ones would take more than 2 GB of memory
+_S_A_PIXEL = 31e-9  # of one core (November 2026): 3 seconds for MOST_PIXELS
+_THREADS = 2
 
-THUMBNAIL = 384
-"""Pixels of the longer side: all of a 3:2 photograph stored at 256 px, the default."""
+THUMBNAIL = 384  # pixels of the longer side: all of a 3:2 photograph stored at 256 px, the default
 DETAIL = 256
 DIFFERENCE_GAIN = 8
-_THREADS = 2
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from presize.builder.run import build_dataset
 from presize.datasets import LMDBDataset, Loader, RandomResizedCrop, make_loader
 from presize.datasets.timing.loading import Fetch, prefetch_of, timed, workers_of
 from presize.sources.sample import SampleOptions, make_samples
+from presize.system.resources import usable_cores
 
 
 class Squares(Dataset[int]):
@@ -106,15 +107,6 @@ def test_spawned_workers_tell_too() -> None:
     assert len(fetches) == 2
 
 
-def test_ending_early_ends_the_workers() -> None:
-    others = set(torch.multiprocessing.active_children())
-    batches = timed(DataLoader(Squares(), 1, num_workers=2), [])
-    next(batches)
-    workers = set(torch.multiprocessing.active_children()) - others
-    batches.close()  # type: ignore[attr-defined]
-    assert [worker.is_alive() for worker in workers] == [False, False]
-
-
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> LMDBDataset:
     place = tmp_path_factory.mktemp("timed")
@@ -135,14 +127,11 @@ def test_a_loader_of_presize_tells_too_and_delivers_the_same(dataset: LMDBDatase
 
 
 def test_what_is_known_of_a_loader(dataset: LMDBDataset) -> None:
+    loaders = [DataLoader(Squares(), num_workers=1, prefetch_factor=5), DataLoader(Squares()), Loader(dataset, 8), [1]]
+    assert [prefetch_of(loader) for loader in loaders] == [5, 2, 2, 2]
+    assert [workers_of(loader) for loader in loaders] == [1, 0, usable_cores(), None]
     fetches: list[Fetch] = []
     assert len(list(timed(make_loader(dataset, 8, num_workers=1), fetches))) == len(fetches) == 3
-    assert workers_of(DataLoader(Squares(), num_workers=2)) == 2
-    assert workers_of(Loader(dataset, 8, num_workers=3)) == 3
-    assert workers_of([1, 2]) is None
-    assert prefetch_of(DataLoader(Squares(), num_workers=1, prefetch_factor=5)) == 5
-    assert prefetch_of(DataLoader(Squares())) == 2
-    assert prefetch_of(Loader(dataset, 8, num_workers=1, prefetch_factor=4)) == 4
 
 
 def test_any_other_iterable_is_read_as_it_is() -> None:
