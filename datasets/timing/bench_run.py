@@ -25,7 +25,7 @@ from presize.datasets.dataset import LMDBDataset
 from presize.datasets.reading.transfer import map_tensors
 from presize.datasets.timing.epochs import NoModel, copied_s, resident_s, time_epoch
 from presize.datasets.timing.models import TrainingStep, make_model
-from presize.datasets.timing.variants import FLIP, Chosen, CroppedFolder, load_variant, open_variant, transforms
+from presize.datasets.timing.variants import FLIP, Chosen, CroppedFolder, load_variant, open_variant
 from presize.errors import BenchError, DiagnosisError, PresizeError
 from presize.formatting import plural
 from presize.measure.bench_options import BenchModel, Run
@@ -135,7 +135,7 @@ def memory_errors(model: BenchModel, batch: int, crop: int, device: str) -> Iter
 def prove(run: Run) -> dict[str, Any]:
     """Read every sample of the run as it is read when measured, and raise BenchError unless each comes exactly once:
     "samples", how many; "labels", the SHA-256 of the names of their classes in the order of `run.numbers`, None without
-    classes; "transforms", what decodes and crops in the variant "pil", otherwise None.
+    classes.
     """
     dataset = open_variant(run.variant, run.root, RandomResizedCrop(run.crop), FLIP, tell_path=True)
     order, classes = _order(run, dataset), dataset.classes
@@ -154,8 +154,7 @@ def prove(run: Run) -> dict[str, Any]:
     digest = None
     if classes is not None:
         digest = hashlib.sha256("\0".join(classes[label_of[path]] for path in asked).encode()).hexdigest()
-    described = transforms()[1] if run.variant == "pil" else None
-    return {"samples": len(asked), "labels": digest, "transforms": described}
+    return {"samples": len(asked), "labels": digest}
 
 
 if __name__ == "__main__":

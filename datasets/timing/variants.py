@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
-from importlib.metadata import version
 from typing import Any, ClassVar, SupportsIndex
 
 import numpy as np
@@ -81,7 +77,7 @@ class CroppedFolder(FolderDataset):
 
 
 class PILFolder(CroppedFolder):
-    """A folder as most training scripts read it: Pillow decodes, torchvision transforms the PIL image.
+    """A folder as most training scripts read it: Pillow decodes, crops and resizes, by the calls of torchvision.
 
     Gives what CroppedFolder gives, but images are not turned upright, and colours not converted, as in ImageFolder.
     """
@@ -95,39 +91,12 @@ class PILFolder(CroppedFolder):
         except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
             path = os.path.join(self.root, self.path(sample))
             raise ImageError(f"{path}: Pillow cannot decode it: {type(error).__name__}") from None
-        box = self._box(image.height, image.width, random, sample)
-        apply, _ = transforms()
-        return apply(image, box, as_size(self.crop.size), bool(random[0, 0] < self.flip))
-
-
-Apply = Callable[[Image.Image, list[int], tuple[int, int], bool], torch.Tensor]
-"""(PIL image, box, (height, width), whether to mirror it) -> uint8 (3, height, width)."""
-
-
-@cache
-def transforms() -> tuple[Apply, str]:
-    """How PILFolder crops, and whose that is, with its version: torchvision, or Pillow's crop and resize, which that
-    calls, where it cannot be imported."""
-    pillow = f"Pillow {version('pillow')}"
-    try:
-        functional: Any = importlib.import_module("torchvision.transforms.functional")
-    except (ImportError, RuntimeError):  # RuntimeError: it is built for another torch
-        return _crop_by_pillow, f"{pillow}, which also crops and resizes: torchvision cannot be imported"
-
-    def apply(image: Image.Image, box: list[int], size: tuple[int, int], flip: bool) -> torch.Tensor:
-        image = functional.resized_crop(image, *box, list(size))
-        tensor: torch.Tensor = functional.pil_to_tensor(functional.hflip(image) if flip else image)
-        return tensor
-
-    return apply, f"{pillow}, and cropped by torchvision {version('torchvision')}"
-
-
-def _crop_by_pillow(image: Image.Image, box: list[int], size: tuple[int, int], flip: bool) -> torch.Tensor:
-    top, left, height, width = box
-    image = image.crop((left, top, left + width, top + height)).resize(size[::-1], Image.Resampling.BILINEAR)
-    if flip:
-        image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-    return torch.from_numpy(np.array(image)).permute(2, 0, 1)
+        top, left, height, width = self._box(image.height, image.width, random, sample)
+        image = image.crop((left, top, left + width, top + height))
+        image = image.resize(as_size(self.crop.size)[::-1], Image.Resampling.BILINEAR)
+        if random[0, 0] < self.flip:
+            image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+        return torch.from_numpy(np.array(image)).permute(2, 0, 1)
 
 
 @dataclass(frozen=True, eq=False)

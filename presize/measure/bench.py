@@ -257,8 +257,8 @@ def _prove(runs: Sequence[Run], options: BenchOptions, on_step: Callable[[str], 
         notes = ["On the CPU nothing is copied, and training gets the cores that the workers leave, at least one."]
     if "pil" in proofs:
         notes.append(
-            f"raw folder, PIL: decoded by {proofs['pil']['transforms']}. As in ImageFolder, its images are not "
-            "turned upright and keep their colour profiles."
+            f"raw folder, PIL: decoded and cropped by Pillow {installed(['pillow'])['pillow']}, by the calls of "
+            "torchvision. As in ImageFolder, its images are not turned upright and keep their colour profiles."
         )
     said = f"All variants delivered the same {counts[0]:,} samples"
     return [*notes, f"{said}{' with the same labels' if labels else ''}, each once per epoch."]

@@ -285,7 +285,7 @@ def test_what_is_missing_is_built_once_and_all_is_kept(presize: Callable[..., Ra
     assert ran.code == 0, ran.err
     names = ("raw folder, PIL", "raw folder", "presized folder", "LMDBDataset", "Loader")
     assert [ran.out.count(f"\n  {name} ") for name in names] == [2] * 5
-    assert f"raw folder, PIL: decoded by Pillow {version('pillow')}" in ran.out
+    assert f"raw folder, PIL: decoded and cropped by Pillow {version('pillow')}" in ran.out
     assert "All variants delivered the same " in ran.out
     assert "building lmdb at 64 px" in ran.err
     results = json.loads((tmp_path / "out" / "results.json").read_text())

@@ -53,6 +53,28 @@ def prefetching_loader(batches: int, load_s: float) -> Iterator[range]:
     worker.join()
 
 
+def test_the_clock_of_an_accelerator_is_its_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    device, moments, waited = torch.device("cuda:0"), iter((1.0, 1.5, 3.5)), list[Any]()
+
+    class Event:
+        def __init__(self, device: torch.device, *, enable_timing: bool) -> None:
+            self.is_timed = (device.type, enable_timing) == ("cuda", True)
+
+        def record(self, _: Any) -> None:
+            self.at = next(moments) if self.is_timed else 0
+
+        def elapsed_time(self, later: Any) -> float:
+            return 1e3 * (later.at - self.at)
+
+    monkeypatch.setattr(torch, "Event", Event)
+    monkeypatch.setattr(torch.accelerator, "current_stream", lambda _: None)
+    monkeypatch.setattr(torch.accelerator, "synchronize", waited.append)
+    clock = Clock(device)
+    marks = [clock.mark() for _ in range(3)]
+    clock.wait()
+    assert (clock.between(marks), waited) == ([0.5, 2.0], [device])
+
+
 @pytest.fixture
 def briefly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(epochs, "STEP_BUDGET", Budget(100, 0.2))
