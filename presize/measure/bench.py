@@ -35,7 +35,6 @@ from presize.system.storage import find_storage
 from presize.system.temporary import temporary_folder
 
 COLD_AT_MOST = 0.05  # share of a cold run's files that may still be in the page cache; with more, a note says so
-_ENDS_WITHIN_S = 10.0
 
 
 def bench(
@@ -268,17 +267,15 @@ def run_apart(run: Run) -> dict[str, Any]:
     """Make a run in a process of its own, which ends with this one, and return its answer. Raises BenchError."""
     # In a session of its own: it and its workers are ended together, and Ctrl-C is for this process alone. In "/",
     # where no folder of the user's is taken for a package.
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-m", "presize.datasets.timing.bench_run", str(os.getpid())],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True, cwd="/",
-    )  # fmt: skip
-    try:
-        said, errors = process.communicate(json.dumps(asdict(run)).encode())
-    finally:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(_ENDS_WITHIN_S)
+    ) as process:  # fmt: skip
+        try:
+            said, errors = process.communicate(json.dumps(asdict(run)).encode())
+        finally:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
     return answer(run, said, process.returncode, errors)
 
 
