@@ -228,8 +228,8 @@ def _found(
     tried = []
     for change, of in zip(changes, others, strict=True):
         # No rate is above that of the step alone; the one on batches of the present loader has been measured again.
-        again = survey.step.mean_s / step.mean_s if change.alternative is None else 1.0
-        possible = again * survey.loading.images / change.pipeline.step.mean_s
+        again = step.mean_s if change.alternative is None else survey.step.mean_s
+        possible = survey.loading.images / again * (survey.step.mean_s / change.pipeline.step.mean_s)
         its = [min(ran.images_per_s, possible) for ran in of]
         tried.append(Trial.of(change, its, median(ran.within for ran in of), rates, within))
     return replace(
