@@ -134,10 +134,9 @@ class Samples:
     def batches(self, crop: Crop, flip: float, options: argparse.Namespace, seed: int) -> Any:
         """A loader that yields all of them once an epoch; (seed, epoch) determines order and crops."""
         dataset = open_variant(self.variant, self.root, crop, flip)
-        return load_variant(
-            self.variant, dataset, Chosen(self.numbers, len(dataset), seed), batch=options.batch,
-            workers=options.workers, prefetch=4, pin_memory=False, device=torch.device("cpu"), drop_last=False,
-        )  # fmt: skip
+        how = argparse.Namespace(batch=options.batch, workers=options.workers, prefetch=4)
+        order = Chosen(self.numbers, len(dataset), seed)
+        return load_variant(self.variant, dataset, order, how, torch.device("cpu"))
 
 
 def same_pixels(one: Samples, other: Samples, options: argparse.Namespace) -> float:

@@ -24,8 +24,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from presize.datasets.timing.epochs import time_epoch
-from presize.datasets.timing.loops import HostClock
+from presize.datasets.timing.epochs import Clock, time_epoch
 from presize.measure.bench_options import BenchOptions
 from shared import bench_runs, builds, measuring, processes, rates
 from shared.conditions import find_photos
@@ -57,7 +56,7 @@ class Sleeping(Dataset[torch.Tensor]):
 class SleepingStep:
     """Training on a device: the cores are idle."""
 
-    clock = HostClock()
+    clock = Clock()
 
     def place(self, batch: Any) -> Any:
         return batch

@@ -1,7 +1,7 @@
 """One run of a benchmark in this process: one variant with one model.
 
-``python -m presize.datasets.timing.bench_run`` reads a Run as a line of JSON from standard input and writes what was
-measured as a line of JSON to standard output."""
+``python -m presize.datasets.timing.bench_run PID`` reads a Run as a line of JSON from standard input, and writes what
+was measured as a line of JSON to standard output. It ends with the process PID, which started it."""
 
 from __future__ import annotations
 
@@ -10,45 +10,49 @@ import json
 import os
 import sys
 import threading
+import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from presize.datasets.crops import RandomResizedCrop
 from presize.datasets.dataset import LMDBDataset
 from presize.datasets.reading.transfer import map_tensors
-from presize.datasets.timing.epochs import NoModel, Step, copied_s, resident_s, time_epoch
+from presize.datasets.timing.epochs import NoModel, copied_s, resident_s, time_epoch
 from presize.datasets.timing.models import TrainingStep, make_model
-from presize.datasets.timing.variants import FLIP, Chosen, CroppedFolder, load_variant, open_variant, transforms
+from presize.datasets.timing.variants import FLIP, Chosen, CroppedFolder, load_variant, open_variant
 from presize.errors import BenchError, DiagnosisError, PresizeError
 from presize.formatting import plural
-from presize.measure.bench_options import Run
+from presize.measure.bench_options import BenchModel, Run
 from presize.system.resources import usable_cores
 
-_CPU_IS_FULL = "can't allocate memory"
-"""What the RuntimeError of torch's CPU allocator says, which has no class of its own."""
+_WATCH_S = 0.5
+
+_CPU_IS_FULL = "can't allocate memory"  # said by the RuntimeError of torch's CPU allocator, which has no class
 
 
 def main() -> None:
     """Do the run on standard input. On an error the result is {"error": one line}."""
-    run = Run.from_json(sys.stdin.readline())
     threading.Thread(target=_end_with_the_driver, daemon=True).start()
+    run = Run(**json.loads(sys.stdin.readline()))
     try:
         result = {"measure": measure, "prove": prove, "probe": probe}[run.task](run)
     except PresizeError as error:
-        result = {"error": _last_line(str(error))}
+        lines = str(error).strip().splitlines()
+        # A DataLoader puts its worker's traceback and the name of the class before the message.
+        result = {"error": lines[-1].partition(": ")[2] if len(lines) > 1 else str(error)}
     sys.stdout.write(json.dumps(result) + "\n")
 
 
-def _last_line(message: str) -> str:
-    """The message itself. A DataLoader puts its worker's traceback and the name of the class before it."""
-    lines = message.strip().splitlines()
-    return lines[-1].partition(": ")[2] if len(lines) > 1 else message
+def _end_with_the_driver() -> None:
+    while os.getppid() == int(sys.argv[1]):
+        time.sleep(_WATCH_S)
+    os._exit(1)
 
 
 def probe(run: Run) -> dict[str, Any]:
@@ -57,23 +61,12 @@ def probe(run: Run) -> dict[str, Any]:
     return {"gpu_name": torch.cuda.get_device_name(device) if device.type == "cuda" else None}
 
 
-def _end_with_the_driver() -> None:
-    """Exit when the pipe closes, which the driver keeps open as long as it lives."""
-    while os.read(0, 1):  # not sys.stdin, whose lock Python needs to exit
-        pass
-    os._exit(1)
-
-
 def measure(run: Run) -> dict[str, Any]:
-    """Time epochs of a variant, and the step without a loader.
+    """Time epochs of a variant, and the step without a loader: "epochs", as presize.datasets.timing.epochs.Epoch;
+    "resident_s" and "copied_s", seconds a step, None without a model and equal on the CPU, where nothing is copied;
+    "model_of", whose model it is.
 
-    Returns:
-        JSON values: "epochs", as presize.datasets.timing.epochs.Epoch; "resident_s" and "copied_s", seconds a step,
-        None without a model and equal on the CPU, where nothing is copied; "model_of", whose model it is.
-
-    Raises:
-        BenchError: there is not enough memory, or no CUDA.
-        PresizeError: the variant cannot be read.
+    Raises BenchError where there is not enough memory or no CUDA, and PresizeError where the variant cannot be read.
     """
     device = find_device(run.device)
     if device.type == "cpu":
@@ -81,17 +74,17 @@ def measure(run: Run) -> dict[str, Any]:
         # take several times as long.
         torch.set_num_threads(max(1, usable_cores() - run.workers))
     dataset = open_variant(run.variant, run.root, RandomResizedCrop(run.crop), FLIP)
-    order = _order(run, dataset)
-    classes = max(len(dataset.classes or ()), 1)
-    what = "the loader" if run.model == "none" else f"training {run.model}"
-    with memory_errors(what, run.batch, run.crop, run.device):
-        step, whose = _step(run, device, classes)
-        loader = load_variant(
-            run.variant, dataset, order, batch=run.batch, workers=run.workers, prefetch=run.prefetch,
-            pin_memory=run.pin_memory, device=device, drop_last=len(order) >= run.batch,
-        )  # fmt: skip
+    order, whose = _order(run, dataset), None
+    with memory_errors(run.model, run.batch, run.crop, run.device):
+        step = NoModel(device)
+        if run.model != "none":
+            torch.manual_seed(run.seed)
+            model, whose = make_model(run.model, max(len(dataset.classes or ()), 1))
+            step = TrainingStep(model, device)
+        how = {"pin_memory": run.pin_memory, "drop_last": len(order) >= run.batch}
+        loader = load_variant(run.variant, dataset, order, run, device, **how)
         warmup_steps = max(1, min(run.workers, len(loader) // 2))
-        epochs = [time_epoch(loader, step, warmup_steps=warmup_steps) for _ in range(run.epochs)]
+        epochs = [asdict(time_epoch(loader, step, warmup_steps=warmup_steps)) for _ in range(run.epochs)]
         resident = copied = None
         if run.model != "none":
             # Of this variant: another memory layout can make the step faster.
@@ -100,12 +93,7 @@ def measure(run: Run) -> dict[str, Any]:
             resident = copied = resident_s(step, batch)
             if device.type == "cuda":
                 copied = copied_s(step, map_tensors(lambda tensor: tensor.cpu().pin_memory(), batch))
-    return {
-        "epochs": [asdict(epoch) for epoch in epochs],
-        "resident_s": resident,
-        "copied_s": copied,
-        "model_of": whose,
-    }
+    return {"epochs": epochs, "resident_s": resident, "copied_s": copied, "model_of": whose}
 
 
 def find_device(name: str) -> torch.device:
@@ -127,17 +115,9 @@ def _order(run: Run, dataset: CroppedFolder | LMDBDataset) -> Chosen:
     return Chosen(numbers, len(dataset), run.seed, most)
 
 
-def _step(run: Run, device: torch.device, classes: int) -> tuple[Step, str | None]:
-    if run.model == "none":
-        return NoModel(device), None
-    torch.manual_seed(run.seed)
-    model, whose = make_model(run.model, classes)
-    return TrainingStep(model, device), whose
-
-
 @contextmanager
-def memory_errors(what: str, batch: int, crop: int, device: str) -> Iterator[None]:
-    """Turn running out of memory, on the GPU or the CPU, into a BenchError that says what `what` needs."""
+def memory_errors(model: BenchModel, batch: int, crop: int, device: str) -> Iterator[None]:
+    """Turn running out of memory, on the GPU or the CPU, into a BenchError that says what needs it."""
     try:
         yield
     except (MemoryError, RuntimeError, DiagnosisError) as error:
@@ -145,6 +125,7 @@ def memory_errors(what: str, batch: int, crop: int, device: str) -> Iterator[Non
         full = isinstance(why, (MemoryError, torch.OutOfMemoryError))
         if not full and _CPU_IS_FULL not in str(why) and "not enough memory" not in str(why):
             raise
+        what = "the loader" if model == "none" else f"training {model}"
         raise BenchError(
             f"{what} with batches of {batch} images of {crop} px does not fit into the memory of "
             f"{'the GPU' if device == 'cuda' else 'this machine'}; choose a smaller --batch or --crop"
@@ -152,47 +133,28 @@ def memory_errors(what: str, batch: int, crop: int, device: str) -> Iterator[Non
 
 
 def prove(run: Run) -> dict[str, Any]:
-    """Read every sample of the run as it is read when measured, and check that each comes exactly once.
-
-    Returns:
-        JSON values: "samples", how many; "labels", the SHA-256 of the names of their classes in the order of
-        `run.numbers`, None without classes; "transforms", what decodes and crops in the variant "pil", otherwise None.
-
-    Raises:
-        BenchError: a sample did not come exactly once.
+    """Read every sample of the run as it is read when measured, and raise BenchError unless each comes exactly once:
+    "samples", how many; "labels", the SHA-256 of the names of their classes in the order of `run.numbers`, None without
+    classes.
     """
-    device = torch.device("cpu")
     dataset = open_variant(run.variant, run.root, RandomResizedCrop(run.crop), FLIP, tell_path=True)
-    order = _order(run, dataset)
-    place = {path: at for at, path in enumerate(_paths(dataset, order.numbers))}
-    came = np.zeros(len(order.numbers), np.int64)
-    labels = np.zeros(len(order.numbers), np.int64)
-    loader = load_variant(
-        run.variant, dataset, order, batch=run.batch, workers=run.workers, prefetch=run.prefetch, pin_memory=False,
-        device=device, drop_last=False,
-    )  # fmt: skip
-    for _, targets in loader:
-        paths, numbers = targets if dataset.classes is not None else (targets, [0] * len(targets))
-        for path, label in zip(paths, map(int, numbers), strict=True):
-            at = place.get(path)
-            if at is None:
-                raise BenchError(f"{run.variant} gave {path}, which was not requested: this is a bug in presize")
-            came[at] += 1
-            labels[at] = label
-    if (came != 1).any():
-        at = int((came != 1).argmax())
-        raise BenchError(f"{run.variant} gave sample {at} {came[at]} times in an epoch: this is a bug in presize")
+    order, classes = _order(run, dataset), dataset.classes
+    came, label_of = Counter[str](), dict[str, int]()
+    for _, targets in load_variant(run.variant, dataset, order, run, torch.device("cpu")):
+        paths, labels = (targets, [0] * len(targets)) if classes is None else targets
+        came.update(paths)
+        label_of.update(zip(paths, map(int, labels), strict=True))
+    path = dataset.data.path if isinstance(dataset, LMDBDataset) else dataset.path
+    asked = list(map(path, order.numbers.tolist()))
+    for at, count in enumerate(came[path] for path in asked):
+        if count != 1:
+            raise BenchError(f"{run.variant} gave sample {at} {count} times in an epoch: this is a bug in presize")
+    if len(came) > len(asked):
+        raise BenchError(f"{run.variant} gave samples that were not requested: this is a bug in presize")
     digest = None
-    if dataset.classes is not None:
-        digest = hashlib.sha256("\0".join(dataset.classes[label] for label in labels.tolist()).encode()).hexdigest()
-    described = transforms().described if run.variant == "pil" else None
-    return {"samples": int(came.sum()), "labels": digest, "transforms": described}
-
-
-def _paths(dataset: CroppedFolder | LMDBDataset, numbers: npt.NDArray[np.int64]) -> list[str]:
-    if isinstance(dataset, LMDBDataset):
-        return [dataset.data.path(number) for number in numbers.tolist()]
-    return [dataset.path(number) for number in numbers.tolist()]
+    if classes is not None:
+        digest = hashlib.sha256("\0".join(classes[label_of[path]] for path in asked).encode()).hexdigest()
+    return {"samples": len(asked), "labels": digest}
 
 
 if __name__ == "__main__":

@@ -5,12 +5,11 @@ from __future__ import annotations
 import cProfile
 import math
 import random
-import sys
 import time
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from itertools import count, pairwise
 from statistics import fmean, median, stdev
 from typing import Any, NamedTuple
@@ -19,19 +18,21 @@ import torch
 
 from presize.datasets.loader import Loader
 from presize.datasets.make_loader import CountingLoader
-from presize.datasets.reading.transfer import as_device, map_tensors, tensors_of, to_device
-from presize.datasets.timing.loading import changed, images_of, in_channels_last, measure_loading
-from presize.datasets.timing.loops import (
+from presize.datasets.reading.transfer import as_device, is_asynchronous, map_tensors, tensors_of, to_device
+from presize.datasets.timing.epochs import (
     LEAST,
+    SHORTEST_S,
     Budget,
     Clock,
     Repeated,
-    TimedIterator,
-    clock_of,
-    closed,
+    an_epoch,
+    count_images,
     failed,
     repeat,
+    taken,
+    together,
 )  # fmt: skip
+from presize.datasets.timing.loading import changed, in_channels_last, measure_loading
 from presize.errors import DiagnosisError
 from presize.formatting import seconds_text
 from presize.measure.diagnosis import WORTH_WHILE, Alternative, Change, Diagnosis, Loading, Trial, with_start
@@ -40,42 +41,21 @@ from presize.measure.simulation import Times
 from presize.options import check_above_0
 from presize.system.resources import read_cpu
 
-_MOST_BATCHES = 200
-"""A part of the measurement ends after so many batches, whatever they take."""
+_MOST_BATCHES = 200  # a part of the measurement ends after so many, whatever they take
+_PARTS = 60  # a part of the survey gets the seconds for all divided by that
+_OTHER_STEP = 1.1  # a step on batches of another loader that takes so much longer is told; less may be chance
+_FASTER = 1.03  # from there on another memory layout makes the step faster, and is tried
+_PROFILED_STEPS = 5
+_OWN_PYTHON = 0.10  # share of a step from which the Python of the training loop is worth a word
 
-_ENDLESS = Budget(sys.maxsize, math.inf)
-
-_SHORTEST_S = 1e-9
-
-_OTHER_STEP = 1.1
-"""A step on the batches of another loader that takes so much longer or shorter is told; less may be chance."""
-
-_PARTS = 60
-"""A part of the survey gets the seconds for all divided by that."""
-
-_ENOUGH = 0.10
-"""The error of a figure that needs no more rounds."""
-
-_ROUNDS = 3
-"""Rounds at least, where there is time."""
-
-_PLANNED_ROUNDS = 4
-"""Training gets so much time in a round that so many fit."""
-
-_LEAST_TRIAL = 8
-"""Batches that a run of training should have. If there is no time for three rounds of that, fewer changes are tried."""
-
+_ROUNDS = 3  # at least, where there is time
+_PLANNED_ROUNDS = 4  # training gets so much time in a round that so many fit
+_ENOUGH = 0.10  # error of a figure that needs no more rounds
+_CHUNKS = 8  # parts of a run of training by whose spread it is judged
+_LEAST_TRIAL = 8  # batches that a run should have: if there is no time for three rounds of that, less is tried
 _FEW_CHANGES = 2
 
-_PROFILED_STEPS = 5
-_OWN_PYTHON = 0.10
-"""The share of a step from which the Python of the training loop is worth a word."""
-
-_FASTER = 1.03
-"""From there on another memory layout makes the step faster, and is tried."""
-
-_CHUNKS = 8
-"""Parts of a run of training by whose spread it is judged."""
+_ENDED = "A loader ended: the figures are based on the batches that it had."
 
 
 def diagnose(
@@ -116,15 +96,13 @@ def diagnose(
     check_above_0("seconds", seconds)
     begin = time.perf_counter()
     part = Budget(_MOST_BATCHES, seconds / _PARTS)
-    loader = _readable_again(loader)
-    others = {name: _readable_again(other) for name, other in (alternatives or {}).items()}
-    training = _Training.of(step, as_device(device or ("cuda" if torch.cuda.is_available() else "cpu")))
+    others = dict(alternatives or {})
+    training = _Training(step, as_device(device or ("cuda" if torch.cuda.is_available() else "cpu")))
     with _restored(loader, *others.values()), _Trials() as trials:
         on_step("reading batches without training")
-        measured = measure_loading(loader, part)
-        loading, batch = measured.loading, measured.batch
+        loading, batch = measure_loading(loader, part)
         on_step("training on one batch")
-        resident = _repeat(training, batch, part, resident=True)
+        resident = training.repeat(batch, part)
         on_step("training on the batches of the loader")
         epoch = _batches_in(loader)
         now = trials.enter(loader)
@@ -138,8 +116,8 @@ def diagnose(
         found = []
         for name, other in others.items():
             on_step(f"reading batches and training on one: {name}")
-            read = measure_loading(other, part)
-            found.append(Alternative(name, read.loading, _repeat(training, read.batch, part, resident=True).step))
+            its, one = measure_loading(other, part)
+            found.append(Alternative(name, its, training.repeat(one, part).step))
         survey = Diagnosis(
             loading=loading,
             step=resident.step,
@@ -160,13 +138,17 @@ def diagnose(
         changes, rounds = survey.changes(), _PLANNED_ROUNDS
         if _ROUNDS * sum(_least_s(survey, change) for change in (None, *changes)) > left_s:
             changes, rounds = changes[:_FEW_CHANGES], _ROUNDS
-        sources = [loader, *others.values()]
-        loaders = [now]
+        sources, loaders = [loader, *others.values()], [now]
         for change in changes:
             at = 0 if change.alternative is None else 1 + change.alternative
             loaders.append(trials.enter(sources[at], **change.options))
         run_s = max(left_s / rounds / (1 + len(loaders)), part.seconds)
-        result = _Rounds(survey, training, run_s, batch, [None, *changes], loaders).run(begin + seconds, on_step)
+        result, begun = survey, time.perf_counter()
+        for number, result in enumerate(_rounds(survey, training, batch, changes, loaders, run_s, on_step), 1):
+            now_s = time.perf_counter()
+            if now_s + (now_s - begun) > begin + seconds or (number >= _ROUNDS and _is_known(result)):
+                break
+            begun = now_s
     return replace(
         result,
         notes=(*notes, *result.notes, *_notes(result)),
@@ -203,100 +185,73 @@ def _batches_in(loader: Iterable[Any]) -> int | None:
         return None
 
 
-@dataclass(frozen=True)
-class _Rounds:
+def _rounds(
+    survey: Diagnosis,
+    training: _Training,
+    batch: Any,
+    changes: Sequence[Change],
+    loaders: Sequence[Iterable[Any]],
+    run_s: float,
+    on_step: Callable[[str], None],
+) -> Iterator[Diagnosis]:
     """Rounds of training as it is, and with each change, in random order, for `run_s` seconds each; the step alone
-    before and after them. `changes` and `loaders` begin with None and the loader as it is."""
+    before and after them. `loaders` begin with the loader as it is. Yields what is known after each round."""
+    shuffled = random.Random(0)
+    workers = [survey.loading.workers, *(change.pipeline.workers for change in changes)]
+    runs: list[list[_Trained]] = [[] for _ in loaders]
+    alone: list[Repeated] = []
+    half = Budget(_MOST_BATCHES, run_s / 2)
+    found = survey
+    for number in count(1):
+        on_step(f"round {number}: training as it is" + (", and with each change" if changes else ""))
+        alone.append(training.repeat(batch, half))
+        for at in shuffled.sample(range(len(loaders)), len(loaders)):
+            ran = _train(loaders[at], training, run_s, max(workers[at], 1), survey.epoch_batches)
+            if ran is None:
+                yield replace(found, notes=(_ENDED,))
+                return
+            runs[at].append(ran)
+        # Before and after training, so that a machine that slows down or speeds up affects both alike in the mean.
+        alone.append(training.repeat(batch, half))
+        found = _found(survey, changes, runs, together(alone))
+        if any(of[-1].ended for of in runs):
+            yield replace(found, notes=(_ENDED,))
+            return
+        yield found
 
-    survey: Diagnosis
-    training: _Training
-    run_s: float
-    batch: Any
-    changes: list[Change | None]
-    loaders: list[Iterable[Any]]
 
-    def run(self, deadline_s: float, on_step: Callable[[str], None]) -> Diagnosis:
-        shuffled = random.Random(0)
-        runs: list[list[_Trained]] = [[] for _ in self.loaders]
-        alone: list[Repeated] = []
-        half = Budget(_MOST_BATCHES, self.run_s / 2)
-        found = self.survey
-        for number in count(1):
-            begin = time.perf_counter()
-            on_step(f"round {number}: training as it is" + (", and with each change" if len(self.loaders) > 1 else ""))
-            alone.append(_repeat(self.training, self.batch, half, resident=True))
-            for at in shuffled.sample(range(len(self.loaders)), len(self.loaders)):
-                change = self.changes[at]
-                workers = self.survey.loading.workers if change is None else change.pipeline.workers
-                ran = _train(self.loaders[at], self.training, self.run_s, max(workers, 1), self.survey.epoch_batches)
-                if ran is None:
-                    return replace(found, notes=(_ENDED,))
-                runs[at].append(ran)
-            # Before and after training, so that a machine that slows down or speeds up affects both alike in the mean.
-            alone.append(_repeat(self.training, self.batch, half, resident=True))
-            found = self._found(runs, alone)
-            if any(of[-1].ended for of in runs):
-                return replace(found, notes=(_ENDED,))
-            now = time.perf_counter()
-            if now + (now - begin) > deadline_s or (number >= _ROUNDS and _is_known(found)):
-                break
-        return found
-
-    def _found(self, runs: list[list[_Trained]], alone: list[Repeated]) -> Diagnosis:
-        step, before = sum(alone[1:], alone[0]), self.survey
-        possible = before.loading.images / step.mean_s
-        return replace(
-            before,
-            step=step.step,
-            step_cores=step.cores,
-            copied_s=max(before.copied_s - before.step.mean_s, 0.0) + step.mean_s,
-            rates=tuple(ran.images_per_s for ran in runs[0]),
-            within=median(ran.within for ran in runs[0]),
-            batches=runs[0][-1].batches,
-            start_s=median(ran.start_s for ran in runs[0]),
-            tried=tuple(
-                Trial(
-                    change,
-                    tuple(min(ran.images_per_s, self._possible(change, possible)) for ran in of),
-                    median(ran.within for ran in of),
-                )
-                for change, of in zip(self.changes, runs, strict=True)
-                if change is not None
-            ),
-        )
-
-    def _possible(self, change: Change, present: float) -> float:
-        """Images/s of the step alone on the batches of a change."""
-        if change.alternative is not None:
-            other = self.survey.alternatives[change.alternative]
-            return other.loading.images / other.step.mean_s
-        layout = self.survey.layout_step
-        if "channels_last" in change.options and layout is not None:
-            return present * self.survey.step.mean_s / layout.mean_s
-        return present
+def _found(
+    survey: Diagnosis, changes: Sequence[Change], runs: Sequence[Sequence[_Trained]], step: Repeated
+) -> Diagnosis:
+    now, *others = runs
+    rates, within = tuple(ran.images_per_s for ran in now), median(ran.within for ran in now)
+    tried = []
+    for change, of in zip(changes, others, strict=True):
+        # No rate is above that of the step alone; the one on batches of the present loader has been measured again.
+        again = step.mean_s if change.alternative is None else survey.step.mean_s
+        possible = survey.loading.images / again * (survey.step.mean_s / change.pipeline.step.mean_s)
+        its = [min(ran.images_per_s, possible) for ran in of]
+        tried.append(Trial.of(change, its, median(ran.within for ran in of), rates, within))
+    return replace(
+        survey,
+        step=step.step,
+        step_cores=step.cores,
+        copied_s=max(survey.copied_s - survey.step.mean_s, 0.0) + step.mean_s,
+        rates=rates,
+        within=within,
+        batches=now[-1].batches,
+        start_s=median(ran.start_s for ran in now),
+        tried=tuple(tried),
+    )
 
 
 def _is_known(found: Diagnosis) -> bool:
     """Whether all that matters is known well enough: the present rate, and the gain of each change that may be worth
     while and is not surely less than another's."""
-    gains = [found.gain(one) for one in found.tried]
+    gains = [one.gain for one in found.tried]
     most = max((gain.low for gain in gains), default=1.0)
     matters = [gain for gain in gains if gain.high >= max(WORTH_WHILE, most)]
     return all(one.error <= _ENOUGH for one in [found.images_per_s, *matters])
-
-
-def _readable_again(loader: Iterable[Any]) -> Iterable[Any]:
-    return _ReadOn(loader) if isinstance(loader, Iterator) else loader
-
-
-class _ReadOn:
-    """An iterator that several measurements read in turn: ending one of them does not close it."""
-
-    def __init__(self, batches: Iterator[Any]) -> None:
-        self.batches = batches
-
-    def __iter__(self) -> Iterator[Any]:
-        return (batch for batch in self.batches)
 
 
 @contextmanager
@@ -313,45 +268,47 @@ def _restored(*loaders: Iterable[Any]) -> Generator[None, None, None]:
                 loader.load_state_dict(state)
 
 
-@dataclass(frozen=True)
 class _Training:
-    """A step in two ways: on_batch takes batches as they come, on_placed what place() returned for one."""
+    """A step in two ways: on_batch takes batches as they come, on_placed what place() returned for one. `step` is a
+    function, or a presize.datasets.timing.epochs.Step."""
 
-    device: torch.device
-    clock: Clock
-    place: Callable[[Any], Any]
-    on_placed: Callable[[Any], Any]
-    on_batch: Callable[[Any], Any]
+    def __init__(self, step: Any, device: torch.device) -> None:
+        self.device = device
+        self.on_placed = self.on_batch = step
+        # A function copies a batch that is already on the device at no cost.
+        self.clock = Clock(device)
+        self.place: Callable[[Any], Any] = lambda batch: to_device(batch, device)
+        if hasattr(step, "place") and hasattr(step, "clock"):
+            self.clock, self.place = step.clock, step.place
+            self.on_batch = lambda batch: step(step.place(batch))
 
-    @classmethod
-    def of(cls, step: Any, device: torch.device) -> _Training:
-        if hasattr(step, "place") and hasattr(step, "clock"):  # a presize.datasets.timing.epochs.Step
-            return cls(device, step.clock, step.place, step, lambda batch: step(step.place(batch)))
-        # Such a step copies a batch that is already on the device at no cost.
-        return cls(device, clock_of(device), lambda batch: to_device(batch, device), step, step)
+    def repeat(
+        self, batch: Any, budget: Budget, *, resident: bool = True, profiles: list[cProfile.Profile] | None = None
+    ) -> Repeated:
+        """Repeat the step on one batch. resident: which is already on the device. profiles: gets one of each."""
+        done = 0
 
+        def step_once() -> None:
+            nonlocal done
+            if profiles is None:
+                step(batch)
+            else:
+                profiles.append(cProfile.Profile(time.thread_time))
+                profiles[-1].runcall(step, batch)
+            done += 1
 
-def _repeat(training: _Training, batch: Any, budget: Budget, *, resident: bool) -> Repeated:
-    """Repeat the step on one batch; resident: which is already on the device."""
-    done = 0
-
-    def step_once() -> None:
-        nonlocal done
-        step(batch)
-        done += 1
-
-    try:
-        step, batch = (training.on_placed, training.place(batch)) if resident else (training.on_batch, batch)
-        return repeat(training.clock, step_once, budget)
-    except Exception as error:
-        raise failed("step", done, "steps on one batch", error) from error
+        try:
+            step, batch = (self.on_placed, self.place(batch)) if resident else (self.on_batch, batch)
+            return repeat(self.clock, step_once, budget)
+        except Exception as error:
+            raise failed("step", done, "steps on one batch", error) from error
 
 
 def _copied_s(training: _Training, batch: Any, resident: Repeated, budget: Budget) -> float:
     """Return the seconds of a step that first copies a batch from pinned memory to the device."""
-    if training.device.type != "cuda" or not any(tensor.device.type == "cpu" for tensor in tensors_of(batch)):
+    if not is_asynchronous(training.device) or not any(tensor.device.type == "cpu" for tensor in tensors_of(batch)):
         return resident.mean_s
-    return _repeat(training, map_tensors(torch.Tensor.pin_memory, batch), budget, resident=False).mean_s
+    return training.repeat(map_tensors(torch.Tensor.pin_memory, batch), budget, resident=False).mean_s
 
 
 def _layout_step(training: _Training, batch: Any, part: Budget) -> Times | None:
@@ -359,38 +316,40 @@ def _layout_step(training: _Training, batch: Any, part: Budget) -> Times | None:
     other = in_channels_last(batch)
     if other is None:
         return None
-    half = replace(part, seconds=part.seconds / 2)
-    pairs = [[_repeat(training, one, half, resident=True) for one in (batch, other)] for _ in range(2)]
-    present, changed_step = (sum(of[1:], of[0]) for of in zip(*pairs, strict=True))
+    half = part._replace(seconds=part.seconds / 2)
+    pairs = [[training.repeat(one, half) for one in (batch, other)] for _ in range(2)]
+    present, changed_step = map(together, zip(*pairs, strict=True))
     return changed_step.step if present.mean_s >= _FASTER * changed_step.mean_s else None
 
 
 def _own_python(training: _Training, batch: Any, resident: Repeated, part: Budget) -> tuple[float, str] | None:
     """See Diagnosis.own_python. `resident`: the step without a profiler."""
     profiles: list[cProfile.Profile] = []
-
-    def profiled(placed: Any) -> None:
-        profiles.append(cProfile.Profile(time.thread_time))
-        profiles[-1].runcall(training.on_placed, placed)
-
-    _repeat(replace(training, on_placed=profiled), batch, Budget(_PROFILED_STEPS, part.seconds), resident=True)
+    training.repeat(batch, Budget(_PROFILED_STEPS, part.seconds), profiles=profiles)
     # That of the median step: garbage of other code may be collected in any of them.
     frames = sorted(map(own_python, profiles), key=lambda frames: sum(frames.values()))[len(profiles) // 2]
     own_s = sum(frames.values())
     return (own_s, next(iter(frames))) if own_s >= _OWN_PYTHON * min(resident.samples_s) else None
 
 
-@dataclass(frozen=True)
-class _Trained:
-    """Training on the batches of a loader: its rate, with the start of an epoch where its length is known; the standard
-    error of that, as a share, by the spread of its parts; the seconds to the first batch of an epoch; how many batches;
-    and whether the loader had no more."""
+class _Trained(NamedTuple):
+    """Training on the batches of a loader."""
 
-    images_per_s: float
-    within: float
-    start_s: float
+    images_per_s: float  # with the start of an epoch where its length is known
+    within: float  # standard error of that, as a share, by the spread of its parts
+    start_s: float  # to the first batch of an epoch
     batches: int
-    ended: bool
+    ended: bool  # whether the loader had no more
+
+
+class _Edge(NamedTuple):
+    """A moment, and the images that were trained on until then."""
+
+    seconds: float
+    images: int
+
+    def rate_since(self, before: _Edge) -> float:
+        return (self.images - before.images) / max(self.seconds - before.seconds, SHORTEST_S)
 
 
 def _train(
@@ -399,44 +358,48 @@ def _train(
     """Train for `seconds` on whole epochs; or, where an epoch takes longer, on whole bursts, after the first one and a
     quarter of the time: workers that start together deliver a batch each at about the same time, and new processes are
     slow until they have got their memory. Returns None where no batch comes."""
-    counted = _Counted(training)
-    begin, starts = counted.edge(), []
-    epochs = [begin]
+    done = images = skipped = 0
+
+    def edge() -> _Edge:
+        training.clock.wait()
+        return _Edge(time.perf_counter(), images)
+
+    epochs, bursts, starts = [edge()], list[_Edge](), list[float]()
+    begin_s = epochs[0].seconds
     while True:
-        before = counted.batches
-        first: _Edge | None = None
-        batches = _epoch(loader)
-        with closed(batches):
-            for batch in TimedIterator(batches, _ENDLESS, 1):
-                now = time.perf_counter()
-                if counted.batches == before:
-                    starts.append(now - epochs[-1].seconds)
-                counted.step(batch)
+        before = done
+        with closing(taken(an_epoch(loader))) as batches:
+            for batch in batches:
+                if done == before:
+                    starts.append(time.perf_counter() - epochs[-1].seconds)
+                images += count_images(batch)
+                try:
+                    training.on_batch(batch)
+                except Exception as error:
+                    raise failed("step", done, "steps", error) from error
                 del batch  # its memory may be wanted for the next one
-                done = counted.batches
+                done += 1
                 if before or done % burst:  # of the first epoch, at the end of a burst
                     continue
                 now = time.perf_counter()
-                if first is None:
-                    if now - begin.seconds >= seconds / 4 or done >= _MOST_BATCHES:
-                        first = counted.edge()
-                        bursts, first_done = [first], done
+                if not bursts:
+                    if now - begin_s >= seconds / 4 or done >= _MOST_BATCHES:
+                        bursts, skipped = [edge()], done
                     continue
-                bursts.append(_Edge(now, counted.images))
-                enough = done - first_done >= LEAST and now - first.seconds >= seconds / 2
-                if done - first_done >= _MOST_BATCHES or (enough and now - begin.seconds >= seconds):
-                    of = None if epoch_batches is None else epoch_batches * counted.images / done
-                    rate = with_start(counted.edge().rate_since(first), starts[0], of)
+                bursts.append(_Edge(now, images))
+                enough = done - skipped >= LEAST and now - bursts[0].seconds >= seconds / 2
+                if done - skipped >= _MOST_BATCHES or (enough and now - begin_s >= seconds):
+                    of = None if epoch_batches is None else epoch_batches * images / done
+                    rate = with_start(edge().rate_since(bursts[0]), starts[0], of)
                     return _Trained(rate, _within(bursts), starts[0], done, ended=False)
-        if counted.batches > before:
-            epochs.append(counted.edge())
-        if not counted.batches:
+        if not done:
             return None
-        ended = counted.batches == before  # an iterator cannot be iterated again
-        spent = counted.batches >= LEAST and epochs[-1].seconds - begin.seconds >= seconds
-        if ended or spent or counted.batches >= _MOST_BATCHES:
-            rate = epochs[-1].rate_since(begin)
-            return _Trained(rate, _within(epochs), median(starts), counted.batches, ended)
+        ended = done == before  # an iterator cannot be iterated again
+        if not ended:
+            epochs.append(edge())
+        spent = done >= LEAST and epochs[-1].seconds - begin_s >= seconds
+        if ended or spent or done >= _MOST_BATCHES:
+            return _Trained(epochs[-1].rate_since(epochs[0]), _within(epochs), median(starts), done, ended)
 
 
 def _within(edges: Sequence[_Edge]) -> float:
@@ -449,41 +412,6 @@ def _within(edges: Sequence[_Edge]) -> float:
     return stdev(rates) / fmean(rates) / math.sqrt(len(rates))
 
 
-class _Edge(NamedTuple):
-    """A moment at which the device had done all its work, and the images that were trained on until then."""
-
-    seconds: float
-    images: int
-
-    def rate_since(self, before: _Edge) -> float:
-        return (self.images - before.images) / max(self.seconds - before.seconds, _SHORTEST_S)
-
-
-@dataclass
-class _Counted:
-    """Training, with what failed and what was done until then."""
-
-    training: _Training
-    batches: int = 0
-    images: int = 0
-
-    def step(self, batch: Any) -> None:
-        self.images += images_of(batch)
-        try:
-            self.training.on_batch(batch)
-        except Exception as error:
-            raise failed("step", self.batches, "steps", error) from error
-        self.batches += 1
-
-    def edge(self) -> _Edge:
-        self.training.clock.wait()
-        return _Edge(time.perf_counter(), self.images)
-
-
-def _epoch(loader: Iterable[Any]) -> Iterator[Any]:
-    yield from loader
-
-
 def _classified(loading: Loading, resident_s: float, trained_s: float) -> Loading:
     """Decide whether an unknown iterable makes batches during the step, as one worker would, or between steps: by which
     of the two the time of training is closer to."""
@@ -492,9 +420,6 @@ def _classified(loading: Loading, resident_s: float, trained_s: float) -> Loadin
     if trained_s >= (between + during) / 2:
         return loading
     return replace(loading, workers=1, parts={}, functions=(), frames={})  # the profile shows only waiting
-
-
-_ENDED = "A loader ended: the figures are based on the batches that it had."
 
 
 def _notes(found: Diagnosis) -> Iterator[str]:

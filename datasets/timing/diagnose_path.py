@@ -5,8 +5,8 @@ from __future__ import annotations
 import operator
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, SupportsIndex
@@ -25,7 +25,7 @@ from presize.errors import ImageError
 from presize.formatting import plural, printable
 from presize.measure.bench_options import DiagnoseOptions, Variant
 from presize.measure.diagnosis import Diagnosis
-from presize.measure.doctor import Finding, check_up, judge
+from presize.measure.doctor import check_up, judge
 from presize.measure.read_speed import Reading
 from presize.store.data_files import MANIFEST
 from presize.store.index import read_index
@@ -33,12 +33,8 @@ from presize.store.manifest import read_manifest
 from presize.system.resources import usable_cores
 
 _MOST_BROKEN = 100
-
-_SMALL_ALREADY = 0.95
-"""Presizing that stores so much of what the files take has nothing to make smaller."""
-
-_LONG_EPOCH = 1_000_000
-"""Batches in an epoch, so that none ends while it is measured."""
+_SMALL_ALREADY = 0.95  # presizing that stores so much of what the files take has nothing to make smaller
+_LONG_EPOCH = 1_000_000  # batches, so that no epoch ends while it is measured
 
 
 class _Sound(CroppedFolder):
@@ -60,17 +56,12 @@ def diagnose_path(
     trial_name: str = "",
     on_step: Callable[[str], None] = lambda _: None,
 ) -> Diagnosis:
-    """Train a model on random crops of the images in `path`, and find the bottleneck.
+    """Train a model on random crops of the images in `path`, a folder, read by FolderDataset in a DataLoader, or what
+    presize built, read by LMDBDataset in one; and find the bottleneck.
 
     On the CPU training gets half of the cores, at least one, so that its speed is the same with any number of workers.
-
-    Args:
-        path: a folder of images, read by FolderDataset in a DataLoader; or what ``presize build`` made, read by
-            LMDBDataset in a DataLoader. In place of an image that cannot be decoded the next one is read.
-        options: what to train, and how long.
-        trial: a small presized dataset of the same images, whose loaders become the alternatives.
-        trial_name: what presizing all of them is called in the advice.
-        on_step: as in diagnose.
+    `trial` is a small presized dataset of the same images, whose loaders become the alternatives; `trial_name` is what
+    presizing all of them is called in the advice. `on_step` is as in diagnose.
 
     Raises:
         BenchError: there is no CUDA, or not enough memory.
@@ -90,8 +81,9 @@ def diagnose_path(
     is_dataset = manifest is not None and manifest.layout == "lmdb"
     on_step("reading files from where they are")
     facts = check_up(read_torch(), Path(path), max(options.workers, 1))
-    reading = facts.reading
-    notes += map(_note, (finding for finding in judge(facts) if finding.level in ("warn", "bad")))
+    for topic, level, found, fix in judge(facts):
+        if level in ("warn", "bad"):
+            notes.append(printable(f"{topic}: {found}; to fix it: {fix}."))
     loader = _loader("lmdb" if is_dataset else "raw", path, options, device)
     alternatives: dict[str, Iterable[Any]] = {}
     if is_dataset:
@@ -101,27 +93,28 @@ def diagnose_path(
             f"{trial_name} would store {share:.0%} of what the images take: they are small already, so it is not tried."
         )
     elif trial is not None:
-        read_with = f"{trial_name} and read it with"
-        alternatives[f"{read_with} LMDBDataset"] = _loader("lmdb", trial, options, device)
-        alternatives[f"{read_with} Loader"] = _loader("loader", trial, options, device)
+        alternatives[f"{trial_name} and read it with LMDBDataset"] = _loader("lmdb", trial, options, device)
+        alternatives[f"{trial_name} and read it with Loader"] = _loader("loader", trial, options, device)
     classes = max(len(getattr(loader.dataset, "classes", None) or ()), 1)
     torch.manual_seed(options.seed)
-    what = f"training {options.model}"
-    with memory_errors(what, options.batch, options.crop, device.type), _threads(threads):
-        step = TrainingStep(make_model(options.model, classes)[0], device)
-        found = diagnose(
-            loader,
-            step,
-            seconds=max(options.seconds - (time.perf_counter() - begin), options.seconds / 2),
-            device=device,
-            alternatives=alternatives,
-            storage_images_per_s=reading.random_reads_per_s
-            if isinstance(reading, Reading) and reading.cold is not False
-            else None,
-            notes=notes,
-            on_step=on_step,
-        )
-    return replace(found, epoch_batches=None)  # that of the loader is not the user's
+    reading = facts.reading if isinstance(facts.reading, Reading) and facts.reading.cold is not False else None
+    threads_before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        with memory_errors(options.model, options.batch, options.crop, device.type):
+            diagnosis = diagnose(
+                loader,
+                TrainingStep(make_model(options.model, classes)[0], device),
+                seconds=max(options.seconds - (time.perf_counter() - begin), options.seconds / 2),
+                device=device,
+                alternatives=alternatives,
+                storage_images_per_s=None if reading is None else reading.random_reads_per_s,
+                notes=notes,
+                on_step=on_step,
+            )
+    finally:
+        torch.set_num_threads(threads_before)
+    return replace(diagnosis, epoch_batches=None)  # that of the loader is not the user's
 
 
 def _stored_share(trial: str | os.PathLike[str]) -> float:
@@ -131,22 +124,6 @@ def _stored_share(trial: str | os.PathLike[str]) -> float:
     return manifest.bytes / max(files, 1)
 
 
-def _note(finding: Finding) -> str:
-    """Return a finding of the doctor in a sentence."""
-    return printable(f"{finding.topic}: {finding.found}; to fix it: {finding.fix}.")
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    """Set torch's number of threads for the block."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 def _loader(variant: Variant, path: str | os.PathLike[str], options: DiagnoseOptions, device: torch.device) -> Any:
     crop = RandomResizedCrop(options.crop)
     dataset = _Sound(path, crop, FLIP) if variant == "raw" else open_variant(variant, os.fspath(path), crop, FLIP)
@@ -154,7 +131,4 @@ def _loader(variant: Variant, path: str | os.PathLike[str], options: DiagnoseOpt
     most = _LONG_EPOCH * options.batch
     if len(dataset) < most:  # a long epoch anyway: the end of an epoch is not to be measured
         order = Weighted(np.ones(len(dataset)), options.seed, most)
-    return load_variant(
-        variant, dataset, order, batch=options.batch, workers=options.workers, prefetch=options.prefetch,
-        pin_memory=device.type == "cuda", device=device, drop_last=True,
-    )  # fmt: skip
+    return load_variant(variant, dataset, order, options, device, pin_memory=device.type == "cuda", drop_last=True)

@@ -9,9 +9,9 @@ import copy
 import cProfile
 import math
 import time
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from functools import partial
 from itertools import pairwise
 from statistics import fmean
@@ -24,16 +24,18 @@ from torch.utils.data._utils import fetch as torch_fetch
 from presize.datasets.loader import Loader
 from presize.datasets.reading.transfer import map_tensors, tensors_of
 from presize.datasets.reading.workers import Work
-from presize.datasets.timing.epochs import count_images
-from presize.datasets.timing.loops import LEAST, Budget, TimedIterator, closed
+from presize.datasets.timing.epochs import LEAST, SHORTEST_S, Budget, an_epoch, count_images, taken
 from presize.errors import DiagnosisError
 from presize.measure.diagnosis import Loading
-from presize.measure.profile import Part, Spent, split
+from presize.measure.profile import Spent, split
 from presize.measure.simulation import Times
+
+_PROFILED = 8
 
 
 class Fetch(NamedTuple):
-    """How a batch was made: by which worker, when, and where the time went (None unless profiled)."""
+    """How a batch was made: by which worker, when, and where the time went in all but its first batch so far (None
+    unless profiled)."""
 
     worker: int
     work: Work
@@ -42,38 +44,29 @@ class Fetch(NamedTuple):
 
 def workers_of(loader: Iterable[Any]) -> int | None:
     """Return how many processes or threads make the batches of `loader`; None where that is not known."""
-    if isinstance(loader, Loader):
-        return loader.num_workers
-    return loader.num_workers if isinstance(loader, torch.utils.data.DataLoader) else None
+    return loader.num_workers if isinstance(loader, (Loader, torch.utils.data.DataLoader)) else None
 
 
 def prefetch_of(loader: Iterable[Any]) -> int:
     """Return how many batches each worker may be ahead."""
-    if isinstance(loader, Loader):
-        return loader.prefetch_factor
     return getattr(loader, "prefetch_factor", None) or 2
 
 
 def timed(
     loader: Iterable[Any], fetches: list[Fetch], *, workers: int | None = None, profile: bool = False
 ) -> Iterator[Any]:
-    """The batches of an epoch of `loader`. Its workers end when the iterator is closed.
-
-    Args:
-        loader: any iterable.
-        fetches: gets what its workers report about each batch, before that is given. Stays empty without workers, and
-            where they cannot be observed.
-        workers: how many to use in place of its own, from 0.
-        profile: whether workers profile themselves, which makes them slower.
+    """The batches of an epoch of `loader`, with so many `workers` in place of its own; they end when the iterator is
+    closed. `fetches` gets what they report about each batch, before that is given: nothing without workers, and where
+    they cannot be observed. `profile`: they profile themselves, which makes them slower.
     """
     if isinstance(loader, Loader):
         return _timed_loader(loader, fetches, loader.num_workers if workers is None else workers)
     if isinstance(loader, torch.utils.data.DataLoader):
         copied: Any = changed(loader, persistent_workers=False, **{} if workers is None else {"num_workers": workers})
         if copied.num_workers:
-            vars(copied).update(worker_init_fn=_TimeFetches(loader.worker_init_fn, profile))
+            vars(copied).update(worker_init_fn=partial(_time_fetches, loader.worker_init_fn, profile))
         return _timed_dataloader(copied, fetches)
-    return iter(loader)
+    return an_epoch(loader)
 
 
 def _timed_loader(loader: Loader, fetches: list[Fetch], workers: int) -> Iterator[Any]:
@@ -90,13 +83,40 @@ def _timed_dataloader(loader: torch.utils.data.DataLoader[Any], fetches: list[Fe
         del batch
 
 
-def changed(loader: Iterable[Any], **options: Any) -> Iterable[Any]:
-    """A loader like `loader`, with which it shares dataset, sampler and collate function, but not its workers.
+def _time_fetches(init: Callable[[int], None] | None, profile: bool, worker: int) -> None:
+    """A worker_init_fn: from then on the worker gives (batch, what a Fetch holds)."""
+    if init is not None:
+        init(worker)
+    mine: Any = torch.utils.data.get_worker_info()
+    for kind in (torch_fetch._MapDatasetFetcher, torch_fetch._IterableDatasetFetcher):
+        setattr(kind, "fetch", _timed_fetch(kind.fetch, mine.dataset, worker, profile))  # noqa: B010
 
-    Args:
-        loader: a DataLoader or a Loader. Any other iterable is returned as it is.
-        options: what is different: "num_workers", "prefetch_factor", and of a DataLoader "in_order", "pin_memory" and
-            "persistent_workers" too; "channels_last" to have its images in that memory format.
+
+def _timed_fetch(fetch: Callable[..., Any], dataset: Any, worker: int, profile: bool) -> Callable[..., Any]:
+    profilers = [cProfile.Profile(), cProfile.Profile()]  # one for the first batch alone, which imports
+
+    def timed_fetch(self: Any, index: Any) -> Any:
+        if self.dataset is not dataset:  # of a DataLoader inside the dataset
+            return fetch(self, index)
+        begin_s, cpu_s = time.perf_counter(), time.process_time()
+        spent = None
+        if profile:
+            profiler = profilers.pop() if len(profilers) > 1 else profilers[0]
+            batch = profiler.runcall(fetch, self, index)
+            spent = tuple(split(profiler, collate=self.collate_fn))
+        else:
+            batch = fetch(self, index)
+        return batch, (worker, (begin_s, time.perf_counter(), time.process_time() - cpu_s), spent)
+
+    return timed_fetch
+
+
+def changed(loader: Iterable[Any], **options: Any) -> Iterable[Any]:
+    """A loader like `loader`, a DataLoader or a Loader, with which it shares dataset, sampler and collate function, but
+    not its workers. Any other iterable is returned as it is.
+
+    The options are what is different: "num_workers", "prefetch_factor", and of a DataLoader "in_order", "pin_memory"
+    and "persistent_workers" too; "channels_last" to have its images in that memory format.
     """
     if options.pop("channels_last", False):
         return _ChannelsLast(changed(loader, **options))
@@ -110,7 +130,7 @@ def changed(loader: Iterable[Any], **options: Any) -> Iterable[Any]:
             options |= {"prefetch_factor": None, "timeout": 0, "persistent_workers": False, "worker_init_fn": None}
             options |= {"_DataLoader__multiprocessing_context": None}
         else:
-            options = {"prefetch_factor": loader.prefetch_factor or 2, **options}
+            options = {"prefetch_factor": prefetch_of(loader), **options}
     if options:
         vars(copied).update(options)  # a DataLoader refuses to have most of these set later
     iterable: Iterable[Any] = copied
@@ -119,10 +139,10 @@ def changed(loader: Iterable[Any], **options: Any) -> Iterable[Any]:
 
 def in_channels_last(batch: Any) -> Any:
     """The same batch with its images in channels-last memory; None where they are no images, or lie in it already."""
-    tensors = list(tensors_of(batch))
-    if not tensors or tensors[0].dim() != 4 or tensors[0].shape[1] not in (3, 4):
+    first = next(tensors_of(batch), None)
+    if first is None or first.dim() != 4 or first.shape[1] not in (3, 4):
         return None
-    if tensors[0].is_contiguous(memory_format=torch.channels_last):
+    if first.is_contiguous(memory_format=torch.channels_last):
         return None
 
     def change(tensor: torch.Tensor) -> torch.Tensor:
@@ -136,106 +156,57 @@ class _ChannelsLast:
         self.loader = loader
 
     def __iter__(self) -> Iterator[Any]:
-        for batch in self.loader:
-            yield in_channels_last(batch)
-            del batch
+        return map(in_channels_last, self.loader)
 
 
-class _TimeFetches:
-    """A worker_init_fn: from then on the worker gives (batch, what a Fetch holds)."""
+class _Window:
+    """Batches that were read, until `budget` is spent or they end, and then the workers that `timed` started.
 
-    def __init__(self, init: Callable[[int], None] | None, profile: bool) -> None:
-        self.init = init
-        self.profile = profile
+    Attributes:
+        begin_s, ends_s: time.perf_counter() before the first batch and after each.
+        images: in each.
+        batch: the last one.
+        cpu_s, thread_s: CPU time of this process, and of the thread that took them.
+    """
 
-    def __call__(self, worker: int) -> None:
-        if self.init is not None:
-            self.init(worker)
-        mine: Any = torch.utils.data.get_worker_info()
-        for kind in (torch_fetch._MapDatasetFetcher, torch_fetch._IterableDatasetFetcher):
-            setattr(kind, "fetch", _timed_fetch(kind.fetch, mine.dataset, worker, self.profile))  # noqa: B010
+    def __init__(
+        self, batches: Iterator[Any], budget: Budget, least: int, profiler: cProfile.Profile | None = None
+    ) -> None:
+        take: Any = next if profiler is None else partial(profiler.runcall, next)  # type: ignore[arg-type]
+        self.images: list[int] = []
+        self.ends_s: list[float] = []
+        self.begin_s, cpu_s, thread_s = time.perf_counter(), time.process_time(), time.thread_time()
+        with closing(taken(batches, budget, least, take)) as some:
+            for batch in some:
+                self.ends_s.append(time.perf_counter())
+                self.images.append(count_images(batch))
+                self.batch = batch
+                del batch
+            self.cpu_s, self.thread_s = time.process_time() - cpu_s, time.thread_time() - thread_s
+        if not self.ends_s:
+            raise DiagnosisError("loader: expected at least one batch, got none")
 
-
-def _timed_fetch(fetch: Callable[..., Any], dataset: Any, worker: int, profile: bool) -> Callable[..., Any]:
-    def timed_fetch(self: Any, index: Any) -> Any:
-        if self.dataset is not dataset:  # of a DataLoader inside the dataset
-            return fetch(self, index)
-        begin_s, cpu_s = time.perf_counter(), time.process_time()
-        spent = None
-        if profile:
-            profiler = cProfile.Profile()
-            batch = profiler.runcall(fetch, self, index)
-            spent = tuple(split(profiler, collate=self.collate_fn))
-        else:
-            batch = fetch(self, index)
-        return batch, (worker, (begin_s, time.perf_counter(), time.process_time() - cpu_s), spent)
-
-    return timed_fetch
-
-
-_PROFILED = 8
-_FUNCTIONS_SHOWN = 8
-
-
-@dataclass
-class Window:
-    """Batches that were read: time.perf_counter() before the first and after each, the images in each, the last one,
-    and the CPU time of this process and of the thread that took them."""
-
-    begin_s: float
-    ends_s: list[float] = field(default_factory=list)
-    images: list[int] = field(default_factory=list)
-    batch: Any = None
-    cpu_s: float = 0.0
-    thread_s: float = 0.0
+    def rate(self, burst: int) -> float:
+        """Batches/s after the first `burst`, which come together, over as many whole bursts as there are."""
+        ends = self.ends_s
+        whole = (len(ends) - burst) // burst * burst
+        if whole <= 0:
+            return len(ends) / (ends[-1] - self.begin_s)
+        return whole / max(ends[burst + whole - 1] - ends[burst - 1], SHORTEST_S)
 
 
-def read(batches: Iterator[Any], budget: Budget, least: int, profiler: cProfile.Profile | None = None) -> Window:
-    """Take batches until `budget` is spent, or to their end, and then end the workers that `timed` started.
+def measure_loading(loader: Iterable[Any], budget: Budget) -> tuple[Loading, Any]:
+    """Read up to three times, within `budget` each: with all workers, with one, and with one that is profiled. Returns
+    what was measured, and a batch.
 
     Raises:
         DiagnosisError: there is no batch, or the loader fails; its error is the cause.
     """
-    window, cpu_s, thread_s = Window(time.perf_counter()), time.process_time(), time.thread_time()
-    take: Any = next if profiler is None else partial(profiler.runcall, next)  # type: ignore[arg-type]
-    with closed(batches):
-        for batch in TimedIterator(batches, budget, least, take):
-            window.ends_s.append(time.perf_counter())
-            window.images.append(images_of(batch))
-            window.batch = batch
-            del batch
-        window.cpu_s, window.thread_s = time.process_time() - cpu_s, time.thread_time() - thread_s
-    if not window.ends_s:
-        raise DiagnosisError("loader: expected at least one batch, got none")
-    return window
-
-
-def images_of(batch: Any) -> int:
-    """How many images there are in a batch. Raises DiagnosisError where nothing has a length."""
-    try:
-        return count_images(batch)
-    except (TypeError, IndexError):
-        raise DiagnosisError(
-            "loader: expected batches that have a length, or whose first part has one, got "
-            f"{type(batch).__name__}; give batches as (images, ...)"
-        ) from None
-
-
-@dataclass(frozen=True)
-class Measured:
-    """A loader, measured alone, and one of its batches."""
-
-    loading: Loading
-    batch: Any
-
-
-def measure_loading(loader: Iterable[Any], budget: Budget) -> Measured:
-    """Read up to three times, within `budget` each: with all workers, with one, and with one that is profiled."""
     workers = workers_of(loader)
     burst = max(workers or 1, 1)
     fetches: list[Fetch] = []
-    window = read(timed(loader, fetches), budget, 2 * burst + LEAST)
-    between = [max(after - before, 1e-9) for before, after in pairwise([window.begin_s, *window.ends_s])]
+    window = _Window(timed(loader, fetches), budget, 2 * burst + LEAST)
+    between = [max(after - before, SHORTEST_S) for before, after in pairwise([window.begin_s, *window.ends_s])]
     between = between[1:] or between  # the start is in the first
     if workers is None:
         load = in_process = Times.measured(between)
@@ -244,17 +215,23 @@ def measure_loading(loader: Iterable[Any], budget: Budget) -> Measured:
         one, alone = fetches, window
         if workers != 1:
             one = []
-            alone = read(timed(loader, one, workers=1), budget, 1 + LEAST)
-        load = Times.measured(_cycles(one))
-        in_process = Times.measured(between if workers == 0 else [fetch.work.seconds for fetch in one])
+            alone = _Window(timed(loader, one, workers=1), budget, 1 + LEAST)
+        seconds = [fetch.work.seconds for fetch in one]
+        # From each batch to the next one, handing over included: the worker is never idle.
+        cycles = [after.work.end_s - before.work.end_s for before, after in pairwise(one)]
+        load = Times.measured(cycles or seconds)
+        in_process = Times.measured(between if workers == 0 else seconds)
         cpu_s = fmean(fetch.work.cpu_s for fetch in one)
         received = window if workers else alone
         handover_s = received.thread_s / len(received.ends_s)
     spent = _spent(loader, workers, budget)
     total_s = sum(spent.parts.values()) or math.inf
-    tensors = list(tensors_of(window.batch))
+    worker_s: dict[int, list[float]] = defaultdict(list)
+    for fetch in fetches:
+        worker_s[fetch.worker].append(fetch.work.seconds)
+    first = next(tensors_of(window.batch), None)
     loading = Loading(
-        images=sum(window.images) / len(window.images),
+        images=fmean(window.images),
         load=load,
         in_process=in_process,
         handover_s=handover_s,
@@ -263,40 +240,16 @@ def measure_loading(loader: Iterable[Any], budget: Budget) -> Measured:
         prefetch=prefetch_of(loader),
         in_order=getattr(loader, "in_order", None),
         chosen=workers is not None,
-        batches_per_s=_rate(window, burst),
+        batches_per_s=window.rate(burst),
         first_batch_s=window.ends_s[0] - window.begin_s,
         persistent=loader.persistent_workers if isinstance(loader, torch.utils.data.DataLoader) else None,
-        pinned=bool(tensors) and (tensors[0].device.type != "cpu" or tensors[0].is_pinned()),
-        worker_s=_worker_means(fetches),
+        pinned=first is not None and (first.device.type != "cpu" or first.is_pinned()),
+        worker_s=tuple(fmean(worker_s[worker]) for worker in sorted(worker_s)),
         parts={part: seconds * load.mean_s / total_s for part, seconds in spent.parts.items() if total_s < math.inf},
         functions=tuple((name, part, seconds / total_s) for name, part, seconds in spent.functions),
         frames={name: seconds / total_s for name, seconds in spent.frames.items()},
     )
-    return Measured(loading, window.batch)
-
-
-def _rate(window: Window, burst: int) -> float:
-    """Batches/s after the first `burst`, which come together, over as many whole bursts as there are."""
-    ends = window.ends_s
-    whole = (len(ends) - burst) // burst * burst
-    if whole <= 0:
-        return len(ends) / (ends[-1] - window.begin_s)
-    return whole / max(ends[burst + whole - 1] - ends[burst - 1], 1e-9)
-
-
-def _cycles(fetches: Sequence[Fetch]) -> list[float]:
-    """Seconds from each batch of a worker to its next one, handing over included, for workers that are never idle."""
-    ends: dict[int, list[float]] = defaultdict(list)
-    for fetch in fetches:
-        ends[fetch.worker].append(fetch.work.end_s)
-    cycles = [after - before for moments in ends.values() for before, after in pairwise(moments)]
-    return cycles or [fetch.work.seconds for fetch in fetches]
-
-
-def _worker_means(fetches: Sequence[Fetch]) -> tuple[float, ...]:
-    """Mean seconds of each worker for a batch."""
-    workers = sorted({fetch.worker for fetch in fetches})
-    return tuple(fmean(fetch.work.seconds for fetch in fetches if fetch.worker == worker) for worker in workers)
+    return loading, window.batch
 
 
 def _spent(loader: Iterable[Any], workers: int | None, budget: Budget) -> Spent:
@@ -304,20 +257,8 @@ def _spent(loader: Iterable[Any], workers: int | None, budget: Budget) -> Spent:
     few = Budget(min(_PROFILED, budget.batches), budget.seconds / 2)
     if workers and not isinstance(loader, Loader):
         fetches: list[Fetch] = []
-        read(timed(loader, fetches, workers=1, profile=True), few, 2)
-        return _sum([fetch.spent for fetch in fetches[1:] or fetches if fetch.spent is not None])
+        _Window(timed(loader, fetches, workers=1, profile=True), few, 2)
+        return fetches[-1].spent or Spent({}, [], {})
     profiler = cProfile.Profile()
-    read(timed(loader, [], workers=0), few, 2, profiler)
-    return split(profiler, _FUNCTIONS_SHOWN, collate=getattr(loader, "collate_fn", None))
-
-
-def _sum(several: Sequence[Spent]) -> Spent:
-    parts: Counter[Part] = Counter()
-    functions: Counter[tuple[str, Part]] = Counter()
-    frames: Counter[str] = Counter()
-    for spent in several:
-        parts.update(spent.parts)
-        functions.update({(name, part): seconds for name, part, seconds in spent.functions})
-        frames.update(spent.frames)
-    longest = functions.most_common(_FUNCTIONS_SHOWN)
-    return Spent(dict(parts), [(*name, seconds) for name, seconds in longest], dict(frames.most_common()))
+    _Window(timed(loader, [], workers=0), few, 2, profiler)
+    return split(profiler, collate=getattr(loader, "collate_fn", None))

@@ -10,8 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from presize.datasets.reading.transfer import to_device
-from presize.datasets.timing.loops import clock_of
+from presize.datasets.timing.epochs import NoModel
 from presize.measure.bench_options import Model
 
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -71,7 +70,7 @@ def _convolution(before: int, after: int, kernel: int, stride: int) -> tuple[nn.
     return nn.Conv2d(before, after, kernel, stride, kernel // 2, bias=False), nn.BatchNorm2d(after)
 
 
-class TrainingStep:
+class TrainingStep(NoModel):
     """Trains `model` on batches (images, labels) of uint8 images, on `device`, in channels-last memory.
 
     On CUDA in mixed precision: bfloat16 where the GPU has it, otherwise float16 without loss scaling, which would wait
@@ -80,8 +79,7 @@ class TrainingStep:
     """
 
     def __init__(self, model: nn.Module, device: torch.device) -> None:
-        self.device = device
-        self.clock = clock_of(device)
+        super().__init__(device)
         self.model = model.to(device, memory_format=torch.channels_last).train()  # type: ignore[call-overload]
         self.optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
         self.mean, self.std = (
@@ -94,9 +92,6 @@ class TrainingStep:
             torch.backends.cudnn.benchmark = True
             if not torch.cuda.is_bf16_supported():
                 self.precision = torch.float16
-
-    def place(self, batch: Any) -> Any:
-        return to_device(batch, self.device)
 
     def __call__(self, placed: Any) -> None:
         images, labels = placed if isinstance(placed, (list, tuple)) else (placed, None)

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 import os
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import cache
-from importlib.metadata import version
-from typing import Any, ClassVar, NamedTuple, SupportsIndex
+from dataclasses import dataclass
+from typing import Any, ClassVar, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
@@ -65,11 +61,9 @@ class CroppedFolder(FolderDataset):
         resample(pixels[top : top + height, left : left + width], out, bool(random[0, 0] < self.flip))
         return torch.from_numpy(out).permute(2, 0, 1)
 
-    def _box(self, height: int, width: int, random: npt.NDArray[np.float64], sample: int) -> tuple[int, int, int, int]:
-        box: tuple[int, int, int, int] = tuple(
-            self.crop.boxes(np.array([height]), np.array([width]), random[:, 1:])[0].tolist()
-        )
-        if box[0] < 0 or box[1] < 0:
+    def _box(self, height: int, width: int, random: npt.NDArray[np.float64], sample: int) -> list[int]:
+        box: list[int] = self.crop.boxes(np.array([height]), np.array([width]), random[:, 1:])[0].tolist()
+        if min(box[:2]) < 0:
             raise DatasetError(f"{self.path(sample)} of {self.root} is too small for {self.crop}")
         return box
 
@@ -79,12 +73,11 @@ class CroppedFolder(FolderDataset):
         return batch_size * (3 * height * width + 8)
 
     def path(self, sample: int) -> str:
-        """The path of a sample, relative to the folder."""
         return str(self._paths[sample].as_py())
 
 
 class PILFolder(CroppedFolder):
-    """A folder as most training scripts read it: Pillow decodes, torchvision transforms the PIL image.
+    """A folder as most training scripts read it: Pillow decodes, crops and resizes, by the calls of torchvision.
 
     Gives what CroppedFolder gives, but images are not turned upright, and colours not converted, as in ImageFolder.
     """
@@ -98,47 +91,12 @@ class PILFolder(CroppedFolder):
         except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
             path = os.path.join(self.root, self.path(sample))
             raise ImageError(f"{path}: Pillow cannot decode it: {type(error).__name__}") from None
-        box = self._box(image.height, image.width, random, sample)
-        return transforms().apply(image, box, as_size(self.crop.size), bool(random[0, 0] < self.flip))
-
-
-class Transforms(NamedTuple):
-    """How PILFolder crops.
-
-    Attributes:
-        apply: (PIL image, box, (height, width), whether to mirror it) -> uint8 (3, height, width).
-        described: whose it is, with its version, in words.
-    """
-
-    apply: Callable[[Image.Image, tuple[int, int, int, int], tuple[int, int], bool], torch.Tensor]
-    described: str
-
-
-@cache
-def transforms() -> Transforms:
-    """torchvision's, or Pillow's crop and resize, which those call, where torchvision cannot be imported."""
-    pillow = f"Pillow {version('pillow')}"
-    try:
-        functional: Any = importlib.import_module("torchvision.transforms.functional")
-    except (ImportError, RuntimeError):  # RuntimeError: it is built for another torch
-        return Transforms(_crop_by_pillow, f"{pillow}, which also crops and resizes: torchvision cannot be imported")
-
-    def apply(image: Image.Image, box: tuple[int, int, int, int], size: tuple[int, int], flip: bool) -> torch.Tensor:
-        image = functional.resized_crop(image, *box, list(size))
-        tensor: torch.Tensor = functional.pil_to_tensor(functional.hflip(image) if flip else image)
-        return tensor
-
-    return Transforms(apply, f"{pillow}, and cropped by torchvision {version('torchvision')}")
-
-
-def _crop_by_pillow(
-    image: Image.Image, box: tuple[int, int, int, int], size: tuple[int, int], flip: bool
-) -> torch.Tensor:
-    top, left, height, width = box
-    image = image.crop((left, top, left + width, top + height)).resize(size[::-1], Image.Resampling.BILINEAR)
-    if flip:
-        image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-    return torch.from_numpy(np.array(image)).permute(2, 0, 1)
+        top, left, height, width = self._box(image.height, image.width, random, sample)
+        image = image.crop((left, top, left + width, top + height))
+        image = image.resize(as_size(self.crop.size)[::-1], Image.Resampling.BILINEAR)
+        if random[0, 0] < self.flip:
+            image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+        return torch.from_numpy(np.array(image)).permute(2, 0, 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,14 +111,9 @@ class Chosen:
     population: int
     seed: int = 0
     most: int | None = None
-    _length: int = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        length = len(self.numbers) if self.most is None else min(self.most, len(self.numbers))
-        object.__setattr__(self, "_length", length)
 
     def __len__(self) -> int:
-        return self._length
+        return len(self.numbers) if self.most is None else min(self.most, len(self.numbers))
 
     def samples(self, epoch: int, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         return self.numbers[self.keys(epoch, positions)]
@@ -185,21 +138,14 @@ def open_variant(
 
 
 def load_variant(
-    variant: Variant,
-    dataset: CroppedFolder | LMDBDataset,
-    order: Order,
-    *,
-    batch: int,
-    workers: int,
-    prefetch: int,
-    pin_memory: bool,
-    device: torch.device,
-    drop_last: bool,
-) -> CountingLoader | Loader:
-    """The loader of a variant. Loader gives batches on `device`, the DataLoaders on the CPU."""
+    variant: Variant, dataset: CroppedFolder | LMDBDataset, order: Order, how: Any, device: torch.device,
+    *, pin_memory: bool = False, drop_last: bool = False,
+) -> CountingLoader | Loader:  # fmt: skip
+    """The loader of a variant, with the batch, workers and prefetch of `how`. Loader gives batches on `device`, the
+    DataLoaders on the CPU."""
     same: dict[str, Any] = {
-        "shuffle": order, "num_workers": workers, "prefetch_factor": prefetch, "drop_last": drop_last,
+        "shuffle": order, "num_workers": how.workers, "prefetch_factor": how.prefetch, "drop_last": drop_last,
     }  # fmt: skip
     if variant == "loader":
-        return Loader(dataset, batch, device=device, **same)
-    return make_loader(dataset, batch, pin_memory=pin_memory, **same)
+        return Loader(dataset, how.batch, device=device, **same)
+    return make_loader(dataset, how.batch, pin_memory=pin_memory, **same)

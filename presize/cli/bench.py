@@ -18,36 +18,26 @@ from presize.measure.bench_options import PINNINGS, BenchOptions, Pinning
 if TYPE_CHECKING:
     from presize.measure.results import Results
 
-PLACES = [
-    click.Option(
-        ["--raw"], type=PATH, metavar="DIR", help="Folder of images; presized and lmdb are built from it if not given."
-    ),
-    click.Option(["--presized"], type=PATH, metavar="DIR", help="Folder that presize build --to folder made of it."),
-    click.Option(["--lmdb"], type=PATH, metavar="OUT", help="Dataset that presize build made of it."),
-]
-PIN_MEMORY = click.Option(
-    ["--pin-memory"], type=choice(Pinning), help="Pinned memory in DataLoaders.  [default: on with CUDA]"
-)
-RESULTS = [
-    click.Option(
-        ["--work"],
-        type=PATH,
-        metavar="DIR",
-        help="Keep what is built in DIR, for the next run.  [default: a temporary folder]",
-    ),
-    click.Option(
-        ["--out"],
-        type=PATH,
-        metavar="DIR",
-        help="Write results.json, results.csv and report.html to DIR after every run.",
-    ),
+
+def folder(name: str, help: str, metavar: str = "DIR") -> click.Option:
+    return click.Option([f"--{name}"], type=PATH, metavar=metavar, help=help)
+
+
+PARAMETERS = [
+    folder("raw", "Folder of images; presized and lmdb are built from it if not given."),
+    folder("presized", "Folder that presize build --to folder made of it."),
+    folder("lmdb", "Dataset that presize build made of it.", "OUT"),
+    *stated(BenchOptions),
+    click.Option(["--pin-memory"], type=choice(Pinning), help="Pinned memory in DataLoaders.  [default: on with CUDA]"),
+    folder("work", "Keep what is built in DIR, for the next run.  [default: a temporary folder]"),
+    folder("out", "Write results.json, results.csv and report.html to DIR after every run."),
 ]
 
 
 @command(
     "presize bench --raw RAW",
     "presize bench --raw RAW --lmdb OUT --model resnet50 --workers 4 --out RESULTS",
-    params=[*PLACES, *stated(BenchOptions), PIN_MEMORY, *RESULTS],
+    params=PARAMETERS,
 )
 @json_option
 @progress_option

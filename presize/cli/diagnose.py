@@ -26,15 +26,11 @@ from presize.system.files import temporary_folder, write_atomically
 
 TRIAL = [
     click.Option(
-        ["--size"],
-        metavar="N|WxH",
-        default="256",
-        show_default=True,
-        callback=parsed(Size.parse),
+        ["--size"], metavar="N|WxH", default="256", show_default=True, callback=parsed(Size.parse),
         help="Size to try presizing a folder to.",
     ),
     click.Option(["--no-trial"], is_flag=True, help="Do not try presizing."),
-]
+]  # fmt: skip
 
 
 class DiagnoseCommand(click.Command):

@@ -11,17 +11,15 @@ import random
 import signal
 import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, fields, replace
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from presize.codecs.plugins import installed
 from presize.errors import BenchError, OptionError
 from presize.formatting import size_text
 from presize.measure.bench_options import READS, VARIANTS, BenchOptions, Run, Variant
@@ -35,8 +33,7 @@ from presize.system.pagecache import drop, preload, resident_share
 from presize.system.resources import read_cpu, read_memory
 from presize.system.storage import find_storage
 
-COLD_AT_MOST = 0.05
-"""Share of a cold run's files that may still be in the page cache; with more, a note says that it was not cold."""
+COLD_AT_MOST = 0.05  # share of a cold run's files that may still be in the page cache; with more, a note says so
 
 
 def bench(
@@ -69,47 +66,44 @@ def bench(
     roots = {name: expanded(root) for name, root in roots.items()}
     work, out = (None if folder is None else expanded(folder) for folder in (work, out))
     variants = _variants(roots, options)
-    _check_outside(roots, work=work, out=out)
+    for name, folder in (("work", work), ("out", out)):
+        for root in roots.values():
+            if folder is not None and Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(root)):
+                raise OptionError(f"{name}: {folder} lies inside {root}; choose a place outside of it")
     gpu = None
     if options.device == "cuda":  # before anything is built
         on_step("looking for CUDA")
         gpu = run_apart(replace(options.runs(variants)[0], task="probe"))["gpu_name"]
     if out is not None:
         _made(out)
-    with _work_folder(work) as folder:
+    with temporary_folder("presize-bench-") if work is None else nullcontext(_made(work)) as place:
         given = {name: LISTERS[name](root) for name, root in roots.items()}
         common_samples(given, options.images, options.seed)  # raises what would be known only after a long build
-        reads, build_s = _complete(given, variants, options, folder, on_step)
+        reads, build_s = _complete(given, variants, options, place, on_step)
         numbers = common_samples(reads, options.images, options.seed)
-        bench = _Bench(options, variants, reads, numbers, _save(numbers, folder))
-        notes = bench.prove(on_step)
-        runs = bench.runs()
+        each = [_located(run, reads, numbers, place) for run in options.runs(variants)]
+        notes = _prove(each, options, on_step)
+        order = random.Random(options.seed)
+        runs = [(repeat, run) for repeat in range(options.repeats) for run in order.sample(each, len(each))]
         facts = conditions([reads[name].files[0] for name in reads])
         if gpu is not None:
             facts["GPU"] = gpu
         if command:
             facts["command"] = command
-        results = Results(facts, _plain(options), tuple(notes), len(next(iter(numbers.values()))), build_s, len(runs))
+        said = asdict(options) | {"size": None if options.size is None else str(options.size)}
+        results = Results(facts, said, tuple(notes), len(next(iter(numbers.values()))), build_s, len(runs))
         for count, (repeat, run) in enumerate(runs, 1):
             on_step(f"run {count} of {len(runs)}: {run}")
-            row, note = bench.measure(run, repeat)
+            name = READS[run.variant]
+            share, note = _prepared(run, reads[name].files_of(numbers[name]))
+            row = row_of(run, repeat, share, run_apart(run))
             noted = results.notes if note is None or note in results.notes else (*results.notes, note)
             results = replace(results, rows=(*results.rows, row), notes=noted)
             if out is not None:
-                write_results(results, Path(out))
+                for file, text in (("results.csv", to_csv), ("results.json", to_json), ("report.html", bench_page)):
+                    write_atomically(Path(out, file), text(results).encode())
             on_results(results)
         return results
-
-
-def write_results(results: Results, out: Path) -> None:
-    """results.csv, results.json and report.html in `out`, each whole or as it was. Raises BuildError."""
-    write_atomically(out / "results.csv", to_csv(results).encode())
-    write_atomically(out / "results.json", to_json(results).encode())
-    write_atomically(out / "report.html", bench_page(results).encode())
-
-
-def _plain(options: BenchOptions) -> dict[str, Any]:
-    return asdict(options) | {"size": None if options.size is None else str(options.size)}
 
 
 def _variants(roots: Mapping[str, str], options: BenchOptions) -> tuple[Variant, ...]:
@@ -144,31 +138,8 @@ def conditions(places: Iterable[Path]) -> dict[str, str]:
         "system": f"{platform.system()} {platform.release().split('-')[0]}",
         "storage": ", ".join(dict.fromkeys(find_storage(place).described for place in places)),
         "python": platform.python_version(),
-        "versions": ", ".join(f"{name} {found}" for name in _PACKAGES if (found := _version(name)) is not None),
+        "versions": ", ".join(f"{name} {found}" for name, found in installed(_PACKAGES).items()),
     }
-
-
-def _version(package: str) -> str | None:
-    with suppress(PackageNotFoundError):
-        return version(package)
-    return None
-
-
-def _check_outside(roots: Mapping[str, str], **folders: str | os.PathLike[str] | None) -> None:
-    """Raise OptionError for a folder to write that lies in one to read, of which it would become a part."""
-    for name, folder in folders.items():
-        for root in roots.values():
-            if folder is not None and Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(root)):
-                raise OptionError(f"{name}: {os.fspath(folder)} lies inside {root}; choose a place outside of it")
-
-
-@contextmanager
-def _work_folder(work: str | os.PathLike[str] | None) -> Iterator[Path]:
-    if work is not None:
-        yield _made(work)
-        return
-    with temporary_folder("presize-bench-") as folder:
-        yield folder
 
 
 def _made(folder: str | os.PathLike[str]) -> Path:
@@ -188,21 +159,23 @@ def _complete(
     """Build what is missing. Returns what each variant reads, and the seconds that builds took, now or earlier."""
     from presize.builder.run import build_dataset, plan_build  # brings joblib
 
-    wanted = [name for name in LISTERS if name in {READS[variant] for variant in variants}]
-    missing = [name for name in wanted if name not in given]
-    listings = dict(given)
-    image = _image_options(given, options)
-    if missing:
-        source, suffix = given["raw"].root, str(image.sizes[0])
-        if options.images is not None:
-            suffix += f"-{options.images}-of-seed-{options.seed}"
-            chosen = common_samples({"raw": given["raw"]}, options.images, options.seed)["raw"]
-            source = link_samples(given["raw"], chosen, folder / f"raw-{suffix}")
+    wanted = dict.fromkeys(READS[variant] for variant in variants)
+    listings, image, known = dict(given), _image_options(given, options), dict[str, float]()
     times = folder / "built.json"
     with writing(times):
         build_s: dict[str, float] = json.loads(times.read_text()) if times.exists() else {}
-    known = {}
-    for name in missing:
+    suffix = str(image.sizes[0])
+    if options.images is not None:
+        suffix += f"-{options.images}-of-seed-{options.seed}"
+    source = None
+    for name in wanted:
+        if name in given:
+            continue
+        if source is None:
+            source = given["raw"].root
+            if options.images is not None:
+                chosen = common_samples({"raw": given["raw"]}, options.images, options.seed)["raw"]
+                source = link_samples(given["raw"], chosen, folder / f"raw-{suffix}")
         target = folder / f"{name}-{suffix}"
         on_step(f"building {name} at {image.sizes[0]} px")
         how = BuildOptions(image, "lmdb" if name == "lmdb" else "folder", follow_links=True)
@@ -233,123 +206,83 @@ def _image_options(given: Mapping[str, Listing], options: BenchOptions) -> Image
     return ImageOptions(**known)
 
 
-def _save(numbers: Mapping[str, Numbers], folder: Path) -> dict[str, str]:
-    """Save the sample numbers of each variant to files, for runs to load."""
-    files = {}
-    for name, values in numbers.items():
-        files[name] = str((folder / f"samples-{name}.npy").absolute())
-        with writing(Path(files[name])):
-            np.save(files[name], values, allow_pickle=False)
-    return files
+def _located(run: Run, reads: Mapping[str, Listing], numbers: Mapping[str, Numbers], folder: Path) -> Run:
+    """The run with what it reads; the numbers of its samples are saved in `folder`."""
+    name = READS[run.variant]
+    file = (folder / f"samples-{name}.npy").absolute()
+    with writing(file):
+        np.save(file, numbers[name], allow_pickle=False)
+    return replace(run, root=os.path.abspath(reads[name].root), numbers=str(file))
 
 
-@dataclass(frozen=True)
-class _Bench:
-    """What to measure, and of which samples."""
-
-    options: BenchOptions
-    variants: tuple[Variant, ...]
-    reads: dict[str, Listing]
-    numbers: dict[str, Numbers]
-    saved: dict[str, str]
-
-    def runs(self) -> list[tuple[int, Run]]:
-        """(repeat, run) of all runs, repeat by repeat, each in a random order of its own."""
-        order = random.Random(self.options.seed)
-        runs = self.options.runs(self.variants)
-        return [
-            (repeat, self._located(run))
-            for repeat in range(self.options.repeats)
-            for run in order.sample(runs, len(runs))
-        ]
-
-    def _located(self, run: Run) -> Run:
-        name = READS[run.variant]
-        return replace(run, root=os.path.abspath(self.reads[name].root), numbers=self.saved[name])
-
-    def measure(self, run: Run, repeat: int) -> tuple[dict[str, Any], str | None]:
-        """Make a run. Returns its row, and a note if there is something to say about it."""
-        name = READS[run.variant]
-        files = self.reads[name].files_of(self.numbers[name])
-        note = None
-        if run.cold:
-            drop(files)
-        elif resident_share(files) < 1:
-            note = _warm(files, run.variant)
-        share = resident_share(files)
-        if run.cold and share > COLD_AT_MOST:
-            note = (
-                f"Cold runs of {run.variant} were not cold: the page cache kept {share:.0%} of its files, or does not "
-                "tell. That happens on file systems in memory, with files that other processes have mapped, and with "
-                "files that you may not write."
-            )
-        return row_of(run, repeat, share, run_apart(run)), note
-
-    def prove(self, on_step: Callable[[str], None]) -> list[str]:
-        """Read every sample of every variant once, which also brings them into the page cache, and compare their count
-        and labels. Returns notes for the reader."""
-        run = replace(self.options.runs(self.variants)[0], task="prove", device="cpu", pin_memory=False)
-        proofs: dict[Variant, dict[str, Any]] = {}
-        for variant in self.variants:
-            on_step(f"checking that {variant} delivers every sample once")
-            proofs[variant] = run_apart(self._located(replace(run, variant=variant)))
-        labels = {variant: proof["labels"] for variant, proof in proofs.items() if proof["labels"] is not None}
-        if len(set(labels.values())) > 1:
-            raise BenchError(f"the variants {' and '.join(labels)} deliver different labels for the same samples")
-        counts = sorted({proof["samples"] for proof in proofs.values()})
-        if len(counts) > 1:
-            raise BenchError(f"the variants deliver different numbers of samples: {', '.join(map(str, counts))}")
-        notes = []
-        if self.options.device == "cpu" and self.options.models != ("none",):
-            notes = ["On the CPU nothing is copied, and training gets the cores that the workers leave, at least one."]
-        if "pil" in proofs:
-            notes.append(
-                f"raw folder, PIL: decoded by {proofs['pil']['transforms']}. As in ImageFolder, its images are not "
-                "turned upright and keep their colour profiles."
-            )
-        said = f"All variants delivered the same {counts[0]:,} samples"
-        return [*notes, f"{said}{' with the same labels' if labels else ''}, each once per epoch."]
+def _prepared(run: Run, files: Sequence[Path]) -> tuple[float, str | None]:
+    """Bring files into the page cache, or drop them from it. Returns the share that is there, and a note if there is
+    something to say about that."""
+    note = None
+    if run.cold:
+        drop(files)
+    elif resident_share(files) < 1:
+        try:
+            preload([(file, file.stat().st_size) for file in files], "page-cache")
+        except OptionError:
+            note = f"The files of {run.variant} do not fit into memory: no run of it was wholly warm."
+    share = resident_share(files)
+    if run.cold and share > COLD_AT_MOST:
+        note = (
+            f"Cold runs of {run.variant} were not cold: the page cache kept {share:.0%} of its files, or does not "
+            "tell. That happens on file systems in memory, with files that other processes have mapped, and with "
+            "files that you may not write."
+        )
+    return share, note
 
 
-def _warm(files: Sequence[Path], variant: Variant) -> str | None:
-    """Bring files into the page cache. Returns a note if they do not fit."""
-    try:
-        preload([(file, file.stat().st_size) for file in files], "page-cache")
-    except OptionError:
-        return f"The files of {variant} do not fit into memory: no run of it was wholly warm."
-    return None
+def _prove(runs: Sequence[Run], options: BenchOptions, on_step: Callable[[str], None]) -> list[str]:
+    """Read every sample of every variant once, which also brings them into the page cache, and compare their count
+    and labels. Returns notes for the reader."""
+    proofs: dict[Variant, dict[str, Any]] = {}
+    for run in runs:
+        if run.variant not in proofs:
+            on_step(f"checking that {run.variant} delivers every sample once")
+            proofs[run.variant] = run_apart(replace(run, task="prove", device="cpu", pin_memory=False))
+    labels = {variant: proof["labels"] for variant, proof in proofs.items() if proof["labels"] is not None}
+    if len(set(labels.values())) > 1:
+        raise BenchError(f"the variants {' and '.join(labels)} deliver different labels for the same samples")
+    counts = sorted({proof["samples"] for proof in proofs.values()})
+    if len(counts) > 1:
+        raise BenchError(f"the variants deliver different numbers of samples: {', '.join(map(str, counts))}")
+    notes = []
+    if options.device == "cpu" and options.models != ("none",):
+        notes = ["On the CPU nothing is copied, and training gets the cores that the workers leave, at least one."]
+    if "pil" in proofs:
+        notes.append(
+            f"raw folder, PIL: decoded and cropped by Pillow {installed(['pillow'])['pillow']}, by the calls of "
+            "torchvision. As in ImageFolder, its images are not turned upright and keep their colour profiles."
+        )
+    said = f"All variants delivered the same {counts[0]:,} samples"
+    return [*notes, f"{said}{' with the same labels' if labels else ''}, each once per epoch."]
 
 
 def run_apart(run: Run) -> dict[str, Any]:
     """Make a run in a process of its own, which ends with this one, and return its answer. Raises BenchError."""
-    command = [sys.executable, "-m", "presize.datasets.timing.bench_run"]
-    with tempfile.TemporaryFile() as errors:
-        # In a session of its own: it and its workers are ended together, and Ctrl-C is for this process alone. In "/",
-        # where no folder of the user's is taken for a package.
-        process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, start_new_session=True, cwd="/"
-        )
+    # In a session of its own: it and its workers are ended together, and Ctrl-C is for this process alone. In "/",
+    # where no folder of the user's is taken for a package.
+    with subprocess.Popen(
+        [sys.executable, "-m", "presize.datasets.timing.bench_run", str(os.getpid())],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True, cwd="/",
+    ) as process:  # fmt: skip
         try:
-            if process.stdin is None or process.stdout is None:
-                raise BenchError("cannot open pipes to a process")
-            try:
-                process.stdin.write(f"{run.to_json()}\n".encode())
-                process.stdin.flush()  # and left open: it says that this process lives
-            except BrokenPipeError:
-                pass
-            said = process.stdout.read()
-            code = process.wait()
+            said, errors = process.communicate(json.dumps(asdict(run)).encode())
         finally:
-            _end(process)
-        errors.seek(0)
-        return answer(run, said, code, errors.read())
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+    return answer(run, said, process.returncode, errors)
 
 
 def answer(run: Run, said: bytes, code: int, errors: bytes) -> dict[str, Any]:
     """Return the answer of a run from its output. Raises BenchError where it failed."""
     if code < 0:
-        why = "probably out of memory; choose a smaller --batch" if code == -signal.SIGKILL else ""
-        raise BenchError(f"the run of {run} was ended by signal {-code}{': ' if why else ''}{why}")
+        why = ": probably out of memory; choose a smaller --batch" if code == -signal.SIGKILL else ""
+        raise BenchError(f"the run of {run} was ended by signal {-code}{why}")
     lines = said.decode("utf-8", "replace").splitlines()
     if code or not lines:
         last = errors.decode("utf-8", "replace").strip().splitlines()[-1:] or ["no output"]
@@ -358,17 +291,3 @@ def answer(run: Run, said: bytes, code: int, errors: bytes) -> dict[str, Any]:
     if "error" in answer:
         raise BenchError(answer["error"])
     return answer
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the process and all that it started."""
-    for pipe in (process.stdin, process.stdout):
-        if pipe is not None:
-            pipe.close()
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        pass
-    deadline = time.monotonic() + 10
-    while process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.01)

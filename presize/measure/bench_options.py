@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import product
-from typing import Final, Literal, Self, get_args
+from typing import Final, Literal, get_args
 
 from presize.errors import OptionError
 from presize.formatting import plural
@@ -118,15 +117,7 @@ class DiagnoseOptions:
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a benchmark, which a process of its own gets as JSON.
-
-    Attributes:
-        task: "measure" times epochs, "prove" reads every sample once, "probe" looks for the device.
-        root: Folder or dataset that the variant reads.
-        numbers: NumPy file (.npy, int64) with the numbers of the samples to read; None for all.
-
-    The others are as in BenchOptions.
-    """
+    """One run of a benchmark, which a process of its own gets as JSON. Fields without a word are as in BenchOptions."""
 
     variant: Variant
     model: BenchModel
@@ -140,16 +131,9 @@ class Run:
     epochs: int
     steps: int | None
     seed: int
-    task: Task = "measure"
-    root: str = ""
-    numbers: str | None = None
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        return cls(**json.loads(text))
+    task: Task = "measure"  # times epochs; "prove" reads every sample once, "probe" looks for the device
+    root: str = ""  # folder or dataset that the variant reads
+    numbers: str | None = None  # file (.npy, int64) with the numbers of the samples to read; None for all
 
     def __str__(self) -> str:
         """In words, without paths: ``loader, small on cpu, 2 workers, cold``."""

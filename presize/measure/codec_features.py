@@ -25,62 +25,50 @@ _RESIZE_INSTRUCTIONS = (None, "AVX2", "AVX-512")
 """By the level of pillow_resize."""
 
 Baseline = Literal["used", "not compiled", "not for this processor", "switched off", "failed its self-check"]
+"""Whether code of presize's own is used, or why not."""
 
 
 @dataclass(frozen=True)
 class Jpeg:
-    """The JPEG decoders.
+    """The JPEG decoders."""
 
-    Attributes:
-        simplejpeg: Version of simplejpeg.
-        libjpeg_turbo: Version of the libjpeg-turbo inside it; None if not known.
-        simd: Whether that was built with SIMD; None if not known.
-        simd_limits: Environment variables, as NAME=VALUE, that keep libjpeg-turbo from using all SIMD of the CPU.
-        baseline: Whether presize's own decoder (presize.codecs.jpeg.decoder) is used, or why not.
-        baseline_reason: What has switched that off, in words; None if nothing has.
-    """
-
-    simplejpeg: str
-    libjpeg_turbo: str | None
-    simd: bool | None
-    simd_limits: tuple[str, ...]
-    baseline: Baseline
-    baseline_reason: str | None = None
+    simplejpeg: str  # version
+    libjpeg_turbo: str | None  # version of the one inside simplejpeg; None if not known
+    simd: bool | None  # whether that was built with SIMD; None if not known
+    simd_limits: tuple[str, ...]  # NAME=VALUE of the environment that keep it from using all SIMD of the CPU
+    baseline: Baseline  # presize's own decoder
+    baseline_reason: str | None = None  # what has switched that off, in words
 
 
 @dataclass(frozen=True)
 class Resizer:
-    """presize's own resize (presize.codecs.pillow_resize): whether it is used, or why not; what has switched it off, in
-    words; and the SIMD instructions that it uses, None for none."""
+    """presize's own resize (presize.codecs.pillow_resize)."""
 
     own: Baseline
-    reason: str | None
-    instructions: str | None
+    reason: str | None  # what has switched it off, in words
+    instructions: str | None  # SIMD that it uses
 
 
 @dataclass(frozen=True)
 class Pillow:
-    """The package imported as PIL: its version, whether it is pillow-simd, the version of its libjpeg-turbo (None for
-    another libjpeg), and the installed distributions that contain a PIL."""
+    """The package imported as PIL."""
 
     version: str
-    simd: bool
-    libjpeg_turbo: str | None
-    distributions: tuple[str, ...]
+    simd: bool  # whether it is pillow-simd
+    libjpeg_turbo: str | None  # version; None for another libjpeg
+    distributions: tuple[str, ...]  # that are installed and contain a PIL
 
 
 @dataclass(frozen=True)
 class OpenCV:
-    """Version of OpenCV, whether its optimized code is on, the SIMD instructions that it uses, its threads in this
-    process (presize's workers have one), and the installed distributions that contain a cv2. Where it cannot be
-    imported, `broken` says why, and the version is empty."""
+    """The package imported as cv2."""
 
-    version: str
-    optimized: bool
-    instructions: tuple[str, ...]
-    threads: int
-    distributions: tuple[str, ...] = ()
-    broken: str = ""
+    version: str  # empty where it is broken
+    optimized: bool  # whether its optimized code is on
+    instructions: tuple[str, ...]  # SIMD that it uses
+    threads: int  # in this process: presize's workers have one
+    distributions: tuple[str, ...] = ()  # that are installed and contain a cv2
+    broken: str = ""  # why it cannot be imported
 
 
 @dataclass(frozen=True)
@@ -93,7 +81,10 @@ class Codecs:
 
 def read_codecs(environ: Mapping[str, str] = os.environ) -> Codecs:
     """Import the codecs and look at them."""
-    return Codecs(_jpeg(environ), _resizer(), _pillow(), _opencv())
+    own, reason = _own(pillow_resize.compiled)
+    module = pillow_resize.compiled.trusted()
+    resizer = Resizer(own, reason, None if module is None else _RESIZE_INSTRUCTIONS[module.level()])
+    return Codecs(_jpeg(environ), resizer, _pillow(), _opencv())
 
 
 def _jpeg(environ: Mapping[str, str]) -> Jpeg:
@@ -128,18 +119,12 @@ def libjpeg_turbo_in(library: Path) -> tuple[str | None, bool | None]:
         return (version[1].decode(), re.search(rb"JSIMD_FORCE", binary) is not None) if version else (None, None)
 
 
-def _resizer() -> Resizer:
-    own, reason = _own(pillow_resize.compiled)
-    module = pillow_resize.compiled.trusted()
-    return Resizer(own, reason, None if module is None else _RESIZE_INSTRUCTIONS[module.level()])
-
-
 def _pillow() -> Pillow:
     import PIL
     from PIL import features
 
     turbo = features.version_feature("libjpeg_turbo") if features.check_feature("libjpeg_turbo") else None
-    # Its releases are Pillow's, with ".post0" behind.
+    # The releases of pillow-simd are Pillow's, with ".post0" behind.
     return Pillow(PIL.__version__, "post" in PIL.__version__, turbo, tuple(installed(_PILLOWS)))
 
 

@@ -1,8 +1,21 @@
-"""Measured times of a loader and a training step -> the bottleneck, what would help, and by how much. Pure; no torch.
+"""The model of a training: what diagnose measures of a loader and a step, and what follows. Pure; no torch.
 
-What could help is found by presize.measure.simulation, from the measured times. Then it is tried: training is run with
-each change in turn, in rounds, and what it gives is what those runs gave. Nothing repairs the simulation by a
-measurement: where they disagree, the diagnosis says by how much.
+Measured, each of them repeatedly, in seconds a batch:
+
+    load      one worker, alone, makes a batch and hands it over; from it, by simulation, any number of workers
+    step      training on one batch of the loader that stays on the device, before and after each run of training
+    start     from the beginning of an epoch to its first batch
+    trained   training on the batches of the loader, over whole epochs or whole bursts of its workers
+
+    U     = step / trained      the share of the time that the step works
+    1 / U                       how many times as fast training would be if loading cost nothing
+    epoch = start + n · trained of n batches
+    rate  = images / trained, never above images / step, ± by the spread of rounds (presize.measure.stages.Interval)
+    gain  = rate with a change / rate without it, round by round, ± likewise
+
+A simulation of the pipeline (presize.measure.simulation) chooses what to try. Then training is run with each change in
+turn, and what it gives is what those runs gave. Nothing repairs the simulation by a measurement: where they disagree,
+the diagnosis says by how much.
 """
 
 from __future__ import annotations
@@ -11,16 +24,13 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from presize.formatting import factor_text, plural, rate_text, seconds_text
 from presize.measure.profile import Part
-from presize.measure.simulation import Pipeline, Timeline, Times, fewest_workers, simulate, sweep
+from presize.measure.simulation import Pipeline, Times, fewest_workers, simulate, sweep
 from presize.measure.stages import VAGUE, Interval, Stages, explanation, headline, interval_text
 from presize.pages.html import notebook_html
-
-LEAST_CORES = 0.1
-"""Loading that keeps less than that of a core busy does not need cores."""
 
 WORDS: dict[Part, str] = {
     "read": "reading files",
@@ -30,72 +40,46 @@ WORDS: dict[Part, str] = {
     "other": "other code",
 }
 
+WORTH_WHILE = 1.05  # advice with a smaller gain is not given: runs differ by that much
+_TRIED = 1.03  # simulated gain from which a change is tried
+_UNSIMULATED = {"pin_memory", "persistent_workers"}  # tried wherever they could help
+_LONG_START = 0.05  # share of an epoch before its first batch from which that is worth a word
+_LEAST_CORES = 0.1  # loading that keeps less than that of a core busy does not need cores
+_BATCHES, _LONG = 200, 1000
+_COUNTS: Sequence[int] = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
+
 
 @dataclass(frozen=True)
 class Loading:
-    """How a loader makes batches while nothing trains.
+    """How a loader makes batches while nothing trains."""
 
-    Attributes:
-        images: Images in a batch.
-        load: Time of one worker, alone, to load a batch and hand it over.
-        in_process: Time to load a batch in the training process.
-        handover_s: Seconds that training takes to receive a batch that is ready.
-        cores: CPU cores that loading one batch keeps busy.
-        workers: Loader processes; 0 if batches are made in the training process.
-        prefetch: Batches requested of each worker ahead.
-        in_order: Whether batches come in the order in which they were requested; None if they always do.
-        chosen: Whether the number of workers can be chosen. For an unknown kind of iterable it cannot.
-        persistent: Whether workers live on from epoch to epoch; None where that cannot be chosen.
-        batches_per_s: Rate of all workers together.
-        first_batch_s: Seconds to the first batch.
-        pinned: Whether its batches are in pinned memory, or on the device already.
-        worker_s: Mean seconds per batch of each worker while all of them work.
-        parts: Seconds of `load` by part; empty if not known.
-        functions: (name, part, share of all own time) of the functions that took longest, the longest first.
-        frames: Share of all time that is other code of a function outside of installed packages, by its name.
-    """
-
-    images: float
-    load: Times
-    in_process: Times
-    handover_s: float
-    cores: float
-    workers: int
-    prefetch: int
-    in_order: bool | None
-    chosen: bool
-    batches_per_s: float
-    first_batch_s: float
-    persistent: bool | None = None
-    pinned: bool = False
-    worker_s: tuple[float, ...] = ()
-    parts: dict[Part, float] = field(default_factory=dict)
-    functions: tuple[tuple[str, Part, float], ...] = ()
-    frames: Mapping[str, float] = field(default_factory=dict)
-
-    @property
-    def slowest(self) -> tuple[Part, float] | None:
-        """The part that takes most of a worker's time, and its share; None if the parts are not known."""
-        if not self.parts:
-            return None
-        part = max(self.parts, key=self.parts.__getitem__)
-        return part, self.parts[part] / sum(self.parts.values())
+    images: float  # in a batch
+    load: Times  # of one worker, alone, to make a batch and hand it over
+    in_process: Times  # to make a batch in the training process
+    handover_s: float  # that training takes to receive a batch that is ready
+    cores: float  # that making one batch keeps busy
+    workers: int  # 0 if batches are made in the training process
+    prefetch: int  # batches requested of each worker ahead
+    in_order: bool | None  # whether batches come in the order in which they were requested; None if they always do
+    chosen: bool  # whether the number of workers can be chosen: not of an unknown kind of iterable
+    batches_per_s: float  # of all workers together
+    first_batch_s: float  # from the start of the loader
+    persistent: bool | None = None  # whether workers live on from epoch to epoch; None where that cannot be chosen
+    pinned: bool = False  # whether its batches are in pinned memory, or on the device already
+    worker_s: tuple[float, ...] = ()  # mean of each worker for a batch while all of them work
+    parts: dict[Part, float] = field(default_factory=dict)  # seconds of `load` by part; empty if not known
+    functions: tuple[tuple[str, Part, float], ...] = ()  # (name, part, share of all own time), the longest first
+    frames: Mapping[str, float] = field(default_factory=dict)  # share of time of other code, by function of the user's
 
     def known(self) -> dict[str, Any]:
         """All of it as plain values of JSON."""
+        same = ("images", "handover_s", "cores", "workers", "prefetch", "in_order", "persistent", "first_batch_s")
         return {
-            "images": self.images,
+            **{name: getattr(self, name) for name in same},
             "load_s": self.load.mean_s,
             "load_cv": self.load.cv,
             "in_process_s": self.in_process.mean_s,
-            "handover_s": self.handover_s,
-            "cores": self.cores,
-            "workers": self.workers,
-            "prefetch": self.prefetch,
-            "in_order": self.in_order,
-            "persistent": self.persistent,
             "images_per_s": self.images * self.batches_per_s,
-            "first_batch_s": self.first_batch_s,
             "worker_s": list(self.worker_s),
             "parts_s": dict(self.parts),
             "functions": [list(function) for function in self.functions],
@@ -104,13 +88,8 @@ class Loading:
 
 
 class Alternative(NamedTuple):
-    """Another loader to try.
-
-    Attributes:
-        name: What using it means, in words: "Read the LMDB dataset".
-        loading: What was measured of it.
-        step: Time of training on one of its batches, already on the device. Another memory layout can make it faster.
-    """
+    """Another loader: what using it means ("Read the LMDB dataset"), what was measured of it, and the time of training
+    on one of its batches, already on the device, whose memory layout can make that faster."""
 
     name: str
     loading: Loading
@@ -118,116 +97,58 @@ class Alternative(NamedTuple):
 
 
 class Change(NamedTuple):
-    """Something to try.
+    """Something to try."""
 
-    Attributes:
-        what: What to do, as a sentence.
-        options: What to change of the loader: "num_workers", "prefetch_factor", "in_order", "pin_memory",
-            "persistent_workers", "channels_last" -> value.
-        pipeline: The training with it, to simulate.
-        alternative: The number of the other loader that it reads; None for the present one.
-    """
-
-    what: str
+    what: str  # what to do, as a sentence
     options: Mapping[str, Any]
-    pipeline: Pipeline
-    alternative: int | None = None
+    """What to change of the loader: "num_workers", "prefetch_factor", "in_order", "pin_memory", "persistent_workers",
+    "channels_last" -> value."""
+    pipeline: Pipeline  # with it, to simulate
+    alternative: int | None = None  # the number of the other loader that it reads; None for the present one
 
 
 class Trial(NamedTuple):
-    """A change that was tried: images/s of training with it, round by round, and their standard error within a round,
-    as a share."""
+    """A change that was tried: images/s of training with it, round by round, and all together; and how many times as
+    fast as the present one that was."""
 
     change: Change
     rates: tuple[float, ...]
-    within: float = 0.0
-
-    @property
-    def images_per_s(self) -> Interval:
-        return Interval.of(self.rates, self.within)
-
-
-class Advice(NamedTuple):
-    """One thing to do, and what it brought.
-
-    Attributes:
-        what: What to do, as a sentence.
-        images_per_s: Rate of training with it.
-        gain: That rate over the present one, round by round.
-        pipeline: What to simulate to see it.
-    """
-
-    what: str
     images_per_s: Interval
     gain: Interval
-    pipeline: Pipeline
 
+    @classmethod
+    def of(cls, change: Change, rates: Sequence[float], within: float, now: Sequence[float], now_within: float) -> Self:
+        """`now`: the present rates. `within`: standard error within a round, as a share."""
+        gains = [rate / before for rate, before in zip(rates, now, strict=True)]
+        return cls(change, tuple(rates), Interval.of(rates, within), Interval.of(gains, max(within, now_within)))
 
-WORTH_WHILE = 1.05
-"""Advice with a smaller gain is not given: runs differ by that much."""
-
-_TRIED = 1.03
-"""Simulated gain from which a change is tried."""
-
-_UNSIMULATED = {"pin_memory", "persistent_workers"}
-"""What the simulation does not know, and is tried wherever it could help."""
-
-_LONG_START = 0.05
-"""The share of an epoch before its first batch from which that is worth a word."""
-
-_LAYOUT = "Give the step batches in channels-last memory: images.to(memory_format=torch.channels_last)."
-
-_BATCHES, _LONG = 200, 1000
-_MOST_WORKERS = 64
-_PICTURE_BATCHES = 60
-_COUNTS: Sequence[int] = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
+    @property
+    def what(self) -> str:
+        return self.change.what
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What was measured of a loader and a training step, and what follows from it.
+    """What was measured of a loader and a training step, and what follows from it."""
 
-    Attributes:
-        loading: The loader, measured without training.
-        step: Time of training on a batch that is already on the device.
-        step_cores: CPU cores that the step keeps busy.
-        copied_s: Seconds of a step that first copies a batch from pinned memory to the device.
-        rates: Images/s of training with the loader, the start of an epoch included where its length is known, round by
-            round.
-        within: Their standard error within a round, as a share.
-        batches: Batches that were trained on in a round.
-        start_s: Seconds from the beginning of an epoch to its first batch.
-        epoch_batches: Batches in an epoch; None if not known.
-        cores: CPU cores that this process may use.
-        device: What the step runs on, "cpu" or "cuda".
-        alternatives: Other loaders that were measured.
-        tried: The changes that were tried.
-        layout_step: Time of the step on the same batch in channels-last memory; None where that is not faster.
-        own_python: CPU seconds of the step that are spent in Python of its own, and the name of the function outside of
-            installed packages that takes most of them; None where that is little.
-        storage_images_per_s: Rate of the storage with nothing in the page cache; None if not measured.
-        notes: Remarks for the reader, in sentences.
-        seconds: Seconds that the diagnosis took.
-    """
-
-    loading: Loading
-    step: Times
-    step_cores: float
-    copied_s: float
-    rates: tuple[float, ...]
-    batches: int
-    start_s: float
-    epoch_batches: int | None
-    cores: float
-    device: str
+    loading: Loading  # without training
+    step: Times  # on a batch that is already on the device
+    step_cores: float  # that the step keeps busy
+    copied_s: float  # of a step that first copies a batch from pinned memory to the device
+    rates: tuple[float, ...]  # images/s of training, round by round, with the start of an epoch of known length
+    batches: int  # that were trained on in a round
+    start_s: float  # from the beginning of an epoch to its first batch
+    epoch_batches: int | None  # None if not known
+    cores: float  # that this process may use
+    device: str  # of the step: "cpu" or "cuda"
     alternatives: tuple[Alternative, ...] = ()
-    within: float = 0.0
+    within: float = 0.0  # standard error of the rates within a round, as a share
     tried: tuple[Trial, ...] = ()
-    layout_step: Times | None = None
-    own_python: tuple[float, str] | None = None
-    storage_images_per_s: float | None = None
-    notes: tuple[str, ...] = ()
-    seconds: float = 0.0
+    layout_step: Times | None = None  # on the same batch in channels-last memory; None where that is not faster
+    own_python: tuple[float, str] | None = None  # CPU seconds of a step in the user's Python, and most of it in what
+    storage_images_per_s: float | None = None  # with nothing in the page cache; None if not measured
+    notes: tuple[str, ...] = ()  # sentences
+    seconds: float = 0.0  # that the diagnosis took
 
     @cached_property
     def images_per_s(self) -> Interval:
@@ -247,6 +168,13 @@ class Diagnosis:
     @property
     def stages(self) -> Stages:
         return Stages(self.step.mean_s, self.copied_s, self.trained_s)
+
+    @property
+    def start_share(self) -> float:
+        """The share of an epoch that passes before its first batch; 0 if not known."""
+        return 0.0 if self.epoch_batches is None else min(self.start_s / (self.epoch_batches * self.trained_s), 1.0)
+
+    # What to simulate, and to try
 
     def pipeline(self, other: Alternative | None = None, workers: int | None = None) -> Pipeline:
         """What to simulate: the pipeline as it is, or with another loader, or another number of workers."""
@@ -270,11 +198,8 @@ class Diagnosis:
         """Simulated images/s of training, by batches of the present size, the start of an epoch included. Never above
         what the step alone makes."""
         rate = simulate(pipeline, batches=_LONG).batches_per_s(max(1, pipeline.workers * pipeline.prefetch))
-        return with_start(
-            self.loading.images * min(rate, 1 / (pipeline.step.mean_s + pipeline.copy.mean_s)),
-            self.start_s,
-            None if self.epoch_batches is None else self.epoch_batches * self.loading.images,
-        )
+        rate = min(rate, 1 / (pipeline.step.mean_s + pipeline.copy.mean_s))
+        return self.loading.images * with_start(rate, self.start_s, self.epoch_batches)
 
     @cached_property
     def simulated_now(self) -> float:
@@ -285,6 +210,28 @@ class Diagnosis:
     def disagreement(self) -> float:
         """By what share the simulated present differs from the measured one."""
         return abs(math.log(self.simulated_now / self.images_per_s.value))
+
+    @cached_property
+    def by_workers(self) -> dict[int, float]:
+        """Simulated rate with each number of workers, times the simulated present; empty if it cannot be chosen."""
+        counts = self._counts(self.loading) if self.loading.chosen else []
+        return {count: self.simulated(self.pipeline(workers=count)) / self.simulated_now for count in counts}
+
+    def _counts(self, loading: Loading) -> list[int]:
+        """Numbers of workers to try: 0, 1, 2, 3, 4, 6, 8, ... up to as many as keep all cores busy. Where loading
+        waits more than it works, that is more than there are cores."""
+        most = max(loading.workers, min(math.ceil(self.cores / max(loading.cores, _LEAST_CORES)), _COUNTS[-1]))
+        return sorted({0, loading.workers, most} | {count for count in _COUNTS if count <= most})
+
+    def _best_workers(self, other: Alternative | None = None) -> int:
+        """The fewest workers that are about as fast as any, at least one; as many as it has where that cannot be
+        chosen."""
+        loading = self.loading if other is None else other.loading
+        if not loading.chosen:
+            return loading.workers
+        counts = [count for count in self._counts(loading) if count]
+        batches = max(_BATCHES, 4 * counts[-1] * loading.prefetch)
+        return fewest_workers(sweep(self.pipeline(other), counts, batches=batches))
 
     def changes(self) -> list[Change]:
         """What is worth trying, the most promising first: the other loaders, with as many workers as suffice; another
@@ -297,7 +244,8 @@ class Diagnosis:
             options = {"num_workers": best} if best != other.loading.workers else {}
             found.append(Change(f"{other.name}{how}.", options, self.pipeline(other, best), number))
         if self.layout_step is not None:
-            found.append(Change(_LAYOUT, {"channels_last": True}, replace(self.pipeline(), step=self.layout_step)))
+            what = "Give the step batches in channels-last memory: images.to(memory_format=torch.channels_last)."
+            found.append(Change(what, {"channels_last": True}, replace(self.pipeline(), step=self.layout_step)))
         if self.stages.bottleneck != "compute" and self.loading.chosen:
             for one in self._loader_changes():
                 if one.options.keys() & _UNSIMULATED or self._promise(one) >= _TRIED:
@@ -329,50 +277,26 @@ class Diagnosis:
             what = "Keep workers from epoch to epoch: persistent_workers=True."
             yield Change(what, {"persistent_workers": True}, now)
 
-    @property
-    def start_share(self) -> float:
-        """The share of an epoch that passes before its first batch; 0 if not known."""
-        return 0.0 if self.epoch_batches is None else min(self.start_s / (self.epoch_batches * self.trained_s), 1.0)
+    # What came of it
 
     @cached_property
-    def advice(self) -> tuple[Advice, ...]:
+    def advice(self) -> tuple[Trial, ...]:
         """What made training at least WORTH_WHILE times as fast, and by more than the error of that, best first."""
-        found = [Advice(one.change.what, one.images_per_s, self.gain(one), one.change.pipeline) for one in self.tried]
-        worth = [advice for advice in found if advice.gain.value >= WORTH_WHILE and advice.gain.low > 1]
-        return tuple(sorted(worth, key=lambda advice: -advice.gain.value))
+        worth = [one for one in self.tried if one.gain.value >= WORTH_WHILE and one.gain.low > 1]
+        return tuple(sorted(worth, key=lambda one: -one.gain.value))
 
     @property
     def undecided(self) -> list[str]:
         """What was tried and may bring much or nothing, in sentences: too few batches came to tell."""
-        gains = [(one.change.what, self.gain(one)) for one in self.tried]
+        gains = [(one.what, one.gain) for one in self.tried]
         return [what for what, gain in gains if gain.error > VAGUE and gain.low <= 1 < WORTH_WHILE <= gain.high]
 
-    def gain(self, trial: Trial) -> Interval:
-        """How many times as fast as the present one each round of another training was."""
-        gains = [rate / now for rate, now in zip(trial.rates, self.rates, strict=True)]
-        return Interval.of(gains, max(trial.within, self.within))
-
-    def _best_workers(self, other: Alternative | None = None) -> int:
-        """The fewest workers that are about as fast as any, at least one; as many as it has where that cannot be
-        chosen."""
-        loading = self.loading if other is None else other.loading
-        if not loading.chosen:
-            return loading.workers
-        counts = [count for count in self._counts(loading) if count]
-        batches = max(_BATCHES, 4 * counts[-1] * loading.prefetch)
-        return fewest_workers(sweep(self.pipeline(other), counts, batches=batches))
-
-    def _counts(self, loading: Loading) -> list[int]:
-        """Numbers of workers to try: 0, 1, 2, 3, 4, 6, 8, ... up to as many as keep all cores busy. Where loading
-        waits more than it works, that is more than there are cores."""
-        most = max(loading.workers, min(math.ceil(self.cores / max(loading.cores, LEAST_CORES)), _MOST_WORKERS))
-        return sorted({0, loading.workers, most} | {count for count in _COUNTS if count <= most})
-
-    @cached_property
-    def by_workers(self) -> dict[int, float]:
-        """Simulated rate with each number of workers, times the simulated present; empty if it cannot be chosen."""
-        counts = self._counts(self.loading) if self.loading.chosen else []
-        return {count: self.simulated(self.pipeline(workers=count)) / self.simulated_now for count in counts}
+    @property
+    def result(self) -> str:
+        """What loading costs, in plain words, without a full stop; `headline` is its reason."""
+        hardly = "Training hardly waits: if loading cost nothing, it" if self.stages.bottleneck == "compute" else ""
+        bound = factor_text(self.stages.bound)
+        return f"{hardly or 'If loading cost nothing, training'} would be {bound} times as fast"
 
     @property
     def headline(self) -> str:
@@ -382,12 +306,12 @@ class Diagnosis:
     @property
     def explanation(self) -> str:
         """What stalls training, and the best advice, in one paragraph."""
-        said = [explanation(self.stages, round(self.loading.images))]
-        is_compute = self.stages.bottleneck == "compute"
-        slowest = self.loading.slowest
-        if slowest is not None and not is_compute:
-            part, share = slowest
-            load = seconds_text(self.loading.load.mean_s)
+        loading, is_compute = self.loading, self.stages.bottleneck == "compute"
+        said = [explanation(self.stages, round(loading.images))]
+        if loading.parts and not is_compute:
+            part = max(loading.parts, key=loading.parts.__getitem__)
+            share = loading.parts[part] / sum(loading.parts.values())
+            load = seconds_text(loading.load.mean_s)
             said.append(f"A worker takes {load} per batch, {share:.0%} of it for {WORDS[part]}{self._frame(part)}.")
         if self.start_share >= _LONG_START:
             said.append(f"{self.start_share:.0%} of an epoch passes before its first batch.")
@@ -404,6 +328,8 @@ class Diagnosis:
                 f"{how}{best.what[:-1]}: {interval_text(best.images_per_s, rate_text)} images/s, "
                 f"{interval_text(best.gain, factor_text)} times the present {rate_text(self.images_per_s.value)}."
             )
+            if best.gain.low > self.stages.bound:
+                said.append("That is more than loading costs, since a step on its batches is faster, too.")
         if self.undecided:
             said.append(f"Too few batches came to tell what these bring: {' '.join(self.undecided)} Give more seconds.")
         elif not self.advice and not is_compute:
@@ -420,12 +346,6 @@ class Diagnosis:
     def verdict(self) -> str:
         """The bottleneck and the best advice, in one paragraph."""
         return f"{self.headline}. {self.explanation}"
-
-    @property
-    def picture(self) -> list[tuple[str, Timeline]]:
-        """(name, timeline) of the pipeline as it is, and with the best advice."""
-        variants = [("as it is", self.pipeline()), *((advice.what[:-1], advice.pipeline) for advice in self.advice[:1])]
-        return [(name, simulate(pipeline, batches=_PICTURE_BATCHES)) for name, pipeline in variants]
 
     def evidence(self) -> Iterator[tuple[str, str]]:
         """Yield (topic, figures), the most important first."""
@@ -467,24 +387,24 @@ class Diagnosis:
     def known(self) -> dict[str, Any]:
         """All of it as plain values of JSON."""
         stalls = self.stages.stalls
+        same = ("verdict", "possible_images_per_s", "disagreement", "storage_images_per_s", "cores", "seconds")
         return {
-            "verdict": self.verdict,
+            **{name: getattr(self, name) for name in same},
             "bottleneck": self.stages.bottleneck,
             "utilisation": stalls.utilisation,
             "stalls": {"copy": stalls.copy, "preparation": stalls.preparation},
             "images_per_s": self.images_per_s.known(),
-            "possible_images_per_s": self.possible_images_per_s,
             "advice": [
                 {
-                    "what": advice.what,
-                    "images_per_s": advice.images_per_s.known(),
-                    "gain": advice.gain.known(),
-                    "workers": advice.pipeline.workers,
-                    "prefetch": advice.pipeline.prefetch,
+                    "what": one.what,
+                    "images_per_s": one.images_per_s.known(),
+                    "gain": one.gain.known(),
+                    "workers": one.change.pipeline.workers,
+                    "prefetch": one.change.pipeline.prefetch,
                 }
-                for advice in self.advice
+                for one in self.advice
             ],
-            "tried": [{"what": one.change.what, "images_per_s": list(one.rates)} for one in self.tried],
+            "tried": [{"what": one.what, "images_per_s": list(one.rates)} for one in self.tried],
             "rates": list(self.rates),
             "step": {
                 "resident_s": self.step.mean_s, "copied_s": self.copied_s, "trained_s": self.trained_s,
@@ -499,14 +419,11 @@ class Diagnosis:
             },
             "workers": {str(workers): gain for workers, gain in self.by_workers.items()},
             "simulated_images_per_s": self.simulated_now,
-            "disagreement": self.disagreement,
-            "storage_images_per_s": self.storage_images_per_s,
-            "cores": self.cores,
             "notes": list(self.notes),
-            "seconds": self.seconds,
         }  # fmt: skip
 
 
-def with_start(images_per_s: float, start_s: float, epoch_images: float | None) -> float:
-    """The rate over an epoch of so many images that begins with `start_s` without a batch. None: there is no end."""
-    return images_per_s if epoch_images is None else epoch_images / (start_s + epoch_images / images_per_s)
+def with_start(rate: float, start_s: float, epoch: float | None) -> float:
+    """The rate over an `epoch`, its length in what the rate counts, that begins with `start_s` without a batch. None:
+    there is no end."""
+    return rate if epoch is None else epoch / (start_s + epoch / rate)

@@ -8,36 +8,19 @@ from functools import partial
 from presize.formatting import duration, factor_text, plural, rate_text, seconds_text
 from presize.measure.diagnosis import WORDS, Diagnosis
 from presize.measure.profile import PARTS
-from presize.measure.simulation import Timeline
+from presize.measure.simulation import simulate
 from presize.measure.simulation_report import PictureVariant, picture, picture_policy
 from presize.measure.stages import interval_text
 from presize.pages import charts
 from presize.pages.html import template
 
-_ALIKE = 0.05
-"""Shares of the time that differ by less count as the same."""
-
-
-def result(found: Diagnosis) -> str:
-    """What loading costs, in plain words, without a full stop.
-
-    The bottleneck and the share of the time that the step is busy (`found.headline`) are its reason.
-    """
-    hardly = "Training hardly waits: if loading cost nothing, it" if found.stages.bottleneck == "compute" else ""
-    return f"{hardly or 'If loading cost nothing, training'} would be {factor_text(found.stages.bound)} times as fast"
-
-
-def explanation(found: Diagnosis) -> str:
-    """Return what the result rests on: the bottleneck, what stalls training, and the best advice."""
-    faster = ""
-    if found.advice and found.advice[0].gain.low > found.stages.bound:
-        faster = " That is more than loading costs, since a step on its batches is faster, too."
-    return f"{found.headline}. {found.explanation}{faster}"
+_BATCHES = 60  # that are animated
+_ALIKE = 0.05  # shares of the time that differ by less count as the same
 
 
 def diagnosis_text(found: Diagnosis, width: int = 100) -> str:
     """The result, why, what to do and its gain, and the evidence, in lines of at most `width` characters."""
-    lines = [f"{result(found)}.", "", *textwrap.wrap(explanation(found), width), ""]
+    lines = [f"{found.result}.", "", *textwrap.wrap(found.verdict, width), ""]
     if found.advice:
         lines.append("What to do (gains do not add up):")
         for advice in found.advice:
@@ -61,27 +44,19 @@ def diagnosis_text(found: Diagnosis, width: int = 100) -> str:
 
 def pictured(found: Diagnosis) -> list[PictureVariant]:
     """The pipeline as it is, and with the best advice: simulated, with the figures that were measured."""
-    measured = [found.images_per_s, *(advice.images_per_s for advice in found.advice[:1])]
-    sentences = [f"As measured: {interval_text(found.images_per_s, rate_text)} images/s."]
-    sentences += [
-        f"As tried: {interval_text(advice.images_per_s, rate_text)} images/s, "
-        f"{interval_text(advice.gain, factor_text)} times the present rate."
-        for advice in found.advice[:1]
-    ]
+    shown = [("as it is", found.pipeline(), found.images_per_s, "As measured", "")]
+    for one in found.advice[:1]:
+        gain = f", {interval_text(one.gain, factor_text)} times the present rate"
+        shown.append((one.what[:-1], one.change.pipeline, one.images_per_s, "As tried", gain))
     variants = []
-    for (name, timeline), rate, sentence in zip(found.picture, measured, sentences, strict=True):
-        utilisation = min(rate.value * timeline.pipeline.step.mean_s / found.loading.images, 1.0)
-        said = f"{sentence} {difference(timeline, utilisation)}".rstrip()
+    for name, pipeline, rate, how, gain in shown:
+        timeline = simulate(pipeline, batches=_BATCHES)
+        utilisation = min(rate.value * pipeline.step.mean_s / found.loading.images, 1.0)
+        said = f"{how}: {interval_text(rate, rate_text)} images/s{gain}."
+        if abs(timeline.utilisation - utilisation) >= _ALIKE:
+            said += f" In the animation, which is simulated, training works {timeline.utilisation:.0%} of the time."
         variants.append(PictureVariant(name, timeline, round(found.loading.images), said, utilisation))
     return variants
-
-
-def difference(shown: Timeline, utilisation: float) -> str:
-    """Return what a simulated pipeline shows of another utilisation than was measured, in a sentence; empty where it is
-    about the same."""
-    if abs(shown.utilisation - utilisation) < _ALIKE:
-        return ""
-    return f"In the animation, which is simulated, training works {shown.utilisation:.0%} of the time."
 
 
 def diagnosis_page(found: Diagnosis, of: str) -> str:
@@ -92,17 +67,14 @@ def diagnosis_page(found: Diagnosis, of: str) -> str:
         for name, loading in loaders.items()
         if loading.parts
     }
-    found_charts: list[charts.Lines] = []
+    found_charts = []
     if spent:
         totals = {name: seconds_text(sum(parts.values())) for name, parts in spent.items()}
         found_charts.append(charts.shares("What one worker does for a batch", spent, totals))
-    gains = {plural(count, "worker"): (gain, gain, gain) for count, gain in found.by_workers.items()}
-    if gains:
+    if gains := {plural(count, "worker"): (gain, gain, gain) for count, gain in found.by_workers.items()}:
         found_charts.append(charts.bars("Training, times as fast as now, simulated", gains))
     return template("diagnosis.html").render(
         found=found,
-        result=result(found),
-        explanation=explanation(found),
         of=of,
         policy=picture_policy(),
         picture=picture(pictured(found)),

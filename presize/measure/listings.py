@@ -29,26 +29,18 @@ Numbers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Listing:
-    """The samples of a folder or dataset, in the order in which they are numbered when read: 0, 1, ...
-
-    Paths are those in the source; `rejected` has those that the build rejected. Labels are names of classes, and None
-    without classes. `files` has one for each sample, or else the shards.
-    """
+    """The samples of a folder or dataset, in the order in which they are numbered when read: 0, 1, ..."""
 
     root: str
-    paths: pa.Array
+    paths: pa.Array  # in the source
     source_nbytes: Numbers
-    labels: npt.NDArray[Any] | None
-    rejected: frozenset[str]
-    files: tuple[Path, ...]
+    labels: npt.NDArray[Any] | None  # names of classes; None without classes
+    files: tuple[Path, ...]  # one for each sample, or else the shards
+    rejected: frozenset[str] = frozenset()  # paths that the build rejected
     manifest: Manifest | None = None
 
     def __len__(self) -> int:
         return len(self.paths)
-
-    def rejects(self, path: str) -> bool:
-        """Whether the build rejected a file, or a folder that it lies in."""
-        return not self.rejected.isdisjoint([path, *map(str, PurePosixPath(path).parents)])
 
     def files_of(self, numbers: Numbers) -> list[Path]:
         """The files that reading these samples opens."""
@@ -58,28 +50,26 @@ class Listing:
 def list_raw(root: str | os.PathLike[str]) -> Listing:
     """A folder of images as FolderDataset lists it. Raises SourceError."""
     source = scan_images(root)
-    table = source.table.combine_chunks()
-    paths = _flat(table.column("path"))
     labels = None
     if source.classes is not None:
-        labels = np.array(source.classes, object)[table.column("label").to_numpy()]
+        labels = np.array(source.classes, object)[_numbers(source.table, "label")]
+    paths = _paths(source.table, "path")
     files = tuple(source.root / path for path in paths.to_pylist())
-    return Listing(os.fspath(root), paths, _numbers(table.column("source_nbytes")), labels, frozenset(), files)
+    return Listing(os.fspath(root), paths, _numbers(source.table, "source_nbytes"), labels, files)
 
 
 def list_presized(root: str | os.PathLike[str]) -> Listing:
     """A folder that ``presize build --to folder`` made, in the order of FolderDataset. Raises DatasetError."""
     manifest, index = _open(root, "folder")
     folder = scan_images(root)
-    there = _flat(folder.table.column("path"))
-    rows = pc.index_in(there, value_set=index.column("file")).to_numpy(zero_copy_only=False)
-    if len(there) != len(index) or np.isnan(rows.astype(float)).any():
+    there = _paths(folder.table, "path")
+    rows = pc.index_in(there, value_set=_paths(index, "file"))
+    if len(there) != len(index) or rows.null_count:
         raise DatasetError(
             f"{os.fspath(root)} has {plural(len(there), 'image')} where its manifest says {len(index)}, or others; "
             "build it again"
         )
-    files = tuple(folder.root / path for path in there.to_pylist())
-    return _listing(root, manifest, index.take(pa.array(rows.astype(np.int64))), files)
+    return _listing(root, manifest, index.take(rows), tuple(folder.root / path for path in there.to_pylist()))
 
 
 def list_lmdb(root: str | os.PathLike[str]) -> Listing:
@@ -114,25 +104,26 @@ def _open(root: str | os.PathLike[str], layout: str) -> tuple[Manifest, pa.Recor
 def _listing(
     root: str | os.PathLike[str], manifest: Manifest, index: pa.RecordBatch, files: tuple[Path, ...]
 ) -> Listing:
-    paths, labels = _flat(index.column("path")), None
+    paths, labels = _paths(index, "path"), None
     if pc.count_distinct(paths).as_py() < len(paths):
         raise BenchError(f"{os.fspath(root)} has two samples of one path; a benchmark tells samples by their paths")
     if manifest.classes is not None:
-        numbers = _numbers(index.column("label"))
+        numbers = _numbers(index, "label")
         if len(numbers) and not 0 <= numbers.min() <= numbers.max() < len(manifest.classes):
             raise DatasetError(f"the index of {os.fspath(root)} is damaged: it has labels that are no classes")
         labels = np.array(manifest.classes, object)[numbers]
     rejected = frozenset(reject.path for reject in read_rejects(Path(root, manifest.rejects.file)))
-    return Listing(os.fspath(root), paths, _numbers(index.column("source_nbytes")), labels, rejected, files, manifest)
+    return Listing(os.fspath(root), paths, _numbers(index, "source_nbytes"), labels, files, rejected, manifest)
 
 
-def _flat(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+def _paths(table: pa.Table | pa.RecordBatch, name: str) -> pa.Array:
+    column = table.column(name)
     flat = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     return flat.cast(pa.large_string())
 
 
-def _numbers(column: pa.Array | pa.ChunkedArray) -> Numbers:
-    return np.asarray(column.to_numpy(), np.int64)
+def _numbers(table: pa.Table | pa.RecordBatch, name: str) -> Numbers:
+    return np.asarray(table.column(name).to_numpy(), np.int64)
 
 
 def common_samples(listings: Mapping[str, Listing], images: int | None = None, seed: int = 0) -> dict[str, Numbers]:
@@ -157,16 +148,21 @@ def common_samples(listings: Mapping[str, Listing], images: int | None = None, s
     numbers = {name: places[everywhere] for name, places in found.items()}
     for name, listing in listings.items():
         if images is None:
-            _check_nothing_more(listing, first)
+            more = listing.paths.filter(pc.index_in(listing.paths, value_set=first.paths).is_null()).to_pylist()
+            if extra := [path for path in more if path not in first.rejected]:
+                raise BenchError(
+                    f"the variants have different samples: {len(extra)} of {listing.root}, such as {extra[0]}, are not "
+                    f"in {first.root}; is it what that was built from?"
+                )
         _check_alike(listing, numbers[name], first, wanted[everywhere])
     return numbers
 
 
 def _places(listing: Listing, asked: pa.Array, first: Listing) -> Numbers:
-    """The number of each path in `listing`, -1 for those that it rejected."""
+    """The number of each path in `listing`, -1 for those that it rejected, or that lie in a folder that it rejected."""
     places = pc.fill_null(pc.index_in(asked, value_set=listing.paths), -1).to_numpy(zero_copy_only=False)
     missing = asked.take(pa.array(np.flatnonzero(places < 0))).to_pylist()
-    lost = [path for path in missing if not listing.rejects(path)]
+    lost = [path for path in missing if listing.rejected.isdisjoint([path, *map(str, PurePosixPath(path).parents)])]
     if len(lost) == len(asked):
         raise BenchError(
             f"{first.root} is not what {listing.root} was built from: it holds none of the {len(asked)} samples, "
@@ -178,17 +174,6 @@ def _places(listing: Listing, asked: pa.Array, first: Listing) -> Numbers:
             f"{listing.root}; bring it up to date with presize build --update, or build it again"
         )
     return np.asarray(places, np.int64)
-
-
-def _check_nothing_more(listing: Listing, first: Listing) -> None:
-    more = pc.index_in(listing.paths, value_set=first.paths).is_null()
-    extra = listing.paths.filter(more).to_pylist()
-    extra = [path for path in extra if path not in first.rejected]
-    if extra:
-        raise BenchError(
-            f"the variants have different samples: {len(extra)} of {listing.root}, such as {extra[0]}, are not in "
-            f"{first.root}; is it what that was built from?"
-        )
 
 
 def _check_alike(listing: Listing, numbers: Numbers, first: Listing, others: Numbers) -> None:

@@ -69,45 +69,36 @@ _ROUNDS = 16
 
 
 class Spent(NamedTuple):
-    """A profile, split.
+    """A profile, split."""
 
-    Attributes:
-        parts: Seconds by part.
-        functions: (name, part, own seconds) of the functions that took longest, the longest first.
-        frames: Seconds of the part "other" by the function outside of installed packages that they belong to, the most
-            first.
-    """
-
-    parts: dict[Part, float]
-    functions: list[tuple[str, Part, float]]
-    frames: dict[str, float]
+    parts: dict[Part, float]  # seconds
+    functions: list[tuple[str, Part, float]]  # (name, part, own seconds), the longest first
+    frames: dict[str, float]  # seconds of the part "other" by function outside of installed packages, the most first
 
 
 def split(profile: cProfile.Profile, most: int = 8, *, collate: Any = None) -> Spent:
     """Split the own time of all profiled functions by part, and list the `most` functions that took longest. What
     `collate`, a function or an object that is called, takes belongs to collating, whatever its name."""
     own, callers, mine = _calls(profile)
-    code = getattr(collate, "__code__", None) or getattr(type(collate).__call__, "__code__", None)
     known = {name: part_of(name) for name in own}
+    code = getattr(collate, "__code__", None) or getattr(type(collate).__call__, "__code__", None)
     if code is not None and _name(code) in own:
         known[_name(code)] = "collate"
     nobody: Part = "other"
-    shares = _shares(known, callers, nobody)
+    shares, owners = _shares(known, callers, nobody), _shares(mine, callers, "")
     parts: dict[Part, float] = dict.fromkeys(PARTS, 0.0)
+    frames: Counter[str] = Counter()
     for name, seconds in own.items():
         for part, share in shares[name].items():
             parts[part] += share * seconds
-    owners = _shares(mine, callers, "")
-    frames: dict[str, float] = defaultdict(float)
-    for name, seconds in own.items():
-        for frame, share in owners[name].items():
-            frames[frame] += share * shares[name].get("other", 0.0) * seconds
-    frames.pop("", None)
+        others_s = shares[name].get("other", 0.0) * seconds
+        frames.update({frame: share * others_s for frame, share in owners[name].items()})
+    del frames[""]
     longest = sorted(own, key=own.__getitem__, reverse=True)[:most]
     return Spent(
         parts,
         [(name, max(shares[name], key=shares[name].__getitem__), own[name]) for name in longest],
-        dict(sorted(frames.items(), key=lambda pair: -pair[1])[:most]),
+        dict(frames.most_common(most)),
     )
 
 

@@ -43,19 +43,12 @@ class File(NamedTuple):
 
 @dataclass(frozen=True)
 class Content:
-    """What there is to read in a path.
-
-    Attributes:
-        files: Shards, or image files.
-        record_bytes: Mean size of a sample.
-        shards: Whether records are parts of the files; else each file is one.
-        all_files: Whether `files` is all of them.
-    """
+    """What there is to read in a path."""
 
     files: tuple[File, ...]
-    record_bytes: int
-    shards: bool
-    all_files: bool
+    record_bytes: int  # mean size of a sample
+    shards: bool  # whether records are parts of the files; else each file is one
+    all_files: bool  # whether `files` is all of them
 
     @property
     def nbytes(self) -> int:
@@ -108,22 +101,21 @@ def _walk(root: Path, until: float) -> Iterator[File | None]:
 
 @dataclass(frozen=True)
 class Reading:
-    """How fast files were read.
+    """How fast files were read. A remote disk may have a cache of its own."""
 
-    Attributes:
-        sequential_bytes_per_s: Files read from end to end, by one reader.
-        random_reads_per_s: Records read in random order, by `readers` at a time.
-        record_bytes: Mean size of those records.
-        readers: Readers of records.
-        cold: Whether all came from the storage and not the page cache; None if that cannot be known. A remote disk may
-            have a cache of its own.
-    """
+    sequential_bytes_per_s: float  # from end to end, by one reader
+    random_reads_per_s: float  # records in random order
+    record_bytes: int  # mean size of those
+    readers: int  # of records at a time
+    cold: bool | None  # whether all came from the storage and not the page cache; None if that cannot be known
 
-    sequential_bytes_per_s: float
-    random_reads_per_s: float
-    record_bytes: int
-    readers: int
-    cold: bool | None
+
+class FilePart(NamedTuple):
+    """Bytes of a file that are read at once."""
+
+    path: Path
+    offset: int
+    nbytes: int
 
 
 def measure(content: Content, readers: int) -> Reading | None:
@@ -153,9 +145,14 @@ def measure(content: Content, readers: int) -> Reading | None:
         parts = random_parts(at_random, content.record_bytes, draw)
     else:
         parts = [FilePart(path, 0, min(nbytes, _LARGEST_READ_BYTES)) for path, nbytes in at_random]
-    count, read_bytes, random_s = _read_at_random(parts, at_random if content.shards else [], readers)
+    count, read_bytes, random_s = _read(parts, at_random if content.shards else [], readers, at_random=True)
     cold.append(_drop(in_order))
-    sequential_bytes, sequential_s = _read_in_order(sorted(in_order))
+    blocks = [
+        FilePart(path, offset, min(_BLOCK_BYTES, nbytes - offset))
+        for path, nbytes in sorted(in_order)
+        for offset in range(0, nbytes, _BLOCK_BYTES)
+    ]
+    _, sequential_bytes, sequential_s = _read(blocks, in_order if content.shards else [], 1)
     if not count:  # they were emptied meanwhile
         return None
     return Reading(
@@ -180,32 +177,19 @@ def _span(files: Sequence[File]) -> list[File]:
 
 def _drop(files: Sequence[File]) -> bool | None:
     """Drop these files from the page cache. Returns whether that worked; None if it cannot be known."""
-    resident = total = 0
-    known = True
-    for file in files:
-        with open(file.path, "rb", buffering=0) as opened:
-            drop_pages(opened.fileno(), file.nbytes)
+    resident, is_known = 0, True
+    for path, nbytes in files:
+        with open(path, "rb", buffering=0) as opened:
+            drop_pages(opened.fileno(), nbytes)
             owner = os.fstat(opened.fileno()).st_uid
         # To anyone but its owner and those who may write it, the kernel reports a file as wholly cached.
-        known = known and (os.geteuid() in (0, owner) or _may_write(file.path))
+        may_write = os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
+        is_known = is_known and (os.geteuid() in (0, owner) or may_write)
         try:
-            resident += MappedFile(file.path, file.nbytes).resident_bytes()
+            resident += MappedFile(path, nbytes).resident_bytes()
         except DatasetError:  # a file system without maps
-            known = False
-        total += file.nbytes
-    return resident <= _COLD_SHARE * total if known else None
-
-
-def _may_write(path: Path) -> bool:
-    return os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
-
-
-class FilePart(NamedTuple):
-    """Bytes of a file that are read at once."""
-
-    path: Path
-    offset: int
-    nbytes: int
+            is_known = False
+    return resident <= _COLD_SHARE * sum(file.nbytes for file in files) if is_known else None
 
 
 def random_parts(files: Sequence[File], nbytes: int, draw: random.Random) -> list[FilePart]:
@@ -220,53 +204,41 @@ def random_parts(files: Sequence[File], nbytes: int, draw: random.Random) -> lis
     return parts
 
 
-def _read_at_random(parts: Sequence[FilePart], kept_open: Sequence[File], readers: int) -> tuple[int, int, float]:
-    """Return the number of parts read in the time allowed, their bytes, and the seconds that they took."""
+def _read(
+    parts: Sequence[FilePart], kept_open: Sequence[File], readers: int, *, at_random: bool = False
+) -> tuple[int, int, float]:
+    """Return the number of parts read in the time allowed, their bytes, and the seconds that they took. Files that are
+    not `kept_open` are opened for each part. at_random: without readahead."""
     waiting = deque(parts)
+    largest = max((part.nbytes for part in parts), default=0)
     with contextlib.ExitStack() as stack:
         opened: dict[Path, int] = {}
         for file in kept_open:
             descriptor = opened[file.path] = os.open(file.path, os.O_RDONLY)
             stack.callback(os.close, descriptor)
-            if hasattr(os, "posix_fadvise"):
+            if at_random and hasattr(os, "posix_fadvise"):
                 os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
 
         def read_some() -> tuple[int, int]:
-            count = nbytes = 0
+            count = done = 0
+            buffer = memoryview(bytearray(largest))
             while time.perf_counter() < until:
                 try:
-                    part = waiting.popleft()
-                except IndexError:
+                    path, offset, nbytes = waiting.popleft()
+                except IndexError:  # another reader has it
                     break
-                nbytes += _read_part(part, opened.get(part.path))
+                descriptor = opened.get(path)
+                if descriptor is not None:
+                    done += os.preadv(descriptor, [buffer[:nbytes]], offset)
+                else:
+                    with open(path, "rb", buffering=0) as file:
+                        done += os.preadv(file.fileno(), [buffer[:nbytes]], offset)
                 count += 1
-            return count, nbytes
+            return count, done
 
         start = time.perf_counter()
         until = start + _PHASE_S
         with ThreadPoolExecutor(readers) as pool:
-            done = [future.result() for future in [pool.submit(read_some) for _ in range(readers)]]
+            found = [future.result() for future in [pool.submit(read_some) for _ in range(readers)]]
         seconds = time.perf_counter() - start
-    return sum(count for count, _ in done), sum(nbytes for _, nbytes in done), seconds
-
-
-def _read_part(part: FilePart, descriptor: int | None) -> int:
-    if descriptor is not None:
-        return len(os.pread(descriptor, part.nbytes, part.offset))
-    with open(part.path, "rb", buffering=0) as file:
-        return len(file.read(part.nbytes))
-
-
-def _read_in_order(files: Sequence[File]) -> tuple[int, float]:
-    """Bytes read, and the seconds that it took."""
-    buffer, done = bytearray(_BLOCK_BYTES), 0
-    start = time.perf_counter()
-    until = start + _PHASE_S
-    for path, nbytes in files:
-        with open(path, "rb", buffering=0) as file:
-            left = nbytes
-            while left > 0 and (count := file.readinto(memoryview(buffer)[: min(left, _BLOCK_BYTES)])):
-                left, done = left - count, done + count
-                if time.perf_counter() > until:
-                    return done, time.perf_counter() - start
-    return done, time.perf_counter() - start
+    return sum(count for count, _ in found), sum(done for _, done in found), seconds

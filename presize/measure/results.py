@@ -9,7 +9,7 @@ import json
 import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, fields, replace
 from statistics import median
 from typing import Any
 
@@ -27,38 +27,22 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Results:
-    """Results of a benchmark after any number of its runs.
+    """Results of a benchmark after any number of its runs."""
 
-    Attributes:
-        conditions: Machine, versions and storage, name -> words (presize.measure.bench.conditions).
-        options: The options of the benchmark.
-        notes: What a reader has to know about the figures.
-        images: Number of samples that all variants read.
-        build_s: Seconds that the builds of "presized" and "lmdb" took, if the benchmark made them.
-        planned: Number of runs that the benchmark is to make.
-        rows: The runs made so far.
-    """
-
-    conditions: Mapping[str, str]
+    conditions: Mapping[str, str]  # machine, versions and storage, name -> words
     options: Mapping[str, Any]
-    notes: tuple[str, ...]
-    images: int
-    build_s: Mapping[str, float]
-    planned: int
-    rows: tuple[Row, ...] = field(default=())
+    notes: tuple[str, ...]  # what a reader has to know about the figures
+    images: int  # samples that all variants read
+    build_s: Mapping[str, float]  # that the builds of "presized" and "lmdb" took, if the benchmark made them
+    planned: int  # runs
+    rows: tuple[Row, ...] = ()  # of the runs made so far
 
 
 def row_of(run: Run, repeat: int, resident_share: float, measured: Mapping[str, Any]) -> Row:
-    """The row of a run.
+    """The row of a run, from its repeat, from 0, the share of its files that were in the page cache, and its answer.
 
     first_epoch_images_per_s is of the whole first epoch, the start of the workers included. All other rates and times
     are of the later epochs, or of the first if it is the only one.
-
-    Args:
-        run: Its options.
-        repeat: Number of the repeat, from 0.
-        resident_share: Share of the files that were in the page cache before the run, from 0 to 1.
-        measured: What the run returned.
     """
     epochs = measured["epochs"]
     first, later = epochs[0], epochs[1:] or epochs
@@ -95,42 +79,28 @@ class Kind:
     cold: bool
     batch: int
 
-    @classmethod
-    def of(cls, row: Row) -> Kind:
-        return cls(*(row[name] for name in ("model", "device", "workers", "pin_memory", "cold", "batch")))
-
     def __str__(self) -> str:
         words = [
             MODEL_WORDS[self.model],
-            *([f"on {self.device}"] if self.model != "none" or self.device != "cpu" else []),
+            f"on {self.device}" if self.model != "none" or self.device != "cpu" else "",
             f"batches of {self.batch}",
             plural(self.workers, "worker"),
-            *(["pinned memory"] if self.pin_memory else []),
+            "pinned memory" if self.pin_memory else "",
             "first epoch, files not in the page cache" if self.cold else "files in the page cache",
         ]
-        return ", ".join(words)
+        return ", ".join(filter(None, words))
 
 
 @dataclass(frozen=True)
 class Summary:
-    """The runs of one variant and kind.
-
-    Attributes:
-        variant: The variant.
-        images_per_s: Median, minimum and maximum rate.
-        speedup: Its median rate over that of the first variant of this kind.
-        stages: Times of its stages in seconds; None without a model, and for cold runs without warm ones.
-        break_even: Epochs after which its build breaks even, against the raw folder; None if not known, and if
-            the raw folder leaves no speed-up possible.
-        first_batch_s, cpu_s_per_image: Medians of these columns.
-    """
+    """The runs of one variant and kind."""
 
     variant: Variant
     images_per_s: Spread
-    speedup: float
-    stages: Stages | None
-    break_even: float | None
-    first_batch_s: float
+    speedup: float  # median rate over that of the first variant of this kind
+    stages: Stages | None  # None without a model, and for cold runs without warm ones
+    break_even: float | None  # epochs, against the raw folder; None if not known, or if no speed-up is possible there
+    first_batch_s: float  # median, as the next one
     cpu_s_per_image: float
 
 
@@ -139,42 +109,39 @@ def summarise(results: Results) -> dict[Kind, list[Summary]]:
     VARIANTS."""
     groups: dict[Kind, dict[Variant, list[Row]]] = {}
     for row in results.rows:
-        groups.setdefault(Kind.of(row), {}).setdefault(row["variant"], []).append(row)
+        kind = Kind(**{field.name: row[field.name] for field in fields(Kind)})
+        groups.setdefault(kind, {}).setdefault(row["variant"], []).append(row)
     models = list(results.options.get("models", ()))
-
-    def position(kind: Kind) -> tuple[int, int, bool, bool]:
-        model = models.index(kind.model) if kind.model in models else len(models)
-        return model, kind.workers, kind.pin_memory, kind.cold
-
-    return {kind: _summaries(results, kind, groups) for kind in sorted(groups, key=position)}
+    order = sorted(groups, key=lambda kind: (models.index(kind.model), kind.workers, kind.pin_memory, kind.cold))
+    return {kind: _summaries(results, groups[kind], groups.get(replace(kind, cold=False), {})) for kind in order}
 
 
-def _summaries(results: Results, kind: Kind, groups: dict[Kind, dict[Variant, list[Row]]]) -> list[Summary]:
-    rows = {variant: groups[kind][variant] for variant in VARIANTS if variant in groups[kind]}
-    warm = groups.get(replace(kind, cold=False), {})
-    rates = {variant: Spread.of([row["images_per_s"] for row in found]) for variant, found in rows.items()}
-    stages: dict[Variant, Stages | None] = dict.fromkeys(rows)
-    for variant, found in rows.items():
-        # T_resident and T_h2d: medians over the cache states, of the variant's own batches.
-        alike = [*found, *warm.get(variant, [])]
-        resident_s, copied_s = _median(alike, "resident_s"), _median(alike, "copied_s")
-        if variant in warm and resident_s is not None and copied_s is not None:
-            cold_s = _median(found, "step_s") if kind.cold else None
-            stages[variant] = Stages(resident_s, copied_s, _median(warm[variant], "step_s"), cold_s)
+def _summaries(results: Results, rows: dict[Variant, list[Row]], warm: dict[Variant, list[Row]]) -> list[Summary]:
+    """Of the runs of a kind, cold or warm; `warm`: of the same kind when warm."""
+    variants = [variant for variant in VARIANTS if variant in rows]
+    rates = {variant: Spread.of([row["images_per_s"] for row in rows[variant]]) for variant in variants}
+    stages = {variant: _stages(rows[variant], warm.get(variant, [])) for variant in variants}
     raw = stages.get("raw")
     can_gain = "raw" in rows and (raw is None or raw.bottleneck != "compute")
-    first = next(iter(rates.values()))
     summaries = []
-    for variant, found in rows.items():
-        build_s = results.build_s.get(READS[variant])
-        break_even = None
+    for variant in variants:
+        build_s, break_even = results.build_s.get(READS[variant]), None
         if build_s is not None and can_gain and variant != "raw":
             epoch_s = (results.images / rates[one].median for one in ("raw", variant))
             break_even = break_even_epochs(build_s, *epoch_s)
-        speedup = rates[variant].median / first.median
-        first_batch_s, cpu_s = (_median(found, name) for name in ("first_batch_s", "cpu_s_per_image"))
+        speedup = rates[variant].median / rates[variants[0]].median
+        first_batch_s, cpu_s = (_median(rows[variant], name) for name in ("first_batch_s", "cpu_s_per_image"))
         summaries.append(Summary(variant, rates[variant], speedup, stages[variant], break_even, first_batch_s, cpu_s))
     return summaries
+
+
+def _stages(rows: Sequence[Row], warm: Sequence[Row]) -> Stages | None:
+    """T_resident and T_h2d are medians over the cache states, of the variant's own batches."""
+    alike = [*rows, *warm]
+    resident_s, copied_s = _median(alike, "resident_s"), _median(alike, "copied_s")
+    if not warm or resident_s is None or copied_s is None:
+        return None
+    return Stages(resident_s, copied_s, _median(warm, "step_s"), _median(rows, "step_s") if rows[0]["cold"] else None)
 
 
 def _median(rows: Sequence[Row], name: str) -> Any:
@@ -202,11 +169,7 @@ def _short(value: Any) -> Any:
 def to_json(results: Results) -> str:
     """Conditions, options, notes, all runs, and a summary of each kind of runs."""
     summary = [
-        {
-            "kind": asdict(kind),
-            "variants": [_plain(one) for one in variants],
-        }
-        for kind, variants in summarise(results).items()
+        {"kind": asdict(kind), "variants": list(map(_plain, variants))} for kind, variants in summarise(results).items()
     ]
     return json.dumps(asdict(results) | {"summary": summary}, indent=1, ensure_ascii=False) + "\n"
 
@@ -216,7 +179,7 @@ def _plain(one: Summary) -> dict[str, Any]:
     if one.stages is not None:
         told = {name: getattr(one.stages, name) for name in ("bottleneck", "bound", "disagreement")}
         values["stages"] |= asdict(one.stages.stalls) | told
-    if one.break_even is not None and math.isinf(one.break_even):
+    if one.break_even == math.inf:
         values["break_even"] = None  # JSON has no infinity
     return values
 
@@ -241,11 +204,10 @@ def _share(part: str) -> Cell:
     """The cell of a stall; empty for one that cannot be: copies on the CPU, the disk in a warm run."""
 
     def text(one: Summary) -> str | None:
-        if one.stages is None or (part == "copy" and one.stages.copied_s == one.stages.resident_s):
+        stages = one.stages
+        if stages is None or (part == "copy" and stages.copied_s == stages.resident_s):
             return None
-        if part == "fetch" and one.stages.cold_s is None:
-            return None
-        return f"{getattr(one.stages.stalls, part):.0%}"
+        return None if part == "fetch" and stages.cold_s is None else f"{getattr(stages.stalls, part):.0%}"
 
     return text
 
@@ -298,8 +260,12 @@ def headline(results: Results) -> str:
     return f"{result[0].upper()}{result[1:]}"
 
 
+def _fastest(variants: Sequence[Summary]) -> Summary:
+    return max(variants, key=lambda one: one.images_per_s.median)
+
+
 def _compared(kind: Kind, variants: Sequence[Summary]) -> str:
-    first, fastest = variants[0], max(variants, key=lambda one: one.images_per_s.median)
+    first, fastest = variants[0], _fastest(variants)
     names = [f"the {name}" if "folder" in name else name for name in (NAMES[first.variant], NAMES[fastest.variant])]
     trains = "" if kind.model == "none" else f"{MODEL_WORDS[kind.model]} trains "
     if len(variants) == 1:
@@ -313,23 +279,23 @@ def _compared(kind: Kind, variants: Sequence[Summary]) -> str:
 
 def verdicts(kind: Kind, variants: Sequence[Summary]) -> list[str]:
     """Verdicts on the first variant and on the fastest."""
-    first, fastest = variants[0], max(variants, key=lambda one: one.images_per_s.median)
-    said = []
-    for one, stages in {summary.variant: summary.stages for summary in (first, fastest)}.items():
-        if stages is not None:
-            said.append(f"{NAMES[one]}: {verdict(stages, kind.batch)}")
-            if stages.disagreement > 0.05:
-                said.append(
-                    f"{NAMES[one]}: noisy: a step that does more was {stages.disagreement:.0%} faster than one that "
-                    "does less. More --repeats and an idle machine help."
-                )
-    if first.stages is not None and fastest.stages is not None:
-        before_s, after_s = first.stages.resident_s, fastest.stages.resident_s
-        if max(before_s / after_s, after_s / before_s) > 1.05:
+    said, steps_s = [], []
+    for variant, stages in {one.variant: one.stages for one in (variants[0], _fastest(variants))}.items():
+        name = NAMES[variant]
+        if stages is None:
+            continue
+        steps_s.append(stages.resident_s)
+        said.append(f"{name}: {verdict(stages, kind.batch)}")
+        if stages.disagreement > 0.05:
             said.append(
-                f"A step on the batches of {NAMES[fastest.variant]} takes {seconds_text(after_s)} instead of "
-                f"{seconds_text(before_s)}, as their memory layout is another."
+                f"{name}: noisy: a step that does more was {stages.disagreement:.0%} faster than one that "
+                "does less. More --repeats and an idle machine help."
             )
+    if steps_s and max(steps_s) > 1.05 * min(steps_s):
+        said.append(
+            f"A step on the batches of {name} takes {seconds_text(steps_s[1])} instead of {seconds_text(steps_s[0])}, "
+            "as their memory layout is another."
+        )
     return said
 
 
@@ -388,19 +354,14 @@ def bench_page(results: Results) -> str:
             busy = {name: f"step {s.utilisation:.0%}" for name, s in spent.items()}
             found.append(charts.shares("Where the time goes", stalls, busy))
         parts.append((kind, columns, rows, verdicts(kind, variants), found))
+    shown = {heading for _, columns, *_ in parts for heading in columns}
+    builds = {f"build of {name}": f"{seconds:.1f} s" for name, seconds in results.build_s.items()}
     return template("bench.html").render(
         results=results,
         headline=headline(results),
         parts=parts,
         progress=_progress(results),
         measured=_measured(results),
-        explained=[
-            (heading, meaning)
-            for heading, (_, meaning) in COLUMNS.items()
-            if any(heading in columns for _, columns, *_ in parts)
-        ],
-        conditions=[
-            *results.conditions.items(),
-            *((f"build of {name}", f"{seconds:.1f} s") for name, seconds in results.build_s.items()),
-        ],
+        explained=[(heading, meaning) for heading, (_, meaning) in COLUMNS.items() if heading in shown],
+        conditions=[*results.conditions.items(), *builds.items()],
     )

@@ -8,11 +8,10 @@ the sample numbers, and how many is bounded, whatever the size of the build.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
@@ -72,10 +71,13 @@ def ssim(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> float:
     a side of less than 11 pixels are mirrored at their edges instead.
     """
     x, y = luma(a), luma(b)
-    mean_x, mean_y = _mean(x), _mean(y)
-    variance_x = _mean(x * x) - mean_x**2
-    variance_y = _mean(y * y) - mean_y**2
-    covariance = _mean(x * y) - mean_x * mean_y
+
+    def mean(values: Values) -> Values:  # under the window, at each pixel
+        return np.asarray(cv2.GaussianBlur(values, (_WINDOW, _WINDOW), _SIGMA, borderType=cv2.BORDER_REFLECT))
+
+    mean_x, mean_y = mean(x), mean(y)
+    variance_x, variance_y = mean(x * x) - mean_x**2, mean(y * y) - mean_y**2
+    covariance = mean(x * y) - mean_x * mean_y
     similarity = ((2 * mean_x * mean_y + _C1) * (2 * covariance + _C2)) / (
         (mean_x**2 + mean_y**2 + _C1) * (variance_x + variance_y + _C2)
     )
@@ -89,55 +91,40 @@ def luma(pixels: npt.NDArray[Any]) -> Values:
     return values if values.ndim == 2 else values @ _LUMA
 
 
-def _mean(values: Values) -> Values:
-    """Under the window, at each pixel."""
-    return np.asarray(cv2.GaussianBlur(values, (_WINDOW, _WINDOW), _SIGMA, borderType=cv2.BORDER_REFLECT))
-
-
 MOST_IMAGES = 48
 MOST_PIXELS = 100_000_000
 """Of all images that are compared. So there are about 8 pictures of 12 megapixels. A source pixel counts once and a
 stored one 4 times, for it is compared in double precision."""
-_S_A_PIXEL = 31e-9
-"""Of one core (November 2026): 3 seconds for MOST_PIXELS."""
-MOST_PIXELS_EACH = 50_000_000
-"""Larger ones are not compared: that would take more than 2 GB of memory."""
+MOST_PIXELS_EACH = 50_000_000  # of one that is compared: larger ones would take more than 2 GB of memory
+_S_A_PIXEL = 31e-9  # of one core (November 2026): 3 seconds for MOST_PIXELS
+_THREADS = 2
 
-THUMBNAIL = 384
-"""Pixels of the longer side: all of a 3:2 photograph stored at 256 px, the default."""
+THUMBNAIL = 384  # pixels of the longer side: all of a 3:2 photograph stored at 256 px, the default
 DETAIL = 256
 DIFFERENCE_GAIN = 8
-_THREADS = 2
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """One stored image and its source.
-
-    Attributes:
-        psnr: In dB against reference(); infinite when nothing differs. `ssim` is against the same, of luma.
-        before: The source as a JPEG of at most THUMBNAIL pixels a side; `after` is the stored image, likewise.
-        detail: Where they differ most, as JPEGs of at most DETAIL pixels a side: the reference, what is stored, and
-            DIFFERENCE_GAIN times their difference on grey.
-        leaner_nbytes: Bytes at the lower quality that was tried; None if none was, and of a file that is stored
-            unchanged, whatever the quality.
-    """
+    """One stored image and its source."""
 
     path: str
     source: Size
     stored: Size
     source_nbytes: int
     nbytes: int
-    psnr: float
-    ssim: float
-    before: bytes
-    after: bytes
+    psnr: float  # in dB against reference(); infinite when nothing differs
+    ssim: float  # against the same, of luma
+    before: bytes  # the source as a JPEG of at most THUMBNAIL pixels a side
+    after: bytes  # what is stored, likewise
     detail: tuple[bytes, bytes, bytes]
+    """Where they differ most, as JPEGs of at most DETAIL pixels a side: the reference, what is stored, and
+    DIFFERENCE_GAIN times their difference on grey."""
     leaner_nbytes: int | None = None
+    """At the lower quality that was tried; None if none was, and of a file that is stored unchanged."""
 
 
-@dataclass(frozen=True)
-class Failure:
+class Failure(NamedTuple):
     """An image that could not be compared, and why."""
 
     path: str
@@ -174,8 +161,8 @@ def compare(
 
     Args:
         index: the dataset's index, with each row's number in the source table as ``sample``.
-        read_source: returns the bytes of the source of a row of the index; called from several threads.
-        value_of: returns the stored value of a row of the index; called from several threads.
+        read_source, value_of: return the bytes of the source, and the stored value, of a row of the index; called from
+            several threads.
         leaner: a lower quality to try.
 
     Returns:
@@ -194,20 +181,15 @@ def compare(
         except ImageError as error:
             return Failure(row["path"], str(error))
 
-    with _without_opencv_threads(), ThreadPoolExecutor(_THREADS) as pool:
-        found = list(pool.map(compared, rows))
-    return [one for one in found if isinstance(one, Comparison)], [one for one in found if isinstance(one, Failure)]
-
-
-@contextmanager
-def _without_opencv_threads() -> Iterator[None]:
-    """OpenCV's own threads would stay, and hang a child that is forked later and uses OpenCV, too."""
+    # OpenCV's own threads would stay, and hang a child that is forked later and uses OpenCV, too.
     threads = cv2.getNumThreads()
     cv2.setNumThreads(1)
     try:
-        yield
+        with ThreadPoolExecutor(_THREADS) as pool:
+            found = list(pool.map(compared, rows))
     finally:
         cv2.setNumThreads(threads)
+    return [one for one in found if isinstance(one, Comparison)], [one for one in found if isinstance(one, Failure)]
 
 
 def _compare(

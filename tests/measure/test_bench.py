@@ -8,7 +8,7 @@ import math
 import re
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from paired import WITH_MASKS, make_pairs
 from presize.builder.run import build_dataset
 from presize.datasets.timing import bench_run
 from presize.datasets.timing.diagnose_path import diagnose_path
-from presize.datasets.timing.loops import Budget
+from presize.datasets.timing.epochs import Budget
 from presize.errors import BenchError, OptionError
 from presize.measure import bench as bench_module
 from presize.measure.bench import answer, bench, run_apart
@@ -48,7 +48,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> list[Run]:
     runs: list[Run] = []
 
     def run_here(run: Run) -> dict[str, Any]:
-        runs.append(Run.from_json(run.to_json()))
+        runs.append(Run(**json.loads(json.dumps(asdict(run)))))
         task: dict[str, Callable[[Run], dict[str, Any]]] = {
             "prove": bench_run.prove, "measure": bench_run.measure, "probe": bench_run.probe,
         }  # fmt: skip
@@ -134,23 +134,12 @@ def results_of_runs(seconds: Mapping[str, float], *, model: str = "small", **opt
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"models": ("big",)}, "model: expected one of none, small, resnet50, got 'big'"),
         ({"models": ()}, "model: expected at least one"),
         ({"models": ("none", "none")}, "model: expected each value once, got none, none"),
         ({"variants": ("ffcv",)}, "variant: expected one of pil, raw, presized, lmdb, loader, got 'ffcv'"),
-        ({"device": "tpu"}, "device: expected one of cpu, cuda, got 'tpu'"),
         ({"workers": (-1,)}, "workers: expected a whole number from 0 to 4096, got -1"),
-        ({"workers": (1.5,)}, "workers: expected a whole number"),
         ({"batch": 0}, "batch: expected a whole number from 1 to"),
-        ({"epochs": True}, "epochs: expected a whole number"),
-        ({"repeats": 0}, "repeats: expected a whole number from 1 to"),
-        ({"prefetch": 0}, "prefetch: expected a whole number from 1 to 64, got 0"),
-        ({"images": 0}, "images: expected a whole number from 1 to"),
-        ({"steps": 0}, "steps: expected a whole number from 1 to"),
-        ({"crop": 0}, "crop: expected a whole number from 1 to"),
         ({"size": Size(0, 5)}, "size: expected a whole number from 1 to"),
-        ({"seed": -1}, "seed: expected a whole number from 0 to"),
-        ({"cold": 1}, "cold: expected bool, got 1"),
         ({"pin_memory": (True,)}, "pin_memory: pinned memory needs a GPU; leave the option out, or choose --device"),
     ],
 )
@@ -171,12 +160,9 @@ def test_a_repeat_has_every_combination_once() -> None:
 
 def test_rates_are_of_the_later_epochs() -> None:
     row = row_of(RUN, 0, 1.0, measured(4.0))
-    assert row["images_per_s"] == 25
-    assert row["step_s"] == pytest.approx(0.4)
-    assert row["first_epoch_images_per_s"] == pytest.approx(100 / 9)
-    assert row["cpu_s_per_image"] == pytest.approx(0.02)
-    only = row_of(RUN, 0, 1.0, measured(4.0, epochs=[epoch(100, 8.0)]))
-    assert only["images_per_s"] == 12.5
+    found = [row[name] for name in ("images_per_s", "step_s", "first_epoch_images_per_s", "cpu_s_per_image")]
+    assert found == pytest.approx([25, 0.4, 100 / 9, 0.02])
+    assert row_of(RUN, 0, 1.0, measured(4.0, epochs=[epoch(100, 8.0)]))["images_per_s"] == 12.5
 
 
 def test_a_summary_has_stalls_ratios_and_the_break_even() -> None:
@@ -204,14 +190,14 @@ def test_a_build_that_gains_nothing_never_pays_and_without_a_possible_gain_none_
 
 
 def test_the_step_without_a_loader_is_that_of_the_variants_own_batches_and_a_difference_is_told() -> None:
-    seconds = {"raw": 0.08, "lmdb": 0.1, "loader": 0.03}
-    steps = {variant: measured(4.0, resident_s=step_s, copied_s=step_s) for variant, step_s in seconds.items()}
-    rows = [row_of(replace(RUN, variant=variant), 0, 1.0, step) for variant, step in steps.items()]  # type: ignore[arg-type]
+    rows = []
+    for variant, step_s in {"raw": 0.08, "lmdb": 0.1, "loader": 0.03}.items():
+        found = measured(4.0, resident_s=step_s, copied_s=step_s)
+        rows.append(row_of(replace(RUN, variant=variant), 0, 1.0, found))  # type: ignore[arg-type]
     rows[2]["images_per_s"] *= 2
-    results = results_of(*rows)
-    (variants,) = summarise(results).values()
+    (variants,) = summarise(results_of(*rows)).values()
     assert [one.stages.resident_s for one in variants if one.stages is not None] == [0.08, 0.1, 0.03]
-    assert "A step on the batches of Loader takes 30 ms instead of 80 ms" in bench_text(results)
+    assert "A step on the batches of Loader takes 30 ms instead of 80 ms" in bench_text(results_of(*rows))
 
 
 def test_several_runs_have_a_median_and_a_spread() -> None:
@@ -274,13 +260,10 @@ def test_the_table_has_what_decides_and_nothing_that_is_the_same_in_every_row() 
     assert "copy" in table_of(next(iter(summarise(copied).values())))[0]
 
 
-def test_bars_are_as_long_as_their_medians() -> None:
-    found = charts.bars("t", {"a": (50, 40, 100), "b": (25, 25, 25)})
-    assert [line.parts[0].width for line in found.lines] == [500, 250]
-    assert found.lines[0].whiskers == (400, 1000)
-
-
-def test_shares_fill_their_line_however_small_the_whole_and_parts_of_nothing_are_left_out() -> None:
+def test_bars_are_as_long_as_their_medians_and_shares_fill_their_line_without_parts_of_nothing() -> None:
+    bars = charts.bars("t", {"a": (50, 40, 100), "b": (25, 25, 25)})
+    assert [line.parts[0].width for line in bars.lines] == [500, 250]
+    assert bars.lines[0].whiskers == (400, 1000)
     found = charts.shares("t", {"x": {"a": 60, "b": 0, "c": 60}, "y": {"a": 1, "b": 0, "c": 3}}, {"x": "1", "y": "2"})
     assert found.series == ("a", "c")
     parts = [[(part.x, part.width, part.series) for part in line.parts] for line in found.lines]
@@ -302,7 +285,7 @@ def test_what_is_missing_is_built_once_and_all_is_kept(presize: Callable[..., Ra
     assert ran.code == 0, ran.err
     names = ("raw folder, PIL", "raw folder", "presized folder", "LMDBDataset", "Loader")
     assert [ran.out.count(f"\n  {name} ") for name in names] == [2] * 5
-    assert f"raw folder, PIL: decoded by Pillow {version('pillow')}" in ran.out
+    assert f"raw folder, PIL: decoded and cropped by Pillow {version('pillow')}" in ran.out
     assert "All variants delivered the same " in ran.out
     assert "building lmdb at 64 px" in ran.err
     results = json.loads((tmp_path / "out" / "results.json").read_text())

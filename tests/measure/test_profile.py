@@ -7,6 +7,7 @@ import io
 import json
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -82,9 +83,15 @@ def test_no_time_is_lost() -> None:
     assert seconds == sorted(seconds, reverse=True)
 
 
-def test_what_is_not_known_belongs_to_its_caller() -> None:
+def test_what_is_not_known_belongs_to_its_caller_and_functions_that_call_each_other_end() -> None:
     def busy() -> int:
         return sum(range(10_000_000))
+
+    def odd(n: int) -> bool:
+        return n != 0 and even(n - 1)
+
+    def even(n: int) -> bool:
+        return n == 0 or odd(n - 1)
 
     # A function that lies where torchvision's transforms do, and calls one that nobody knows.
     source = compile("def call(work):\n    return work()", "/x/site-packages/torchvision/transforms/v2.py", "exec")
@@ -92,15 +99,6 @@ def test_what_is_not_known_belongs_to_its_caller() -> None:
     exec(source, names)
     parts = split(profiled(lambda: names["call"](busy))).parts
     assert parts["augment"] > 0.9 * sum(parts.values())
-
-
-def test_functions_that_call_each_other_end() -> None:
-    def odd(n: int) -> bool:
-        return n != 0 and even(n - 1)
-
-    def even(n: int) -> bool:
-        return n == 0 or odd(n - 1)
-
     parts = split(profiled(lambda: even(400))).parts
     assert parts["other"] == pytest.approx(sum(parts.values()))
 
@@ -126,20 +124,13 @@ def gather(samples: list[Any]) -> list[Any]:
     return samples
 
 
-def test_collating_does_not_get_the_time_of_what_is_only_called_the_same() -> None:
-    profiler = cProfile.Profile()
-    for batches in [iter(torch.utils.data.DataLoader(Sleepy(), 32))]:
-        profiler.runcall(next, batches)
-    spent = split(profiler)
+def test_collating_gets_the_time_of_the_loaders_own_function_and_not_of_what_is_only_called_the_same() -> None:
+    batches = [iter(torch.utils.data.DataLoader(Sleepy(), 32, collate_fn=how)) for how in (None, gather)]
+    plain, own = (profiled(partial(next, each)) for each in batches)
+    spent = split(plain)
     assert spent.parts["collate"] < 0.08 * sum(spent.parts.values())
     (frame, seconds), *_ = spent.frames.items()
     assert frame.endswith("test_profile.py:__getitem__")
     assert seconds > 0.03
-
-
-def test_a_collate_function_of_ones_own_is_collating() -> None:
-    batches = iter(torch.utils.data.DataLoader(Sleepy(), 32, collate_fn=gather))
-    profiler = cProfile.Profile()
-    profiler.runcall(next, batches)
-    assert split(profiler).parts["collate"] < 0.01
-    assert split(profiler, collate=gather).parts["collate"] > 0.04
+    assert split(own).parts["collate"] < 0.01
+    assert split(own, collate=gather).parts["collate"] > 0.04

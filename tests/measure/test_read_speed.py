@@ -49,15 +49,12 @@ def test_a_dataset_is_its_shards_and_its_records_are_as_large_as_they_are(datase
     assert content.shards and content.all_files
 
 
-def test_a_folder_is_its_files_and_those_below(photos: Path) -> None:
+def test_a_folder_and_a_dataset_that_is_damaged_are_their_files_and_those_below(photos: Path, tmp_path: Path) -> None:
     content = list_content(photos)
     assert sorted(file.path for file in content.files) == sorted(photos.rglob("*.jpg"))
     assert (content.record_bytes, content.shards, content.all_files) == (200_000, False, True)
-
-
-def test_a_dataset_that_is_damaged_is_a_folder_of_files(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text("{}")
-    assert [file.path.name for file in list_content(tmp_path).files] == ["manifest.json"]
+    assert tmp_path / "manifest.json" in {file.path for file in list_content(tmp_path).files}
 
 
 def test_a_shard_that_is_a_pipe_is_not_waited_for(dataset: Path, tmp_path: Path) -> None:
@@ -92,17 +89,16 @@ def test_more_files_than_can_be_looked_at_are_not_all(photos: Path, monkeypatch:
 
 
 @pytest.mark.parametrize("readers", [1, 3])
-def test_a_folder_is_read_file_by_file(photos: Path, readers: int) -> None:
+def test_a_folder_is_read_file_by_file_and_a_single_file_record_by_record(
+    photos: Path, large: Path, readers: int
+) -> None:
     reading = measure(list_content(photos), readers)
     assert reading is not None
     assert (reading.record_bytes, reading.readers) == (200_000, readers)
     assert min(reading.random_reads_per_s, reading.sequential_bytes_per_s) > 0
-
-
-def test_a_single_file_is_read_record_by_record(large: Path) -> None:
     content = list_content(large)
     assert content == Content((File(large, 6 * MIB),), 32 << 10, shards=True, all_files=True)
-    reading = measure(content, 2)
+    reading = measure(content, readers)
     assert reading is not None and reading.record_bytes == 32 << 10
 
 

@@ -12,8 +12,7 @@ import pytest
 import torch
 
 from presize.datasets.timing import epochs
-from presize.datasets.timing.epochs import NoModel, copied_s, resident_s, time_epoch
-from presize.datasets.timing.loops import Budget, HostClock
+from presize.datasets.timing.epochs import Budget, Clock, NoModel, copied_s, resident_s, time_epoch
 from presize.datasets.timing.models import ResNet50, TrainingStep, make_model, small_cnn
 from presize.errors import OptionError
 from presize.measure.stages import Stages
@@ -26,7 +25,7 @@ class SleepingStep:
 
     def __init__(self, step_s: float, copy_s: float) -> None:
         self.step_s, self.copy_s = step_s, copy_s
-        self.clock = HostClock()
+        self.clock = Clock()
         self.steps = 0
 
     def place(self, batch: Any) -> Any:
@@ -54,6 +53,28 @@ def prefetching_loader(batches: int, load_s: float) -> Iterator[range]:
     worker.join()
 
 
+def test_the_clock_of_an_accelerator_is_its_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    device, moments, waited = torch.device("cuda:0"), iter((1.0, 1.5, 3.5)), list[Any]()
+
+    class Event:
+        def __init__(self, device: torch.device, *, enable_timing: bool) -> None:
+            self.is_timed = (device.type, enable_timing) == ("cuda", True)
+
+        def record(self, _: Any) -> None:
+            self.at = next(moments) if self.is_timed else 0
+
+        def elapsed_time(self, later: Any) -> float:
+            return 1e3 * (later.at - self.at)
+
+    monkeypatch.setattr(torch, "Event", Event)
+    monkeypatch.setattr(torch.accelerator, "current_stream", lambda _: None)
+    monkeypatch.setattr(torch.accelerator, "synchronize", waited.append)
+    clock = Clock(device)
+    marks = [clock.mark() for _ in range(3)]
+    clock.wait()
+    assert (clock.between(marks), waited) == ([0.5, 2.0], [device])
+
+
 @pytest.fixture
 def briefly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(epochs, "STEP_BUDGET", Budget(100, 0.2))
@@ -73,10 +94,8 @@ def test_the_stalls_of_a_pipeline_are_found(
     milliseconds, so each try sleeps longer."""
     for unit_s in (0.01, 0.01, 0.02, 0.04, 0.1):
         step = SleepingStep(2 * unit_s, unit_s)
-        epoch_s = [
-            one.window_s / one.window_images * 8
-            for one in (time_epoch(loader(8, load * unit_s), step) for load in (warm, 5))
-        ]
+        epochs = [time_epoch(loader(8, load * unit_s), step) for load in (warm, 5)]
+        epoch_s = [one.window_s / one.window_images * 8 for one in epochs]
         stalls = Stages(resident_s(step, range(8)), copied_s(step, range(8)), *epoch_s).stalls
         shares = (stalls.utilisation, stalls.copy, stalls.preparation, stalls.fetch)
         if shares == pytest.approx(expected, abs=0.05):
@@ -106,21 +125,15 @@ def test_an_epoch_counts_batches_and_images_and_leaves_the_first_steps_out() -> 
     assert 0 <= epoch.first_batch_s <= epoch.seconds
     assert 0 < epoch.window_s < epoch.seconds
     assert epoch.images_per_s == pytest.approx(10 / epoch.window_s)
-
-
-def test_an_epoch_of_no_more_steps_than_are_left_out_is_counted_whole() -> None:
-    epoch = time_epoch([range(8)] * 2, NoModel(CPU), warmup_steps=2)
-    assert (epoch.window_images, epoch.window_s) == (16, epoch.seconds)
+    short = time_epoch([range(8)] * 2, NoModel(CPU), warmup_steps=2)
+    assert (short.window_images, short.window_s) == (16, short.seconds), "counted whole"
     with pytest.raises(OptionError, match="loader: expected at least one batch, got none"):
         time_epoch([], NoModel(CPU))
 
 
 def test_an_epoch_counts_the_work_of_its_workers() -> None:
     loader = torch.utils.data.DataLoader(range(64), batch_size=8, num_workers=1, persistent_workers=True)  # type: ignore[arg-type]
-    epoch = time_epoch(loader, NoModel(CPU))
-    assert epoch.images == 64
-    assert epoch.cpu_s > 0
-    del loader
+    assert time_epoch(loader, NoModel(CPU)).cpu_s > 0
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ from presize.builder.run import build_dataset
 from presize.datasets import LMDBDataset, Loader, RandomResizedCrop, make_loader
 from presize.datasets.timing.loading import Fetch, prefetch_of, timed, workers_of
 from presize.sources.sample import SampleOptions, make_samples
+from presize.system.resources import usable_cores
 
 
 class Squares(Dataset[int]):
@@ -59,27 +60,22 @@ def values(batches: Any) -> list[list[int]]:
     return [batch.tolist() for batch in batches]
 
 
-@pytest.mark.parametrize("dataset", [Squares(), Nested(), Stream()], ids=["map", "nested", "stream"])
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("profile", [False, True])
-def test_a_timed_loader_delivers_the_same_batches(dataset: Any, workers: int, profile: bool) -> None:
-    loader = DataLoader(dataset, 4, num_workers=workers)
-    fetches: list[Fetch] = []
-    assert values(timed(loader, fetches, profile=profile)) == values(loader)
-    assert len(fetches) == (len(values(loader)) if workers else 0)
-
-
-@pytest.mark.parametrize("profile", [False, True])
-def test_every_worker_tells_when_it_made_which_batch_and_if_profiled_on_what_it_spent_its_time(profile: bool) -> None:
+@pytest.mark.parametrize("dataset", [Slow(), Nested(), Stream()], ids=["map", "nested", "stream"])
+@pytest.mark.parametrize(("workers", "profile"), [(0, False), (2, False), (2, True)])
+def test_a_timed_loader_delivers_the_same_batches_and_its_workers_tell_when_and_how_they_made_them(
+    dataset: Any, workers: int, profile: bool
+) -> None:
+    loader = DataLoader(dataset, 2, num_workers=workers)
     fetches: list[Fetch] = []
     begin_s = time.perf_counter()
-    assert len(values(timed(DataLoader(Slow(), 2, num_workers=2), fetches, profile=profile))) == 6
-    assert [fetch.worker for fetch in fetches] == [0, 1, 0, 1, 0, 1]
+    assert values(timed(loader, fetches, profile=profile)) == values(loader)
+    assert [fetch.worker for fetch in fetches] == ([0, 1, 0, 1, 0, 1] if workers else [])
     for fetch in fetches:
         assert begin_s < fetch.work.begin_s < fetch.work.end_s < time.perf_counter()
-        assert fetch.work.end_s - fetch.work.begin_s >= 0.02
         assert (fetch.spent is not None) == profile
-        if fetch.spent is not None:
+        if isinstance(dataset, Slow):
+            assert fetch.work.end_s - fetch.work.begin_s >= 0.02
+        if isinstance(dataset, Slow) and fetch.spent is not None:
             assert sum(fetch.spent.parts.values()) >= 0.02
             assert any("sleep" in name for name, _, _ in fetch.spent.functions)
 
@@ -95,12 +91,9 @@ def test_the_number_of_workers_can_be_another() -> None:
     assert len(values(timed(DataLoader(Squares(), 4), fetches, workers=1))) == len(fetches) == 3
 
 
-def test_the_users_own_start_of_a_worker_is_called() -> None:
+def test_the_users_own_start_of_a_worker_is_called_and_a_batch_that_is_a_dictionary_stays_one() -> None:
     loader = DataLoader(KnowsItsInit(), 6, num_workers=2, worker_init_fn=init)
     assert values(timed(loader, [])) == [[0] * 6, [1] * 6]
-
-
-def test_a_batch_that_is_a_dictionary_stays_one() -> None:
     loader = DataLoader([{"x": i} for i in range(4)], 2, num_workers=1)  # type: ignore[arg-type]
     assert [batch["x"].tolist() for batch in timed(loader, [])] == [[0, 1], [2, 3]]
 
@@ -112,15 +105,6 @@ def test_spawned_workers_tell_too() -> None:
     loader = DataLoader(numbers, 6, num_workers=1, multiprocessing_context="spawn")
     assert len(values(timed(loader, fetches))) == 2
     assert len(fetches) == 2
-
-
-def test_ending_early_ends_the_workers() -> None:
-    others = set(torch.multiprocessing.active_children())
-    batches = timed(DataLoader(Squares(), 1, num_workers=2), [])
-    next(batches)
-    workers = set(torch.multiprocessing.active_children()) - others
-    batches.close()  # type: ignore[attr-defined]
-    assert [worker.is_alive() for worker in workers] == [False, False]
 
 
 @pytest.fixture(scope="module")
@@ -143,17 +127,13 @@ def test_a_loader_of_presize_tells_too_and_delivers_the_same(dataset: LMDBDatase
 
 
 def test_what_is_known_of_a_loader(dataset: LMDBDataset) -> None:
+    loaders = [DataLoader(Squares(), num_workers=1, prefetch_factor=5), DataLoader(Squares()), Loader(dataset, 8), [1]]
+    assert [prefetch_of(loader) for loader in loaders] == [5, 2, 2, 2]
+    assert [workers_of(loader) for loader in loaders] == [1, 0, usable_cores(), None]
     fetches: list[Fetch] = []
     assert len(list(timed(make_loader(dataset, 8, num_workers=1), fetches))) == len(fetches) == 3
-    assert workers_of(DataLoader(Squares(), num_workers=2)) == 2
-    assert workers_of(Loader(dataset, 8, num_workers=3)) == 3
-    assert workers_of([1, 2]) is None
-    assert prefetch_of(DataLoader(Squares(), num_workers=1, prefetch_factor=5)) == 5
-    assert prefetch_of(DataLoader(Squares())) == 2
-    assert prefetch_of(Loader(dataset, 8, num_workers=1, prefetch_factor=4)) == 4
 
 
 def test_any_other_iterable_is_read_as_it_is() -> None:
     fetches: list[Fetch] = []
-    assert list(timed([1, 2, 3], fetches)) == [1, 2, 3]
-    assert not fetches
+    assert (list(timed([1, 2, 3], fetches)), fetches) == ([1, 2, 3], [])

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import mmap
 import shutil
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -22,9 +20,8 @@ from builds import SERIAL, SMALL
 from presize.builder.run import build_dataset
 from presize.datasets.crops import CenterCrop, RandomResizedCrop
 from presize.datasets.sampler import Visit
-from presize.datasets.timing import variants
 from presize.datasets.timing.bench_run import measure, prove
-from presize.datasets.timing.loops import Budget
+from presize.datasets.timing.epochs import Budget
 from presize.datasets.timing.variants import Chosen, CroppedFolder, load_variant, open_variant
 from presize.errors import BenchError, DatasetError, ImageError, LoaderError
 from presize.measure.bench_options import READS, VARIANTS, Run, Variant
@@ -67,9 +64,6 @@ def run_of(roots: dict[str, str], numbers: dict[str, Any], tmp_path: Path) -> Ca
     return run
 
 
-SETTINGS: dict[str, Any] = {"prefetch": 2, "pin_memory": False, "device": CPU, "drop_last": False}
-
-
 @pytest.fixture
 def batches(roots: dict[str, str], numbers: dict[str, Any]) -> Callable[..., list[Any]]:
     """Reads a variant."""
@@ -77,7 +71,7 @@ def batches(roots: dict[str, str], numbers: dict[str, Any]) -> Callable[..., lis
     def read(variant: Variant, workers: int = 0) -> list[Any]:
         dataset = open_variant(variant, roots[READS[variant]], RandomResizedCrop(48), 0.5)
         order = Chosen(numbers[READS[variant]], len(dataset), 7)
-        loader = load_variant(variant, dataset, order, batch=16, workers=workers, **SETTINGS)
+        loader = load_variant(variant, dataset, order, replace(RUN, workers=workers), CPU)
         return [[part.clone() for part in batch] for batch in loader]
 
     return read
@@ -86,27 +80,22 @@ def batches(roots: dict[str, str], numbers: dict[str, Any]) -> Callable[..., lis
 # Which samples there are
 
 
-def test_all_variants_have_the_samples_that_were_stored(numbers: dict[str, Any], roots: dict[str, str]) -> None:
-    listings = {name: LISTERS[name](roots[name]) for name in LISTERS}
-    paths = {tuple(listings[name].paths.take(numbers[name].tolist()).to_pylist()) for name in LISTERS}
-    assert len(paths) == 1
-    assert len(paths.pop()) == len(listings["lmdb"]) == 56
-    assert len(listings["raw"]) == 60
-
-
-def test_a_number_of_samples_is_drawn_at_random_and_the_same_for_all(roots: dict[str, str]) -> None:
+def test_all_variants_have_the_samples_that_were_stored_or_as_many_of_them_drawn_at_random(
+    roots: dict[str, str],
+) -> None:
     listings = {name: LISTERS[name](root) for name, root in roots.items()}
-    drawn = [common_samples(listings, 20, seed) for seed in (1, 1, 2)]
-    assert drawn[0]["raw"].tolist() == drawn[1]["raw"].tolist() != drawn[2]["raw"].tolist()
-    chosen = [listings[name].paths.take(drawn[0][name].tolist()).to_pylist() for name in listings]
-    assert chosen[0] == chosen[1] == chosen[2]
-    assert 16 <= len(chosen[0]) <= 20  # four images are broken
+    assert (len(listings["raw"]), len(listings["lmdb"])) == (60, 56)  # four images are broken
+    drawn = [common_samples(listings, *how) for how in ((), (20, 1), (20, 1), (20, 2))]
+    for numbers in drawn:
+        paths = {tuple(listings[name].paths.take(numbers[name].tolist()).to_pylist()) for name in listings}
+        assert len(paths) == 1
+    assert len(drawn[0]["raw"]) == 56 and 16 <= len(drawn[1]["raw"]) <= 20
+    assert drawn[1]["raw"].tolist() == drawn[2]["raw"].tolist() != drawn[3]["raw"].tolist()
 
 
 def test_files_of_samples_are_those_that_are_read(folder: Path, dataset: Path) -> None:
-    presized = list_presized(folder)
-    assert all(file.exists() for file in presized.files_of(np.arange(5)))
-    assert len(presized.files_of(np.arange(5))) == 5
+    found = list_presized(folder).files_of(np.arange(5))
+    assert len(found) == 5 and all(file.exists() for file in found)
     assert list_lmdb(dataset).files_of(np.arange(5)) == sorted((dataset / "shards").iterdir())
 
 
@@ -149,11 +138,10 @@ def test_a_source_that_has_changed_since_is_named(change: str, dataset: Path, ra
 def test_other_labels_are_named(dataset: Path, raw: Path) -> None:
     other = list_raw(raw)
     assert other.labels is not None
-    swapped = replace(other, labels=other.labels[::-1].copy())
-    with pytest.raises(
-        BenchError, match=r"different labels: 0-red-disc/.* is '2-violet-square' in .* and '0-red-disc' in"
-    ):
-        common_samples({"raw": swapped, "lmdb": list_lmdb(dataset)})
+    swapped = {"raw": replace(other, labels=other.labels[::-1].copy()), "lmdb": list_lmdb(dataset)}
+    said = r"different labels: 0-red-disc/.* is '2-violet-square' in .* and '0-red-disc' in"
+    with pytest.raises(BenchError, match=said):
+        common_samples(swapped)
 
 
 def test_a_folder_is_no_dataset_and_the_other_way_round(dataset: Path, folder: Path, raw: Path, tmp_path: Path) -> None:
@@ -172,35 +160,20 @@ def test_a_folder_is_no_dataset_and_the_other_way_round(dataset: Path, folder: P
 # What is delivered
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_every_variant_gives_the_same_labels_in_the_same_order(workers: int, batches: Callable[..., Any]) -> None:
-    first, *others = ([labels.tolist() for _, labels in batches(variant, workers)] for variant in VARIANTS)
-    assert [len(labels) for labels in first] == [16, 16, 16, 8]
-    assert all(other == first for other in others)
-
-
-def test_what_is_stored_alike_is_cropped_alike(batches: Callable[..., Any]) -> None:
-    presized, lmdb, loader = map(batches, ("presized", "lmdb", "loader"))
+def test_what_is_stored_alike_is_cropped_alike_and_labels_are_the_same_in_every_variant(
+    batches: Callable[..., Any],
+) -> None:
+    pil, raw, presized, lmdb, loader = (batches(variant, int(variant == "presized")) for variant in VARIANTS)
+    assert [len(labels) for _, labels in loader] == [16, 16, 16, 8]
+    for other in (pil, raw, presized, lmdb):
+        assert [labels.tolist() for _, labels in other] == [labels.tolist() for _, labels in loader]
     for a, b, c in zip(presized, lmdb, loader, strict=True):
         assert a[0].shape[1:] == (3, 48, 48)
         assert torch.equal(b[0], c[0])
         assert (a[0].int() - b[0].int()).abs().max() <= 1
 
 
-@pytest.mark.parametrize("transforms", ["torchvision", "pillow"])
-def test_pillow_gives_the_crops_of_the_raw_folder(
-    transforms: str, roots: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if transforms == "torchvision":
-        try:
-            importlib.import_module("torchvision")
-        except (ImportError, RuntimeError) as error:  # RuntimeError: it is built for another torch
-            pytest.skip(f"torchvision cannot be imported: {error}")
-    else:
-        monkeypatch.setitem(sys.modules, "torchvision.transforms.functional", None)
-    variants.transforms.cache_clear()
-    without = "which also crops and resizes: torchvision cannot be imported"
-    assert variants.transforms().described.endswith(without) == (transforms == "pillow")
+def test_pillow_gives_the_crops_of_the_raw_folder(roots: dict[str, str]) -> None:
     pil, raw = (open_variant(variant, roots["raw"], RandomResizedCrop(48), 0.5) for variant in ("pil", "raw"))
     compared = 0
     for sample in [Visit(sample, 5, 1, sample) for sample in range(len(raw))]:
@@ -212,25 +185,22 @@ def test_pillow_gives_the_crops_of_the_raw_folder(
             assert (image.int() - expected.int()).abs().max() <= 3
             compared += 1
     assert compared >= 30
-    variants.transforms.cache_clear()
 
 
-def test_an_image_that_pillow_cannot_decode_is_named(tmp_path: Path) -> None:
+def test_an_image_that_cannot_be_cropped_is_named(raw: Path, tmp_path: Path) -> None:
     (tmp_path / "broken.jpg").write_bytes(b"\xff\xd8\xff\xe0 and no more")
     with pytest.raises(ImageError, match=r"broken\.jpg: Pillow cannot decode it: OSError$"):
         open_variant("pil", str(tmp_path), RandomResizedCrop(48), 0.5)[0]
+    with pytest.raises(DatasetError, match="is too small for CenterCrop"):
+        CroppedFolder(raw, CenterCrop(4000), 0.0)[0]
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_a_variant_is_proved_to_deliver_every_sample_once(variant: Variant, run_of: Callable[..., Run]) -> None:
-    found, reference = (prove(run_of(each)) for each in (variant, "loader"))
-    assert found["samples"] == 56
-    assert found["labels"] == reference["labels"] is not None
-
-
-def test_a_variant_that_gives_a_sample_twice_is_caught(run_of: Callable[..., Run], numbers: dict[str, Any]) -> None:
+def test_a_variant_is_proved_to_deliver_every_sample_once(run_of: Callable[..., Run], numbers: dict[str, Any]) -> None:
+    proofs = [prove(run_of(variant)) for variant in VARIANTS]
+    assert {(found["samples"], found["labels"]) for found in proofs} == {(56, proofs[0]["labels"])}
+    assert proofs[0]["labels"] is not None
     twice = {name: np.append(values, values[-1]) for name, values in numbers.items()}
-    with pytest.raises(BenchError, match="raw gave sample 55 0 times in an epoch"):
+    with pytest.raises(BenchError, match="raw gave sample 55 2 times in an epoch"):
         prove(run_of("raw", twice))
 
 
@@ -239,11 +209,6 @@ def test_the_order_of_chosen_samples_ends_when_it_is_told_to() -> None:
     given = {epoch: order.samples(epoch, np.arange(len(order))).tolist() for epoch in range(20)}
     assert all(len(samples) == 2 == len(set(samples)) for samples in given.values())
     assert {sample for samples in given.values() for sample in samples} == {9, 7, 5, 3}
-
-
-def test_a_folder_with_images_too_small_for_the_crop_says_which(raw: Path) -> None:
-    with pytest.raises(DatasetError, match="is too small for CenterCrop"):
-        CroppedFolder(raw, CenterCrop(4000), 0.0)[0]
 
 
 def test_batches_of_a_folder_that_shared_memory_cannot_hold_are_one_error(
@@ -256,7 +221,7 @@ def test_batches_of_a_folder_that_shared_memory_cannot_hold_are_one_error(
     def load(free: int) -> int:
         monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
         order = Chosen(np.arange(len(data)), len(data))
-        return len(load_variant("raw", data, order, batch=8, workers=2, **SETTINGS))
+        return len(load_variant("raw", data, order, replace(RUN, batch=8, workers=2, prefetch=2), CPU))
 
     with pytest.raises(LoaderError, match=r"4 batches of .* need .* there"):
         load(need - 1)
@@ -266,27 +231,18 @@ def test_batches_of_a_folder_that_shared_memory_cannot_hold_are_one_error(
 # Runs
 
 
-def test_a_run_without_a_model_has_epochs_and_no_step(run_of: Callable[..., Run]) -> None:
+def test_a_run_has_epochs_and_with_a_model_the_step_without_the_loader(
+    run_of: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = measure(run_of("raw"))
     assert [epoch["images"] for epoch in found["epochs"]] == [48, 48]  # the last batch is not full
     assert found["resident_s"] is None is found["model_of"]
-
-
-@pytest.mark.parametrize("variant", ["lmdb", "loader"])
-def test_a_run_with_a_model_measures_the_step_without_the_loader(
-    variant: Variant, run_of: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setattr("presize.datasets.timing.epochs.STEP_BUDGET", Budget(1, 0.0))
-    found = measure(run_of(variant, model="small", epochs=1, steps=2))
-    assert found["epochs"][0]["images"] == 32
-    assert found["resident_s"] == found["copied_s"] > 0  # nothing is copied on the CPU
-    assert found["model_of"] == "presize"
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is CUDA")
-def test_cuda_that_is_not_there_is_told_with_what_is(roots: dict[str, str]) -> None:
-    with pytest.raises(BenchError, match=r"--device cuda: no CUDA here: torch .* and sees 0 GPUs; choose --device cpu"):
-        measure(replace(RUN, root=roots["raw"], device="cuda"))
+    for variant in ("lmdb", "loader"):
+        found = measure(run_of(variant, model="small", epochs=1, steps=2))
+        assert found["epochs"][0]["images"] == 32
+        assert found["resident_s"] == found["copied_s"] > 0  # nothing is copied on the CPU
+        assert found["model_of"] == "presize"
 
 
 @pytest.mark.parametrize(
