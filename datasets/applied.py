@@ -19,6 +19,7 @@ import torch
 from PIL import Image, ImageEnhance
 
 from presize.codecs import pillow_color
+from presize.datasets.reading.batch import LentRows
 from presize.datasets.reading.stored_image import StoredImage
 
 Transform = Callable[[Any], Any]
@@ -30,18 +31,26 @@ _OF_COLORS = frozenset(
     [(_TRANSFORMS, name) for name in ("ColorJitter", "Grayscale", "RandomAdjustSharpness", "RandomGrayscale")]
     + [(_AUTOAUGMENT, name) for name in ("AutoAugment", "RandAugment", "TrivialAugmentWide")]
 )
+_LIBRARIES = "torchvision.", "timm."
+"""Their transforms keep no image for later."""
 _TO_TENSOR = frozenset(((_TRANSFORMS, "ToTensor"), ("timm.data.transforms", "MaybeToTensor")))
 
 
-def apply(transform: Any, image: Any) -> Any:
-    """Return ``transform(image)``. Reads the transform's attributes at each call, as the transform itself does."""
+def apply(transform: Any, image: Any, rows: LentRows | None = None) -> Any:
+    """Return ``transform(image)``. Reads the transform's attributes at each call, as the transform itself does.
+
+    Args:
+        rows: where tensors may lie that go from here to the batch, and that no code of a script has held by then.
+    """
+    if isinstance(transform, EachView):
+        return transform(image, rows)
     if type(image) is not StoredImage:
         return transform(image)
     kind = _kind(transform)
     if kind == (_TRANSFORMS, "Compose"):
-        return _apply_all(transform.transforms, image)
+        return _apply_all(transform.transforms, image, rows)
     if kind in _TO_TENSOR:
-        return _apply_all([transform], image)
+        return _apply_all([transform], image, rows)
     if kind in _OF_STEPS and isinstance(vars(transform).get("transforms"), (list, tuple)):
         return _like(transform, transforms=[functools.partial(apply, step) for step in transform.transforms])(image)
     if kind == ("timm.data.auto_augment", "RandAugment"):
@@ -53,8 +62,8 @@ def apply(transform: Any, image: Any) -> Any:
     if found is None:
         return transform(image)
     if found.kind is None:
-        return apply(found.parts[0], image)
-    return found.kind(apply(part, image) for part in found.parts)
+        return apply(found.parts[0], image, rows)
+    return found.kind(apply(part, image, rows) for part in found.parts)
 
 
 def _kind(transform: Any) -> tuple[str, str]:
@@ -71,22 +80,23 @@ def _of_class(kind: type, attributes: dict[str, Any]) -> Any:
     return other
 
 
-def _apply_all(steps: Sequence[Transform], image: Any) -> Any:
+def _apply_all(steps: Sequence[Transform], image: Any, rows: LentRows | None) -> Any:
     steps, at = list(steps), 0
     while at < len(steps):
         pair = steps[at : at + 2]
-        tensor = _tensor(image, *pair) if _kind(pair[0]) in _TO_TENSOR and type(image) is StoredImage else None
+        ours = rows if all(_kind(step)[0].startswith(_LIBRARIES) for step in steps[at + 1 :]) else None
+        tensor = _tensor(image, ours, *pair) if _kind(pair[0]) in _TO_TENSOR and type(image) is StoredImage else None
         if tensor is not None:
             image, done = tensor
             at += done
         else:
             # A ToTensor comes back here by itself, and is called if it is not recognised.
-            image = pair[0](image) if _kind(pair[0]) in _TO_TENSOR else apply(pair[0], image)
+            image = pair[0](image) if _kind(pair[0]) in _TO_TENSOR else apply(pair[0], image, ours)
             at += 1
     return image
 
 
-def _tensor(image: StoredImage, to_tensor: Any, then: Any = None) -> tuple[torch.Tensor, int] | None:
+def _tensor(image: StoredImage, rows: LentRows | None, to_tensor: Any, then: Any = None) -> tuple[Any, int] | None:
     """Return what ToTensor, and a Normalize after it, make of an image, and how many these are; None if only they
     can."""
     pixels = image.pixels()
@@ -101,7 +111,8 @@ def _tensor(image: StoredImage, to_tensor: Any, then: Any = None) -> tuple[torch
             return None
     kinds: Any = type(to_tensor), None if normalize is None else type(normalize)
     tables = _tables(image.mode, *kinds, *numbers)
-    out = torch.empty((channels, *pixels.shape[:2]))
+    shape = channels, *pixels.shape[:2]
+    out = torch.empty(shape) if rows is None or channels == 1 else rows.tensor(shape)
     if channels == 1:
         out = out.view(*pixels.shape, 1).permute(2, 0, 1)  # the strides of torchvision's
     return (out, 1 + (normalize is not None)) if pillow_color.planes(pixels, tables, out.numpy()) else None
@@ -250,9 +261,9 @@ class EachView:
         self.transforms = transforms
         self.kind = kind
 
-    def __call__(self, views: Any) -> Any:
+    def __call__(self, views: Any, rows: LentRows | None = None) -> Any:
         each = zip(self.transforms, views, strict=True)
-        return self.kind(view if transform is None else apply(transform, view) for transform, view in each)
+        return self.kind(view if transform is None else apply(transform, view, rows) for transform, view in each)
 
 
 # ---- what an object of a script calls ----

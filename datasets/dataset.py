@@ -27,7 +27,7 @@ from presize.datasets.read_only import (
     hooks_instead,
     read_only,
 )
-from presize.datasets.reading.batch import send_without_descriptors
+from presize.datasets.reading.batch import LentRows, send_without_descriptors
 from presize.datasets.reading.order import Numbers, sample_numbers
 from presize.datasets.reading.outputs import Decode, check_decode, check_pil
 from presize.datasets.reading.transfer import Normalize
@@ -320,13 +320,14 @@ class LMDBDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
         reading = self._reading
         images_of, rest = reading.images, reading.rest
         samples, reader = [self._position(index) for index in indices], images_of.reader
+        rows = reading.outputs.of_batch(len(samples)) if rest is not None and len(samples) > 1 else None
         if reader is None:
             images = images_of.stored(samples, lazily=rest is not None)
-            return [self._sample(rest, sample, image) for sample, image in zip(samples, images, strict=True)]
+            return [self._sample(rest, rows, *sample) for sample in zip(samples, images, strict=True)]
         draws = visits(indices)
         images = images_of.crops(reader, samples, draws, whole=reading.reads_batches)
         shown = self._targets.shown(reader, np.array(samples, np.int64), *draws)
-        return [self._sample(rest, *sample) for sample in zip(samples, images, shown, strict=True)]
+        return [self._sample(rest, rows, *sample) for sample in zip(samples, images, shown, strict=True)]
 
     def _position(self, index: SupportsIndex) -> int:
         i = operator.index(index)
@@ -334,21 +335,30 @@ class LMDBDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
             raise IndexError(f"sample {i} of {self.root}: expected from {-length} to {length - 1}")
         return i % length if self._rows is None else self._rows.item(i)
 
-    def _sample(self, rest: Callable[[Any], Any] | None, i: int, image: Any, shown: CropGeometry | None = None) -> Any:
+    def _sample(
+        self,
+        rest: Callable[[Any], Any] | None,
+        rows: LentRows | None,
+        i: int,
+        image: Any,
+        shown: CropGeometry | None = None,
+    ) -> Any:
+        if rows is not None:
+            rows.next_sample()
         if rest is not None:
-            image = self._transformed(rest, image)
+            image = self._transformed(rest, image, rows)
         if self.target is None:
             return image
         target = self._targets.at(i, shown)
         return image, target if self.target_transform is None else self.target_transform(target)
 
-    def _transformed(self, rest: Callable[[Any], Any], image: Any) -> Any:
+    def _transformed(self, rest: Callable[[Any], Any], image: Any, rows: LentRows | None) -> Any:
         """Each view transformed, or the image beside its companions."""
         if not isinstance(image, Views) or isinstance(rest, EachView):
-            return apply(rest, image)
+            return apply(rest, image, rows)
         if self.companions:
-            return Views((apply(rest, image[0]), *image[1:]))
-        return Views(apply(rest, view) for view in image)
+            return Views((apply(rest, image[0], rows), *image[1:]))
+        return Views(apply(rest, view, rows) for view in image)
 
     def _as_list(self) -> AsList:
         return False if self.target_transform is not None else self._targets.as_list

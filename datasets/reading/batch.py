@@ -73,6 +73,12 @@ class RowImage(torch.Tensor):
     batch: torch.Tensor | None = None
     row = 0
 
+    def __deepcopy__(self, memo: Any) -> torch.Tensor:
+        return self.as_subclass(torch.Tensor).clone()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self.__deepcopy__(None).__reduce_ex__(protocol)  # type: ignore[no-untyped-call]  # a view takes all along
+
 
 def rows_of(batch: torch.Tensor) -> list[RowImage]:
     """Return the images of a batch, for default_collate to make `batch` of again."""
@@ -88,6 +94,7 @@ def _collate_rows(images: Sequence[torch.Tensor], *, collate_fn_map: Any = None)
     batch: torch.Tensor | None = getattr(images[0], "batch", None)
     if batch is not None and len(batch) == len(images):
         if all(isinstance(at, RowImage) and at.batch is batch and at.row == row for row, at in enumerate(images)):
+            images[0].batch = None  # type: ignore[attr-defined]  # a sample may hold its image twice
             return batch
     plain = [image.as_subclass(torch.Tensor) for image in images]
     stacked: torch.Tensor = collate_tensor_fn(plain, collate_fn_map=collate_fn_map)
@@ -171,6 +178,44 @@ def new_batch(formats: Sequence[TensorFormat], samples: int, *, travels: bool = 
         return _of_worker.batch(formats, samples)
     rows = [np.empty((samples, *format.row_shape), np.uint8) for format in formats]
     return rows, tensors_over(formats, rows)
+
+
+class OutputRows:
+    """Lends memory for the tensors that a transform makes of the samples of a batch: rows of batches, which torch's
+    collate passes on without a copy.
+
+    They have the formats of those of the batch before; the first one, and images that differ, have memory of their own.
+    """
+
+    def __init__(self) -> None:
+        self.formats: tuple[TensorFormat, ...] = ()
+
+    def of_batch(self, samples: int) -> LentRows:
+        return LentRows(self, samples)
+
+
+class LentRows:
+    """The rows of one batch. For one thread."""
+
+    def __init__(self, outputs: OutputRows, samples: int) -> None:
+        self._outputs, self._row = outputs, -1
+        batches = new_batch(outputs.formats, samples, travels=True)[1] if outputs.formats else ()
+        self._rows = list(map(rows_of, batches))
+        self._made: list[TensorFormat] = []
+
+    def next_sample(self) -> None:
+        if self._row == 0:
+            self._outputs.formats = tuple(self._made)
+        self._row += 1
+        self._made.clear()
+
+    def tensor(self, shape: tuple[int, ...]) -> torch.Tensor:
+        """Return an uninitialised float32 tensor of the sample."""
+        number = len(self._made)
+        self._made.append(TensorFormat(shape, torch.float32))
+        if number < len(self._rows) and (row := self._rows[number][self._row]).shape == shape:
+            return row
+        return torch.empty(shape, device="cpu")
 
 
 class _Received:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.utils.data
 from PIL import Image, ImageFilter
 
 from builds import build_images
@@ -198,6 +199,73 @@ def test_albumentations(out: Path) -> None:
     data = LMDBDataset(out, transform=lambda image: pipelines[0](image=np.asarray(image))["image"], target=None)
     expected = [pipelines[1](image=np.asarray(image))["image"] for image in files(out)]
     assert equal(list(data), expected)
+
+
+# ---- batches ----
+
+
+class Views:
+    def __init__(self, views: list[Any]) -> None:
+        self.views = views
+
+    def __call__(self, image: Any) -> list[Any]:
+        return [view(image) for view in self.views]
+
+
+def batched(transform: Callable[[Any], Any], out: Path, workers: int = 0) -> tuple[Any, Any]:
+    """The second batch of a DataLoader, and what torch stacks of the same samples one by one."""
+
+    class Seeded(LMDBDataset):
+        def __getitems__(self, indices: Any) -> Any:
+            torch.manual_seed(int(indices[0]))
+            return super().__getitems__(indices)
+
+    data, indices = Seeded(out, transform=transform, target=None), [0, 1, 2, 3, 4] * 2
+    torch.manual_seed(0)
+    expected = torch.utils.data.default_collate([data[index] for index in indices[:5]])
+    loader = torch.utils.data.DataLoader(data, 5, sampler=indices, num_workers=workers)
+    return list(loader)[1], expected
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_tensors_of_a_batch_are_what_torch_stacks(workers: int, out: Path) -> None:
+    v1, _ = torchvision_or_skip()
+    names = "classic", "evaluation", "jitter", "RandAugment"
+    for transform in (torchvision_transforms()[name] for name in names):
+        assert equal(*batched(transform, out, workers)), transform
+    views = [v1.Compose([v1.RandomResizedCrop(side), v1.ToTensor()]) for side in (64, 64, 32)]
+    twice = v1.Compose([v1.CenterCrop(50), v1.ToTensor(), v1.RandomErasing(p=1)])
+    for transform in (Views(views), twice):
+        assert equal(*batched(transform, out, workers)), transform
+
+
+def test_tensors_go_to_their_batch_without_a_copy(out: Path) -> None:
+    data = LMDBDataset(out, transform=torchvision_transforms()["classic"], target=None)
+    samples = [data.__getitems__([0, 1, 2]) for _ in range(2)][1]
+    assert torch.utils.data.default_collate(samples).data_ptr() == samples[0].data_ptr()
+
+
+def test_a_tensor_that_a_transform_keeps_is_not_the_batchs(out: Path) -> None:
+    v1, _ = torchvision_or_skip()
+    kept = []
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        kept.append(tensor)
+        return tensor
+
+    data = LMDBDataset(out, transform=v1.Compose([v1.Resize((40, 40)), v1.ToTensor(), keep]), target=None)
+    for _ in range(2):
+        torch.utils.data.default_collate(data.__getitems__([0, 1])).zero_()
+    assert all(tensor.any() for tensor in kept)
+
+
+def test_an_image_that_a_sample_holds_twice_is_in_two_batches(out: Path) -> None:
+    v1, _ = torchvision_or_skip()
+    data = LMDBDataset(out, transform=v1.Compose([v1.Resize((40, 40)), v1.ToTensor()]), target=None)
+    for _ in range(2):
+        first, second = torch.utils.data.default_collate([(image, image) for image in data.__getitems__([0, 1])])
+        first.zero_()
+    assert second.any()
 
 
 # ---- images that are kept ----

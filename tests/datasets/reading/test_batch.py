@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import os
+import pickle
+from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
@@ -97,8 +100,8 @@ def test_a_batch_that_is_sent_again_and_again_stays_what_it_is(views: int, memor
     second = arrived.pop()
     del arrived
     others = [filled(memory, 9, views=views) for _ in range(3)]  # perhaps in the memory that the first has given back
-    for copy in (second, received(batch)):
-        assert all((view == 1 + number).all() for number, view in enumerate(copy)) and len(others) == 3
+    for each in (second, received(batch)):
+        assert all((view == 1 + number).all() for number, view in enumerate(each)) and len(others) == 3
 
 
 def test_what_is_computed_from_a_batch_is_a_plain_tensor_that_can_be_sent(memory: BatchMemory) -> None:
@@ -137,3 +140,10 @@ def test_what_is_made_of_a_row_is_a_plain_tensor() -> None:
     for made in (row + 1, row.clone(), row[0], row.flip(1), received(row)):
         assert type(made) is torch.Tensor
     assert torch.equal(received(row), BATCH[1])
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, copy.copy, lambda row: pickle.loads(pickle.dumps(row))])
+def test_a_copy_of_a_row_is_a_plain_tensor_without_its_batch(copied: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    row = copied(rows_of(BATCH.clone())[1])
+    assert type(row) is torch.Tensor and torch.equal(row, BATCH[1])
+    assert row.untyped_storage().nbytes() == BATCH[1].nbytes
