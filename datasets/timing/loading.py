@@ -139,7 +139,7 @@ def changed(loader: Iterable[Any], **options: Any) -> Iterable[Any]:
 
 def in_channels_last(batch: Any) -> Any:
     """The same batch with its images in channels-last memory; None where they are no images, or lie in it already."""
-    first = next(tensors_of(batch), None)
+    first = next(iter(tensors_of(batch)), None)
     if first is None or first.dim() != 4 or first.shape[1] not in (3, 4):
         return None
     if first.is_contiguous(memory_format=torch.channels_last):
@@ -229,7 +229,7 @@ def measure_loading(loader: Iterable[Any], budget: Budget) -> tuple[Loading, Any
     worker_s: dict[int, list[float]] = defaultdict(list)
     for fetch in fetches:
         worker_s[fetch.worker].append(fetch.work.seconds)
-    first = next(tensors_of(window.batch), None)
+    first = next(iter(tensors_of(window.batch)), None)
     loading = Loading(
         images=fmean(window.images),
         load=load,

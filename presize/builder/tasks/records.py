@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from zlib_ng import zlib_ng
@@ -31,6 +31,8 @@ from presize.sources.source_files import BUCKET_THREADS, THREADS, SourceFile, So
 from presize.store.rejects import of_companion
 from presize.system.child import Child, ChildDiedError, ChildStoppedError
 from presize.system.locks import RWLock
+
+T = TypeVar("T")
 
 _GRACE_S = 10.0
 _KEPT_BYTES = 8 << 20
@@ -162,7 +164,7 @@ def _by_image(source: Path | Url, options: BuildOptions, policy: CrashPolicy) ->
     turnstile = RWLock(policy.turnstile)
     child: Child | None = None
 
-    def attempt(function: Callable[..., Encoded], *args: object) -> Encoded:
+    def attempt(function: Callable[..., T], *args: object) -> T:
         nonlocal child
         child = child or Child(silent_s=policy.silent_s)
         try:
@@ -204,7 +206,7 @@ def _by_image(source: Path | Url, options: BuildOptions, policy: CrashPolicy) ->
             child.close()
 
 
-def _in_time(timeout_s: float, function: Callable[..., Encoded], *args: object) -> Encoded:
+def _in_time(timeout_s: float, function: Callable[..., T], *args: object) -> T:
     with _Deadline(timeout_s):
         return function(*args)
 
