@@ -6,12 +6,11 @@ import json
 import os
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from presize.errors import SourceError
 from presize.options import Companion, SourceOptions
@@ -21,6 +20,9 @@ from presize.sources.parquet_rows import first_line, is_bytes, is_image, open_pa
 from presize.sources.source_files import Container, row_place
 from presize.store.filenames import unsafe_paths
 from presize.system.file_version import FileVersion
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
 
 
 def list_parquet(path: str, name: str, options: SourceOptions, _: Sequence[Companion] = ()) -> Contents:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache, partial
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from presize.errors import ImageError
 from presize.system.file_version import FileVersion
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq  # with pyarrow.fs, which builds of folders do not need
 
 _ROWS_AT_ONCE = 8
 """Few enough that photographs are still in the processor's cache when they become bytes."""
@@ -35,6 +38,8 @@ def open_parquet(path: str) -> pq.ParquetFile:
     The footers of the files that were opened last are not parsed again: of a thousand row groups that takes as long as
     reading a hundred photographs does.
     """
+    import pyarrow.parquet as pq
+
     version = FileVersion.at(path)
     opened = partial(pq.ParquetFile, path, buffer_size=_BUFFER_BYTES, pre_buffer=False)
     file = opened(metadata=_footer(path, version))
@@ -46,6 +51,8 @@ def open_parquet(path: str) -> pq.ParquetFile:
 
 @lru_cache(_FOOTERS)
 def _footer(path: str, version: FileVersion) -> pq.FileMetaData:  # noqa: ARG001  a key of the cache
+    import pyarrow.parquet as pq
+
     return pq.read_metadata(path)
 
 

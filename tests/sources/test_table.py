@@ -242,6 +242,8 @@ REFUSED = [
      "empty cells behind the last column"),
     (csv("cats/1.jpg,cat\ncats/2.jpg,cat\n"), "its first line is no header: 'cats/1.jpg, cat'; expected the names of "
      "the columns, such as path,label", "a table without a header"),
+    (csv("# ours\n# v2\npath,label\na,1\n"), "its first line is a comment: '# ours'; a table begins with the "
+     "names of its columns, such as path,label: remove the lines above them", "comments"),
     (csv(b"path,n\n\xff,1\n"), "column 'path' is not UTF-8 text; save the table as UTF-8", "Latin-1"),
     (csv(b"path,label\na,caf\xe9\n"), "column 'label' is not UTF-8 text", "Latin-1 in labels"),
     (csv("path,label\n"), "it lists no samples", "a header alone"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from presize.builder.executors.cluster import in_cluster
 from presize.builder.executors.local import in_processes
 from presize.builder.shard_table import ShardDone
 from presize.builder.tasks.task import Task, write_shard
@@ -22,4 +21,6 @@ def executor_for(run: RunOptions) -> Executor:
         return partial(map, write_shard)
     if run.engine == "processes":
         return partial(in_processes, jobs=run.jobs, timeout_s=run.timeout_s)
+    from presize.builder.executors.cluster import in_cluster  # asyncio takes a tenth of the time of starting
+
     return partial(in_cluster, run=run)
