@@ -27,7 +27,7 @@ from presize.datasets.read_only import (
     hooks_instead,
     read_only,
 )
-from presize.datasets.reading.batch import LentRows, send_without_descriptors
+from presize.datasets.reading.batch import LentRows, OutputRows, send_without_descriptors
 from presize.datasets.reading.order import Numbers, sample_numbers
 from presize.datasets.reading.outputs import Decode, check_decode, check_pil
 from presize.datasets.reading.transfer import Normalize
@@ -222,9 +222,10 @@ class LMDBDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
         if self._given.reader is not None:
             self._targets.check_reader(self._given.reader)
         self._own_targets: npt.NDArray[Any] | None = None
+        self._outputs = OutputRows()
 
     def __getstate__(self) -> dict[str, Any]:
-        kept_out = ("_classes", "_class_numbers", "_targets", "_own_targets", "_held")
+        kept_out = ("_classes", "_class_numbers", "_targets", "_own_targets", "_outputs", "_held")
         return {name: value for name, value in vars(self).items() if name not in kept_out}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -320,7 +321,7 @@ class LMDBDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
         reading = self._reading
         images_of, rest = reading.images, reading.rest
         samples, reader = [self._position(index) for index in indices], images_of.reader
-        rows = reading.outputs.of_batch(len(samples)) if rest is not None and len(samples) > 1 else None
+        rows = self._outputs.of_batch(len(samples)) if rest is not None and len(samples) > 1 else None
         if reader is None:
             images = images_of.stored(samples, lazily=rest is not None)
             return [self._sample(rest, rows, *sample) for sample in zip(samples, images, strict=True)]

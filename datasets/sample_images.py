@@ -17,7 +17,7 @@ from presize.datasets.collate import Views
 from presize.datasets.crops import Crops
 from presize.datasets.fuse import Fused, Transform, fuse
 from presize.datasets.joined import JoinedData
-from presize.datasets.reading.batch import OutputRows, TensorFormat, new_batch, rows_of
+from presize.datasets.reading.batch import TensorFormat, new_batch, rows_of
 from presize.datasets.reading.batch_reader import BatchReader
 from presize.datasets.reading.outputs import Decode, images_of, to_output
 from presize.datasets.reading.regions import like_images
@@ -60,7 +60,7 @@ class SampleImages:
     def read_with(self, transform: Transform | None, takes_over: bool) -> TransformedImages:
         """How images are read with a transform. If `takes_over`, its crop, flip and normalization come from here."""
         if not takes_over:
-            return TransformedImages(self, transform, transform, OutputRows())
+            return TransformedImages(self, transform, transform)
         fused = fuse(transform, decode=self.decode, data=self.data)  # type: ignore[arg-type]
         if isinstance(fused.crop, tuple) and self.companions:
             reason = "companions come with one view of their image"
@@ -69,7 +69,7 @@ class SampleImages:
         images = self.of(self.data, fused.decode)
         if fused.crop is not None:
             images.cropped(fused.crop, fused.flip, fused.normalize)
-        return TransformedImages(images, transform, fused.rest, OutputRows(), fused)
+        return TransformedImages(images, transform, fused.rest, fused)
 
     def stored(self, samples: Sequence[int], *, lazily: bool) -> list[Any]:
         """The stored images of `samples`, in their order; `lazily`: PIL images of JPEGs may be decoded when they are
@@ -137,7 +137,6 @@ class TransformedImages(NamedTuple):
     images: SampleImages
     transform: Transform | None
     rest: Transform | None
-    outputs: OutputRows
     fused: Fused | None = None
 
     @property

@@ -246,9 +246,10 @@ def _texts(file: BinaryIO, separator: str) -> pa.Table:
     how: dict[str, Any] = {"parse_options": options}
     content, header, after = file, file.readline(_HEADER_BYTES), separator.encode()
     if header.startswith(b"#") and after not in header:
+        said = one_line(header.decode(errors="replace").strip())
         raise SourceError(
-            f"its first line is a comment: {one_line(header.decode(errors='replace'))!r}; a table begins with the "
-            "names of its columns, such as path,label: remove the lines above them"
+            f"its first line is a comment: {said!r}; a table begins with the names of its columns, such as path,label: "
+            "remove the lines above them"
         )
     if after + b" " in header:  # Arrow sees quotes directly behind a separator alone
         quoted = rb'(?<=%s) +(?="(?:[^"]|"(?:%s|\s|\Z)))' % (re.escape(after), re.escape(after))
