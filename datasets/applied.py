@@ -186,25 +186,6 @@ def _ours_or_theirs(ours: Callable[..., Any], theirs: Callable[..., Any], img: A
     return theirs(img, *args, **options) if made is None else made
 
 
-def _blended_with(image: StoredImage, value: int, factor: float) -> StoredImage | None:
-    """Image.blend of one colour and an image, for whose 256 values Pillow is asked."""
-    pixels = image.pixels()
-    if pixels is None:
-        return None
-    table = Image.blend(_one_colour(value), _every_value(), factor).tobytes()
-    return StoredImage(np.asarray(cv2.LUT(pixels, np.frombuffer(table, np.uint8)), np.uint8))
-
-
-@functools.lru_cache(maxsize=256)
-def _one_colour(value: int) -> Image.Image:
-    return Image.new("L", (256, 1), value)
-
-
-@functools.cache
-def _every_value() -> Image.Image:
-    return Image.frombytes("L", (256, 1), bytes(range(256)))
-
-
 def _brightness(img: StoredImage, brightness_factor: float) -> StoredImage | None:
     return _blended_with(img, 0, brightness_factor)
 
@@ -216,6 +197,12 @@ def _contrast(img: StoredImage, contrast_factor: float) -> StoredImage | None:
         return None
     mean = int(cv2.sumElems(pixels)[0] / pixels.size + 0.5)
     return _blended_with(img, mean, contrast_factor)
+
+
+def _blended_with(img: StoredImage, value: int, factor: float) -> StoredImage | None:
+    """Image.blend of an image of one grey, whose `info` is empty, and `img`."""
+    made = img.made("blend", value, factor)
+    return None if made is None else _without_info(made)
 
 
 def _saturation(img: StoredImage, saturation_factor: float) -> StoredImage | None:

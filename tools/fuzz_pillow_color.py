@@ -30,6 +30,7 @@ def matrix(choice: random.Random) -> tuple[float, ...]:
 ARGUMENTS: dict[Name, Callable[[random.Random], tuple[Any, ...]]] = {
     "gray": lambda _: (),
     "saturate": lambda choice: (choice.choice([choice.random(), choice.uniform(-3, 5)]),),
+    "blend": lambda choice: (choice.randint(0, 255), choice.choice([choice.random(), choice.uniform(-3, 5)])),
     "sharpen": lambda choice: (choice.choice([choice.random(), choice.uniform(-3, 5)]),),
     "hue": lambda choice: (choice.randint(-255, 255),),
     "blur": lambda choice: ((choice.uniform(0, 99), choice.choice([0, choice.uniform(0, 3)])),),

@@ -243,6 +243,28 @@ static PyObject *saturate(PyObject *self, PyObject *arguments)
     return finish(views, 2, fits, true);
 }
 
+/* Image.blend of an image of one grey and this one */
+static PyObject *blend(PyObject *self, PyObject *arguments)
+{
+    (void)self;
+    Py_buffer views[2];
+    int value;
+    float alpha;
+    if (!PyArg_ParseTuple(arguments, "y*w*if", &views[IN], &views[OUT], &value, &alpha))
+        return NULL;
+    const Py_ssize_t bytes = views[OUT].len;
+    const bool fits = views[IN].len == bytes && value >= 0 && value <= 255;
+    Py_BEGIN_ALLOW_THREADS
+    u8 from[1024];
+    memset(from, value, sizeof from);
+    for (Py_ssize_t at = 0; fits && at < bytes; at += (Py_ssize_t)sizeof from) {
+        const Py_ssize_t left = bytes - at, most = (Py_ssize_t)sizeof from;
+        blend_bytes(from, (const u8 *)views[IN].buf + at, (u8 *)views[OUT].buf + at, left < most ? left : most, alpha);
+    }
+    Py_END_ALLOW_THREADS
+    return finish(views, 2, fits, true);
+}
+
 static PyObject *sharpen(PyObject *self, PyObject *arguments)
 {
     (void)self;
@@ -371,6 +393,7 @@ static PyObject *use_avx2(PyObject *self, PyObject *yes)
 static PyMethodDef methods[] = {
     {"gray", gray, METH_VARARGS, NULL},
     {"saturate", saturate, METH_VARARGS, NULL},
+    {"blend", blend, METH_VARARGS, NULL},
     {"sharpen", sharpen, METH_VARARGS, NULL},
     {"blur_columns", blur_columns, METH_VARARGS, NULL},
     {"hue", hue, METH_VARARGS, NULL},

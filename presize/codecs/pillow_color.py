@@ -27,7 +27,7 @@ except ImportError:
     _pillow_color = None  # type: ignore[assignment]
 
 Pixels = npt.NDArray[np.uint8]
-Name = Literal["gray", "saturate", "sharpen", "hue", "blur", "affine"]
+Name = Literal["gray", "saturate", "blend", "sharpen", "hue", "blur", "affine"]
 
 _MAX_SIDE = 4096
 _MAX_FACTOR = 1e4
@@ -102,6 +102,10 @@ def _saturate(module: ModuleType, pixels: Pixels, factor: float) -> Pixels | Non
     if pixels.ndim != 3 or not abs(factor) < _MAX_FACTOR:
         return None
     return _filled(module.saturate, pixels, factor)
+
+
+def _blend(module: ModuleType, pixels: Pixels, value: int, factor: float) -> Pixels | None:
+    return _filled(module.blend, pixels, value, factor) if abs(factor) < _MAX_FACTOR else None
 
 
 def _sharpen(module: ModuleType, pixels: Pixels, factor: float) -> Pixels | None:
@@ -194,6 +198,11 @@ OPERATIONS: dict[Name, Operation] = {
         _saturate,
         lambda image, factor: ImageEnhance.Color(image).enhance(factor),
         ((0.1,), (0.6,), (0.9,), (1.3,), (1.7,), (-0.5,)),
+    ),
+    "blend": Operation(
+        _blend,
+        lambda image, value, factor: Image.blend(Image.new("L", image.size, value).convert(image.mode), image, factor),
+        ((0, 0.1), (0, 1.4), (117, 0.6), (200, 1.7), (9, -0.5), (255, 1.0)),
     ),
     "sharpen": Operation(
         _sharpen, lambda image, factor: ImageEnhance.Sharpness(image).enhance(factor), ((0.0,), (0.1,), (0.7,), (1.9,))

@@ -25,6 +25,7 @@ shifts = st.floats(-60, 60) | st.integers(-9, 9)
 ARGUMENTS: dict[Name, st.SearchStrategy[tuple[Any, ...]]] = {
     "gray": st.just(()),
     "saturate": factors,
+    "blend": st.builds(lambda value, factor: (value, *factor), st.integers(0, 255), factors),
     "sharpen": factors,
     "hue": st.tuples(st.integers(-255, 255)),
     "blur": st.tuples(st.tuples(deviations, deviations)),
@@ -93,6 +94,7 @@ def test_every_colour_of_a_hue_is_pillows() -> None:
     [
         ("saturate", (float("nan"),)),
         ("saturate", (float("inf"),)),
+        ("blend", (9, float("nan"))),
         ("sharpen", (1e300,)),
         ("blur", ((-1.0, 1.0),)),
         ("blur", ((float("nan"), 1.0),)),
@@ -113,6 +115,8 @@ def test_numbers_that_only_pillow_takes_or_refuses_give_none(name: Name, argumen
         lambda array: MODULE.gray(array(11), array(4)),
         lambda array: MODULE.saturate(array(12), array(9), 0.5),
         lambda array: MODULE.saturate(array(10), array(10), 0.5),
+        lambda array: MODULE.blend(array(12), array(9), 0, 0.5),
+        lambda array: MODULE.blend(array(9), array(9), 256, 0.5),
         lambda array: MODULE.sharpen(array(27), array(27), 3, 3, 1, 0.5),
         lambda array: MODULE.sharpen(array(6), array(6), 2, 3, 1, 0.5),
         lambda array: MODULE.blur_columns(array(27), array(27), 4, 1.0),
