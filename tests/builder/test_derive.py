@@ -9,11 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
 
 from builds import OVERWRITE, SERIAL, SMALL, UPDATE, Stopped, files, stop
 from commands import Ran
+from paired import WITH_MASKS, make_pairs
 from pictures import smooth_image
 from presize.builder.derive import DeriveOptions, derive_dataset, plan_derive
 from presize.builder.repair import repair_dataset
@@ -22,7 +24,7 @@ from presize.codecs.encode import encode
 from presize.codecs.source_facts import unpack_facts
 from presize.codecs.transcode import transcode
 from presize.errors import BuildError, DatasetError, OptionError, SourceError
-from presize.options import KEEP, BuildOptions, ImageOptions, RunOptions, Size, SourceOptions
+from presize.options import KEEP, BuildOptions, Coordinates, ImageOptions, RunOptions, Size, SourceOptions
 from presize.store.dataset import Dataset
 from presize.store.rejects_file import read_rejects
 from presize.store.verify import VerifyResult, verify_dataset
@@ -115,6 +117,12 @@ def test_a_copy_is_the_dataset_that_a_build_from_the_source_makes(tmp_path: Path
     assert files(tmp_path / "new") == files(out)
 
 
+def test_what_the_build_rejected_stays_listed(dataset: Path, tmp_path: Path) -> None:
+    new = derived(dataset, tmp_path / "new")
+    assert new.manifest.left_out == Dataset(dataset).manifest.left_out
+    assert (tmp_path / "new" / "rejects.jsonl").read_bytes() == (dataset / "rejects.jsonl").read_bytes()
+
+
 FORMATS: list[dict[str, Any]] = [
     {"format": "jpeg"},
     {"format": "jpeg", "color": "gray"},
@@ -163,6 +171,14 @@ def test_the_samples_that_are_listed_are_taken_in_the_order_of_the_dataset(datas
     assert [new.path(i) for i in range(len(new))] == [paths[3], paths[20]]
     assert new.manifest.classes == Dataset(dataset).manifest.classes
     assert new.manifest.left_out["rejected"] == 0
+
+
+@pytest.mark.parametrize("spell", ["./{}", "/{}", "{} ", "C:/{}"])
+def test_a_sample_is_listed_in_any_spelling(spell: str, dataset: Path, tmp_path: Path) -> None:
+    paths = [path for path, _ in stored(dataset)]
+    listed = [spell.format(paths[20]), spell.format(paths[3]).replace("/", "\\"), paths[5].rpartition(".")[0]]
+    new = derived(dataset, tmp_path / "new", only=listed)
+    assert [new.path(i) for i in range(len(new))] == [paths[3], paths[5], paths[20]]
 
 
 JOINED: dict[str, tuple[tuple[str, str], dict[str, Any], tuple[str, ...], list[int]]] = {
@@ -274,6 +290,16 @@ def test_what_was_begun_from_another_dataset_is_not_resumed(tmp_path: Path) -> N
     assert stored(tmp_path / "new") == stored(tmp_path / "other")
 
 
+def test_another_dataset_is_replaced_only_when_that_is_asked_for(dataset: Path, tmp_path: Path) -> None:
+    out = built(tmp_path, "1.png")
+    said = r"holds a dataset that differs .*; choose another OUT, or --overwrite replaces it"
+    with pytest.raises(BuildError, match=said):
+        derive_dataset([dataset], out, run=SERIAL)
+    derive_dataset([dataset], out, run=OVERWRITE)
+    assert stored(out) == stored(dataset)
+    assert verify_dataset(out) == VerifyResult(len(Dataset(dataset)))
+
+
 @pytest.mark.parametrize("place", ["out/inside", "."])
 def test_a_place_in_or_around_a_dataset_is_refused(place: str, made: Made) -> None:
     out = made("flat")
@@ -350,6 +376,44 @@ def test_records_that_cannot_be_decoded_are_rejected_and_counted(dataset: Path, 
     result = derive_dataset([tmp_path / "out"], tmp_path / "new", DeriveOptions(Size(32, 32)), SERIAL)
     assert (result.samples, result.rejected, result.copied) == (55, 1, 1)
     assert verify_dataset(tmp_path / "new").problems == ()
+
+
+def test_companions_are_copied_and_resized_with_their_images(tmp_path: Path) -> None:
+    build_dataset(make_pairs(tmp_path / "raw"), tmp_path / "out", WITH_MASKS, SERIAL)
+    old = Dataset(tmp_path / "out")
+    same = derived(tmp_path / "out", tmp_path / "same")
+    assert [same.companion("mask").value(i) for i in range(len(old))] == [
+        old.companion("mask").value(i) for i in range(len(old))
+    ]
+    new = derived(tmp_path / "out", tmp_path / "new", size=Size(16, 16))
+    masks = dict(old.companion("mask").pixels(range(len(old))))
+    for i, mask in new.companion("mask").pixels(range(len(new))):
+        height, width = new.shape(i)
+        assert np.array_equal(
+            mask, np.asarray(Image.fromarray(masks[i]).resize((width, height), Image.Resampling.NEAREST))
+        )
+
+
+def test_boxes_and_keypoints_are_scaled_with_their_images(tmp_path: Path) -> None:
+    rows = [
+        {"path": "1.png", "bbox": [[10, 5, 20, 10], [0, 0, 50, 40]], "ends": [[10, 10, 30, 20]]},
+        {"path": "2.png", "bbox": [], "ends": []},
+    ]
+    (tmp_path / "table.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    places = {"boxes": (Coordinates("bbox", "xywh"),), "keypoints": (Coordinates("ends", "xy"),)}
+    options = BuildOptions(ImageOptions((Size(20, 20),)), **places)
+    out = built(tmp_path, "1.png", "2.png", options=options, samples=SourceOptions(tmp_path / "table.jsonl"))
+    assert Dataset(out).column("bbox").to_pylist() == [[[5, 2.5, 15, 7.5], [0, 0, 25, 20]], []]
+    same = derived(out, tmp_path / "same")
+    assert all(same.column(name).equals(Dataset(out).column(name)) for name in ("bbox", "ends"))
+    new = derived(out, tmp_path / "new", size=Size(10, 10))
+    assert new.shape(0) == (10, 12)
+    assert new.column("bbox").type == same.column("bbox").type
+    found = np.array(new.column("bbox").to_pylist()[0])
+    assert np.allclose(found, [[2.4, 1.25, 7.2, 3.75], [0, 0, 12, 10]])
+    assert np.allclose(new.column("ends").to_pylist()[0], [[2.4, 2.5, 7.2, 5]])
+    assert new.column("bbox").to_pylist()[1] == []
+    assert new.manifest.identity["options"]["boxes"] == ["bbox:xywh"]
 
 
 # The command

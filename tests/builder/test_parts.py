@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 
 import presize.builder.run
-from builds import OVERWRITE, SERIAL, SMALL, UPDATE, Builder, Stopped, put, stop, write_photos
+from builds import BROKEN_PNG, OVERWRITE, SERIAL, SMALL, UPDATE, Builder, Stopped, put, stop, write_photos
 from commands import Ran
 from presize.builder.output_dir import LISTING
 from presize.builder.parts import SharedListing, parts_text, read_listing, write_listing
 from presize.builder.run import PartResult, build_part
 from presize.builder.shard_table import ShardDone
-from presize.errors import BuildError, OptionError
-from presize.options import BuildPart, ImageOptions, RunOptions, Size, SourceOptions
+from presize.errors import BuildError, ImageError, OptionError
+from presize.options import BuildPart, ErrorBudget, ImageOptions, RunOptions, Size, SourceOptions
 from presize.sources.scan import scan
 from presize.store.rejects import Reject
 from presize.store.rejects_file import Rejects
@@ -72,6 +72,14 @@ def test_a_part_makes_its_own_shards_and_publishes_nothing(build: Builder) -> No
     others.touch()
     assert part(build, 2, 3).stored == 4
     assert (own.exists(), others.exists()) == (False, True), "temporary files of other parts stay"
+
+
+def test_there_may_be_more_parts_than_shards_and_rejects_of_all_are_listed(build: Builder) -> None:
+    for i in (0, 5, 9):
+        next(build.source.glob(f"*/{i:02d}.png")).write_bytes(BROKEN_PNG)
+    built = parts(build, 7)
+    assert [done.shards for done in built] == [1, 1, 1, 0, 0, 0, 0]
+    assert sum(done.rejected for done in built) == build().rejected == 3
 
 
 @pytest.mark.parametrize("by_part", [False, True], ids=["a plain build", "a part"])
@@ -164,11 +172,33 @@ def test_a_part_neither_updates_nor_overwrites(run: RunOptions, build: Builder) 
         part(build, 1, 2, run)
 
 
+def test_another_dataset_is_not_replaced_by_parts(build: Builder) -> None:
+    build(options=replace(FIVES, shard_samples=6))
+    before = build.files()
+    with pytest.raises(BuildError, match="holds a dataset that differs"):
+        part(build, 1, 2)
+    assert build.files() == before
+
+
 def test_overwriting_ends_what_parts_have_begun(build: Builder) -> None:
     part(build, 1, 2)
     build(options=replace(FIVES, shard_samples=6), run=OVERWRITE)
     assert list(build.out.glob(".*")) == []
     assert len(build.data()) == 12
+
+
+@pytest.mark.parametrize(
+    ("run", "error", "message"),
+    [
+        (replace(SERIAL, on_error="fail"), ImageError, r"01\.png"),
+        (replace(SERIAL, max_errors=ErrorBudget(0)), BuildError, "--max-errors 0"),
+    ],
+    ids=["the first", "the budget"],
+)
+def test_a_part_stops_for_rejects(run: RunOptions, error: type[Exception], message: str, build: Builder) -> None:
+    (build.source / "cats" / "01.png").write_bytes(BROKEN_PNG)
+    with pytest.raises(error, match=message):
+        part(build, 1, 1, run)
 
 
 # The listing

@@ -223,6 +223,11 @@ def test_a_worker_with_other_libraries_names_both(sent: RemoteTask) -> None:
     )
 
 
+def test_a_worker_without_a_plug_in_is_refused(sent: RemoteTask) -> None:
+    versions = sent.codecs.versions | {"pillow-heif": "none"}
+    assert "pillow-heif" in refusal(sent._replace(suffixes=[".heic"], codecs=sent.codecs._replace(versions=versions)))
+
+
 def test_a_worker_stops_when_its_build_has_been_replaced(sent: RemoteTask, monkeypatch: pytest.MonkeyPatch) -> None:
     """A host that was cut off must not put an old shard in the place of a new one."""
 

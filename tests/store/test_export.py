@@ -114,6 +114,20 @@ def test_a_place_that_cannot_be_written_is_one_line(out: str, message: str, capt
     assert os.listdir(tmp_path) == ["file"]
 
 
+@pytest.mark.parametrize("layout", ["folder", "tar"])
+def test_a_dataset_that_is_replaced_while_it_is_exported_is_not_damaged(
+    layout: ExportLayout, small: Path, tmp_path: Path
+) -> None:
+    one_each = replace(SMALL, shard_samples=1)
+    build_dataset(small / "raw", tmp_path / "out", one_each, SERIAL)
+
+    def replace_it() -> None:
+        build_dataset(small / "raw", tmp_path / "out", one_each, replace(SERIAL, overwrite=True))
+
+    with pytest.raises(DatasetError, match="out was updated, replaced or removed since it was opened"):
+        export_dataset(tmp_path / "out", tmp_path / "exported", replace_it, layout)
+
+
 @pytest.mark.parametrize(("layout", "keys"), [("tar", None), ("parquet", None), ("lmdb", "lsun")])
 @pytest.mark.parametrize("end", ["damage", "a full disk"])
 def test_an_export_that_stops_leaves_nothing_behind(
