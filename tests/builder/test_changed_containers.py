@@ -285,6 +285,14 @@ def test_a_shard_whose_images_are_decoded_one_by_one_stops_as_well(tmp_path: Pat
     assert os.listdir(swap.out) == []
 
 
+def test_where_an_image_that_cannot_be_stored_stops_the_build_a_change_is_named_first(tmp_path: Path) -> None:
+    swap = Swap(tmp_path, "tar")
+    nothing, one_shard = bytes(swap.path.stat().st_size), replace(OPTIONS, shard_samples=COUNT)
+    with swap.path.open("r+b") as file:
+        strict = replace(SERIAL, on_error="fail")
+        swap.stops(STOPS, run=strict, options=one_shard, on_plan=once(lambda: file.write(nothing)))
+
+
 # Resuming
 
 
@@ -354,6 +362,16 @@ def test_a_part_refuses_a_container_that_changed_since_the_parts_listed_it(
     for again in (partial(swap.part, 2), swap):
         with pytest.raises(BuildError, match=rf"'a\.\w+' in .*{fix}"):
             again()
+
+
+def test_what_parts_have_begun_is_made_anew_of_the_container_as_it_is_now(tmp_path: Path) -> None:
+    swap = Swap(tmp_path, "tar", SHADE)
+    for number in (1, 2):
+        swap.part(number)
+    swap.replace()
+    swap.stops()
+    assert swap(run=OVERWRITE).resumed == 0
+    assert swap.shades() == {SHADE}
 
 
 @pytest.mark.parametrize("change", ["replaced", "touched"])

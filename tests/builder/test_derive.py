@@ -266,6 +266,16 @@ def test_an_update_does_not_continue_what_a_build_would_make_otherwise(made: Mad
         build_dataset(made("flat").with_name("raw"), tmp_path / "new", SMALL, UPDATE)
 
 
+def test_the_small_shards_of_updates_become_few(tmp_path: Path) -> None:
+    out = built(tmp_path, "0.png")
+    for i in range(1, 6):
+        save(tmp_path / "raw", f"{i}.png")
+        build_dataset(tmp_path / "raw", out, SMALL, UPDATE)
+    assert len(Dataset(out).manifest.shards) == 6
+    assert len(derived(out, tmp_path / "new").manifest.shards) == 3
+    assert stored(tmp_path / "new") == stored(out)
+
+
 def test_what_was_interrupted_is_resumed_by_any_number_of_jobs_and_has_the_same_bytes(
     dataset: Path, tmp_path: Path
 ) -> None:
@@ -493,6 +503,12 @@ def test_a_dataset_that_is_replaced_while_it_is_read_is_not_damaged_and_the_next
     assert not (tmp_path / "new" / "manifest.json").exists()
     derived([other, out], tmp_path / "new")
     assert stored(tmp_path / "new") == stored(other) + stored(out)
+
+
+def test_a_dataset_that_is_removed_while_it_is_read_is_not_damaged(tmp_path: Path) -> None:
+    out = built(tmp_path, "1.png")
+    with pytest.raises(DatasetError, match=r"out was updated, replaced or removed since"):
+        derive_dataset([out], tmp_path / "new", run=SERIAL, on_plan=lambda _: shutil.rmtree(out))
 
 
 NOT_ONE_SOURCE: dict[str, dict[str, Any]] = {

@@ -89,6 +89,13 @@ def test_a_part_finishes_what_an_earlier_run_began(by_part: bool, build: Builder
     assert part(build, 1, 2 if by_part else 1).resumed == 4
 
 
+def test_a_published_dataset_is_nothing_to_do_for_a_part(build: Builder) -> None:
+    build()
+    before = build.files()
+    assert part(build, 1, 2).published
+    assert build.files() == before
+
+
 # What is refused
 
 
@@ -150,6 +157,20 @@ def test_the_same_part_and_a_plain_build_are_refused_while_a_part_runs(build: Bu
 
     part(build, 1, 2, on_shard=others)
     assert stored == [4, 4]
+
+
+@pytest.mark.slow
+def test_a_part_is_refused_while_a_plain_build_runs(build: Builder) -> None:
+    refused = list[BuildError]()
+
+    def begin_a_part(_: ShardDone) -> None:
+        if not refused:
+            with pytest.raises(BuildError, match="another build is writing") as caught:
+                part(build, 1, 2)
+            refused.append(caught.value)
+
+    build(on_shard=begin_a_part)
+    assert refused and verify_dataset(build.out) == VerifyResult(12)
 
 
 def test_parts_wait_while_the_first_of_them_lists_the_source(build: Builder, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from presize.builder.shard_table import ShardDone
 from presize.builder.tasks.task import Task
 from presize.errors import BuildError, DatasetError, ImageError, PresizeWarning, SourceError
 from presize.options import BuildOptions, ErrorBudget, ImageOptions, RunOptions, Size, SourceOptions
+from presize.store.index import read_index
 from presize.store.verify import VerifyResult, verify_dataset
 
 TO_FOLDER = replace(SMALL, layout="folder")
@@ -78,6 +79,20 @@ def test_rejects_leave_no_hole_and_are_told_with_their_reason(build: Builder) ->
     data = build.data()
     assert [data.path(i) for i in range(3)] == ["cats/01.png", "cats/05.png", "cats/07.png"]
     assert len(list(data.pixels(range(10)))) == 10
+
+
+@pytest.mark.parametrize("options", [SMALL, TO_FOLDER], ids=["lmdb", "folder"])
+def test_splits_by_folder_are_one_dataset_with_one_class_list(options: BuildOptions, build: Builder) -> None:
+    shutil.copytree(build.source, build.source.with_name("raw") / "val")
+    build.source.rename(build.source.with_name("raw") / "train")
+    build.source = build.source.with_name("raw")
+    build(options=options, samples=SourceOptions(split="folders"))
+    index = read_index(build.out, build.manifest())
+    assert build.manifest().classes == ("cats", "dogs")
+    assert index["split"].to_pylist() == ["train"] * 12 + ["val"] * 12
+    assert index["label"].to_pylist() == ([0] * 6 + [1] * 6) * 2
+    folders = sorted(path.name for path in build.out.iterdir() if path.is_dir())
+    assert folders == (["train", "val"] if options is TO_FOLDER else ["shards"])
 
 
 def test_each_of_several_sizes_is_the_dataset_that_it_would_be_alone(build: Builder) -> None:

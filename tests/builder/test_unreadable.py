@@ -229,6 +229,14 @@ def unlisted(*ends: str) -> Iterator[None]:
         yield
 
 
+def test_other_changes_of_the_source_still_need_an_update(build: Builder) -> None:
+    with unlisted("class-2/06.png"):
+        warned(build, "1 file could not be read")
+    shutil.copy(build.source / "class-0" / "00.png", build.source / "class-0" / "new.png")
+    with pytest.raises(BuildError, match="--update brings it up to date"):
+        build()
+
+
 def test_an_update_removes_no_image_whose_file_cannot_be_listed(build: Builder) -> None:
     build()
     before = build.files()

@@ -221,6 +221,15 @@ def test_a_record_is_checked_once(dataset: Path, monkeypatch: pytest.MonkeyPatch
     assert len(computed) == 56, "without checks nothing is computed"
 
 
+def test_a_pickle_keeps_the_choice_and_no_marks(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, computed, crc32 = Dataset(dataset), list[int](), zlib_ng.crc32
+    monkeypatch.setattr(zlib_ng, "crc32", lambda value: computed.append(len(value)) or crc32(value))
+    data.value(9)
+    pickle.loads(pickle.dumps(data)).value(9)
+    assert len(computed) == 2
+    assert not pickle.loads(pickle.dumps(Dataset(dataset, check=False))).check
+
+
 def test_threads_that_read_at_once_find_the_same_damage(copied: Path) -> None:
     for sample in (0, 13, 55):
         flip_record(copied, sample)
