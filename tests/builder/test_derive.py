@@ -9,13 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from PIL import Image
 
 from builds import OVERWRITE, SERIAL, SMALL, UPDATE, Stopped, files, stop
 from commands import Ran
-from paired import WITH_MASKS, make_pairs
 from pictures import smooth_image
 from presize.builder.derive import DeriveOptions, derive_dataset, plan_derive
 from presize.builder.repair import repair_dataset
@@ -24,7 +22,7 @@ from presize.codecs.encode import encode
 from presize.codecs.source_facts import unpack_facts
 from presize.codecs.transcode import transcode
 from presize.errors import BuildError, DatasetError, OptionError, SourceError
-from presize.options import KEEP, BuildOptions, Coordinates, ImageOptions, RunOptions, Size, SourceOptions
+from presize.options import KEEP, BuildOptions, ImageOptions, RunOptions, Size, SourceOptions
 from presize.store.dataset import Dataset
 from presize.store.rejects_file import read_rejects
 from presize.store.verify import VerifyResult, verify_dataset
@@ -386,44 +384,6 @@ def test_records_that_cannot_be_decoded_are_rejected_and_counted(dataset: Path, 
     result = derive_dataset([tmp_path / "out"], tmp_path / "new", DeriveOptions(Size(32, 32)), SERIAL)
     assert (result.samples, result.rejected, result.copied) == (55, 1, 1)
     assert verify_dataset(tmp_path / "new").problems == ()
-
-
-def test_companions_are_copied_and_resized_with_their_images(tmp_path: Path) -> None:
-    build_dataset(make_pairs(tmp_path / "raw"), tmp_path / "out", WITH_MASKS, SERIAL)
-    old = Dataset(tmp_path / "out")
-    same = derived(tmp_path / "out", tmp_path / "same")
-    assert [same.companion("mask").value(i) for i in range(len(old))] == [
-        old.companion("mask").value(i) for i in range(len(old))
-    ]
-    new = derived(tmp_path / "out", tmp_path / "new", size=Size(16, 16))
-    masks = dict(old.companion("mask").pixels(range(len(old))))
-    for i, mask in new.companion("mask").pixels(range(len(new))):
-        height, width = new.shape(i)
-        assert np.array_equal(
-            mask, np.asarray(Image.fromarray(masks[i]).resize((width, height), Image.Resampling.NEAREST))
-        )
-
-
-def test_boxes_and_keypoints_are_scaled_with_their_images(tmp_path: Path) -> None:
-    rows = [
-        {"path": "1.png", "bbox": [[10, 5, 20, 10], [0, 0, 50, 40]], "ends": [[10, 10, 30, 20]]},
-        {"path": "2.png", "bbox": [], "ends": []},
-    ]
-    (tmp_path / "table.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    places = {"boxes": (Coordinates("bbox", "xywh"),), "keypoints": (Coordinates("ends", "xy"),)}
-    options = BuildOptions(ImageOptions((Size(20, 20),)), **places)
-    out = built(tmp_path, "1.png", "2.png", options=options, samples=SourceOptions(tmp_path / "table.jsonl"))
-    assert Dataset(out).column("bbox").to_pylist() == [[[5, 2.5, 15, 7.5], [0, 0, 25, 20]], []]
-    same = derived(out, tmp_path / "same")
-    assert all(same.column(name).equals(Dataset(out).column(name)) for name in ("bbox", "ends"))
-    new = derived(out, tmp_path / "new", size=Size(10, 10))
-    assert new.shape(0) == (10, 12)
-    assert new.column("bbox").type == same.column("bbox").type
-    found = np.array(new.column("bbox").to_pylist()[0])
-    assert np.allclose(found, [[2.4, 1.25, 7.2, 3.75], [0, 0, 12, 10]])
-    assert np.allclose(new.column("ends").to_pylist()[0], [[2.4, 2.5, 7.2, 5]])
-    assert new.column("bbox").to_pylist()[1] == []
-    assert new.manifest.identity["options"]["boxes"] == ["bbox:xywh"]
 
 
 # The command

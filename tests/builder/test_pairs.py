@@ -409,17 +409,6 @@ def test_an_update_builds_samples_again_whose_arrays_have_changed(checksum: bool
     assert verify_dataset(arrays.out).problems == ()
 
 
-def test_a_damaged_array_is_made_again_by_a_repair(arrays: Builder) -> None:
-    arrays()
-    before = arrays.files()
-    shard = next((arrays.out / "shards").glob("depth-*"))
-    content = bytearray(shard.read_bytes())
-    content[content.index(b"\x93NUMPY") + 130] ^= 1
-    shard.write_bytes(content)
-    assert repair_dataset(arrays.source, arrays.out).repaired == (f"shards/{shard.name}",)
-    assert arrays.files() == before
-
-
 def test_a_derived_dataset_has_its_arrays_in_the_new_size(arrays: Builder) -> None:
     arrays()
     derive_dataset([arrays.out], arrays.out.with_name("small"), DeriveOptions(size=Size(12, 12)))

@@ -361,12 +361,6 @@ def test_splits_are_brought_up_to_date_without_decoding_and_keep_their_samples(b
     assert drawn.items() & splits().items() == {(path, drawn[path]) for path in drawn.keys() & splits().keys()}
 
 
-def test_where_nothing_is_yet_an_update_builds(build: Builder) -> None:
-    assert build(run=UPDATE).changes == Changes(0, 0, 17, 0)
-    build("fresh")
-    assert build.files() == build.files("fresh")
-
-
 def test_an_update_can_be_overwritten_while_readers_go_on_with_what_they_opened(build: Builder) -> None:
     build()
     data = build.data()
@@ -530,13 +524,6 @@ def test_an_interrupted_update_can_be_begun_from_nothing(then: str, build: Build
         build(run=run)
     assert len(decoded) > 15, "all of them"
     assert_like_new(build)
-
-
-def test_an_unfinished_first_build_of_another_source_is_no_base(build: Builder) -> None:
-    build.stopped(1)
-    change_much(build.source)
-    with pytest.raises(BuildError, match=r"an unfinished build that differs \(the source has changed.*--overwrite"):
-        build(run=UPDATE)
 
 
 QUALITY = replace(FOURS, image=replace(FOURS.image, quality=80))
