@@ -296,6 +296,12 @@ def test_a_column_that_holds_no_such_lists_is_refused_before_anything_is_built(
     assert not build.out.exists()
 
 
+def test_images_without_any_box_are_stored(build: Builder) -> None:
+    write_rows(build, [{"path": "a.png", "bbox": [], "points": []}, {"path": "b.png"}])
+    build(options=replace(BOXES, keypoints=(Coordinates("points", "xyv"),), bad_boxes="reject"))
+    assert build.data().column("bbox").to_pylist() == build.data().column("points").to_pylist() == [[], []]
+
+
 @pytest.mark.parametrize(
     ("make", "said"),
     [

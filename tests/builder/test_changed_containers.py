@@ -20,13 +20,17 @@ from builds import OVERWRITE, REPORTED, SERIAL, UPDATE, Builder, Stopped, stop
 from foreign import image_column, write_lmdb, write_parquet, write_tar
 from presize import BuildOptions, BuildPart, ImageOptions, RunOptions, Size, build_part, repair_dataset
 from presize.builder.estimate import estimate
+from presize.builder.parts import read_listing, write_listing
 from presize.builder.plan import Plan
 from presize.builder.run import plan_build
 from presize.builder.shard_table import ShardTable
+from presize.builder.tasks.records import CrashPolicy
+from presize.builder.tasks.task import FileList, Task, write_shard
 from presize.errors import BuildError, PresizeError, SourceError
 from presize.options import SourceOptions
 from presize.sources import containers
 from presize.sources.source_files import Container, SourceFile, SourceReader
+from presize.system.files import anonymous_file
 
 COUNT = 32
 OPTIONS = BuildOptions(ImageOptions(sizes=(Size(8, 8),), format="png"), shard_samples=8)
@@ -229,6 +233,25 @@ def test_what_is_replaced_while_it_is_listed_is_listed_again(swap: Swap, monkeyp
     assert swap.shades() == {0}
 
 
+def test_what_looks_damaged_because_it_is_being_written_is_listed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swap = Swap(tmp_path, "tar", SHADE)
+
+    def half_written_at_first(list_container: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*arguments: object) -> Any:
+            if swap.other.exists():
+                swap.replace()
+                raise SourceError("it is damaged")
+            return list_container(*arguments)
+
+        return called
+
+    wrap_listings(monkeypatch, half_written_at_first)
+    swap()
+    assert swap.shades() == {SHADE}
+
+
 def test_what_changes_whenever_it_is_listed_is_refused(swap: Swap, monkeypatch: pytest.MonkeyPatch) -> None:
     wrap_listings(monkeypatch, partial(followed_by, swap.rewrite))
     with pytest.raises(SourceError, match=r"'a\.\w+' in .*source changes while it is listed; run again when it is"):
@@ -242,6 +265,34 @@ def test_a_change_in_the_middle_of_a_shard_is_noticed(swap: Swap, change: str, m
     swap.stops(STOPS, options=replace(OPTIONS, shard_samples=COUNT))
 
 
+def test_a_shard_whose_images_are_decoded_one_by_one_stops_as_well(tmp_path: Path) -> None:
+    swap = Swap(tmp_path, "parquet")
+    plan = swap.plan()
+    swap.replace()
+    swap.out.mkdir()
+    samples = plan.shards[0]
+    rows = plan.source.files(samples)
+    images = FileList(
+        np.array([row.nbytes for row in rows]), "\0".join(row.path for row in rows), plan.source.places(samples)
+    )
+    task = Task(
+        number=0, digest=plan.shard_digest(0), source=plan.source.root, sidecar=swap.out / "sidecar",
+        targets=dict.fromkeys(OPTIONS.streams, swap.out / "0.lmdb"), options=OPTIONS, on_error="record",
+        samples=samples, sources=(images,), files="",
+    )  # fmt: skip
+    with pytest.raises(BuildError, match=STOPS):
+        write_shard(task, CrashPolicy(60, anonymous_file("turnstile"), by_image=True))
+    assert os.listdir(swap.out) == []
+
+
+def test_where_an_image_that_cannot_be_stored_stops_the_build_a_change_is_named_first(tmp_path: Path) -> None:
+    swap = Swap(tmp_path, "tar")
+    nothing, one_shard = bytes(swap.path.stat().st_size), replace(OPTIONS, shard_samples=COUNT)
+    with swap.path.open("r+b") as file:
+        strict = replace(SERIAL, on_error="fail")
+        swap.stops(STOPS, run=strict, options=one_shard, on_plan=once(lambda: file.write(nothing)))
+
+
 # Resuming
 
 
@@ -250,6 +301,15 @@ def test_samples_in_another_order_are_another_build(swap: Swap) -> None:
     swap.stops(r"the source has changed \(.*--overwrite replaces it")
     swap(run=OVERWRITE)
     assert swap.shades() == {0}
+
+
+def test_finished_files_of_another_container_are_made_again(tmp_path: Path) -> None:
+    swap = Swap(tmp_path, "tar", SHADE)
+    swap.options = replace(OPTIONS, layout="folder")
+    swap.stops(on_shard=once(swap.replace))
+    assert swap().resumed == 0
+    swap("expected")
+    assert swap.files() == swap.files("expected")
 
 
 def on_another_host(container: Container) -> Container:
@@ -302,6 +362,33 @@ def test_a_part_refuses_a_container_that_changed_since_the_parts_listed_it(
     for again in (partial(swap.part, 2), swap):
         with pytest.raises(BuildError, match=rf"'a\.\w+' in .*{fix}"):
             again()
+
+
+def test_what_parts_have_begun_is_made_anew_of_the_container_as_it_is_now(tmp_path: Path) -> None:
+    swap = Swap(tmp_path, "tar", SHADE)
+    for number in (1, 2):
+        swap.part(number)
+    swap.replace()
+    swap.stops()
+    assert swap(run=OVERWRITE).resumed == 0
+    assert swap.shades() == {SHADE}
+
+
+@pytest.mark.parametrize("change", ["replaced", "touched"])
+def test_parts_on_other_hosts_compare_sizes_and_times(change: str, tmp_path: Path) -> None:
+    swap = Swap(tmp_path, "tar")
+    swap.part(1)
+    listing = read_listing(swap.out)
+    assert listing is not None
+    elsewhere = tuple(map(on_another_host, listing.source.containers))
+    write_listing(swap.out, replace(listing, source=replace(listing.source, containers=elsewhere)))
+    swap.part(2)
+    if change == "touched":
+        os.utime(swap.path)
+        swap.stops()
+    else:
+        swap()
+        assert swap.shades() == {0}
 
 
 # All else that reads

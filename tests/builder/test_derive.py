@@ -115,6 +115,12 @@ def test_a_copy_is_the_dataset_that_a_build_from_the_source_makes(tmp_path: Path
     assert files(tmp_path / "new") == files(out)
 
 
+def test_what_the_build_rejected_stays_listed(dataset: Path, tmp_path: Path) -> None:
+    new = derived(dataset, tmp_path / "new")
+    assert new.manifest.left_out == Dataset(dataset).manifest.left_out
+    assert (tmp_path / "new" / "rejects.jsonl").read_bytes() == (dataset / "rejects.jsonl").read_bytes()
+
+
 FORMATS: list[dict[str, Any]] = [
     {"format": "jpeg"},
     {"format": "jpeg", "color": "gray"},
@@ -163,6 +169,14 @@ def test_the_samples_that_are_listed_are_taken_in_the_order_of_the_dataset(datas
     assert [new.path(i) for i in range(len(new))] == [paths[3], paths[20]]
     assert new.manifest.classes == Dataset(dataset).manifest.classes
     assert new.manifest.left_out["rejected"] == 0
+
+
+@pytest.mark.parametrize("spell", ["./{}", "/{}", "{} ", "C:/{}"])
+def test_a_sample_is_listed_in_any_spelling(spell: str, dataset: Path, tmp_path: Path) -> None:
+    paths = [path for path, _ in stored(dataset)]
+    listed = [spell.format(paths[20]), spell.format(paths[3]).replace("/", "\\"), paths[5].rpartition(".")[0]]
+    new = derived(dataset, tmp_path / "new", only=listed)
+    assert [new.path(i) for i in range(len(new))] == [paths[3], paths[5], paths[20]]
 
 
 JOINED: dict[str, tuple[tuple[str, str], dict[str, Any], tuple[str, ...], list[int]]] = {
@@ -250,6 +264,16 @@ def test_an_update_does_not_continue_what_a_build_would_make_otherwise(made: Mad
         build_dataset(made("flat").with_name("raw"), tmp_path / "new", SMALL, UPDATE)
 
 
+def test_the_small_shards_of_updates_become_few(tmp_path: Path) -> None:
+    out = built(tmp_path, "0.png")
+    for i in range(1, 6):
+        save(tmp_path / "raw", f"{i}.png")
+        build_dataset(tmp_path / "raw", out, SMALL, UPDATE)
+    assert len(Dataset(out).manifest.shards) == 6
+    assert len(derived(out, tmp_path / "new").manifest.shards) == 3
+    assert stored(tmp_path / "new") == stored(out)
+
+
 def test_what_was_interrupted_is_resumed_by_any_number_of_jobs_and_has_the_same_bytes(
     dataset: Path, tmp_path: Path
 ) -> None:
@@ -272,6 +296,16 @@ def test_what_was_begun_from_another_dataset_is_not_resumed(tmp_path: Path) -> N
         derive_dataset([out], tmp_path / "new", run=SERIAL, on_shard=stop)
     derived(tmp_path / "other", tmp_path / "new")
     assert stored(tmp_path / "new") == stored(tmp_path / "other")
+
+
+def test_another_dataset_is_replaced_only_when_that_is_asked_for(dataset: Path, tmp_path: Path) -> None:
+    out = built(tmp_path, "1.png")
+    said = r"holds a dataset that differs .*; choose another OUT, or --overwrite replaces it"
+    with pytest.raises(BuildError, match=said):
+        derive_dataset([dataset], out, run=SERIAL)
+    derive_dataset([dataset], out, run=OVERWRITE)
+    assert stored(out) == stored(dataset)
+    assert verify_dataset(out) == VerifyResult(len(Dataset(dataset)))
 
 
 @pytest.mark.parametrize("place", ["out/inside", "."])
@@ -429,6 +463,12 @@ def test_a_dataset_that_is_replaced_while_it_is_read_is_not_damaged_and_the_next
     assert not (tmp_path / "new" / "manifest.json").exists()
     derived([other, out], tmp_path / "new")
     assert stored(tmp_path / "new") == stored(other) + stored(out)
+
+
+def test_a_dataset_that_is_removed_while_it_is_read_is_not_damaged(tmp_path: Path) -> None:
+    out = built(tmp_path, "1.png")
+    with pytest.raises(DatasetError, match=r"out was updated, replaced or removed since"):
+        derive_dataset([out], tmp_path / "new", run=SERIAL, on_plan=lambda _: shutil.rmtree(out))
 
 
 NOT_ONE_SOURCE: dict[str, dict[str, Any]] = {

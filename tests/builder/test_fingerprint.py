@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from builds import SMALL, put
@@ -16,7 +17,7 @@ from presize.builder import fingerprint
 from presize.builder.run import plan_build
 from presize.errors import BuildError
 from presize.options import Layout
-from presize.store import shard
+from presize.store import index, shard
 
 
 @pytest.fixture(autouse=True)
@@ -48,6 +49,13 @@ def test_another_way_to_write_shards_is_noticed_where_there_are_shards(monkeypat
     monkeypatch.setattr(shard, "key", lambda row: (row + 1).to_bytes(8, "big"))
     after = [fingerprint.container_digest("lmdb"), fingerprint.container_digest("folder")]
     assert after[0] != before[0] and after[1] == before[1]
+
+
+def test_another_way_to_write_an_index_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = fingerprint.container_digest("folder")
+    fingerprint.container_digest.cache_clear()
+    monkeypatch.setattr(index, "ARROW_OPTIONS", pa.ipc.IpcWriteOptions(metadata_version=pa.ipc.MetadataVersion.V4))
+    assert fingerprint.container_digest("folder") != before
 
 
 def test_without_a_temporary_folder_it_is_said_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

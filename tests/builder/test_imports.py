@@ -13,7 +13,7 @@ from builds import REPORTED, UPDATE, Builder
 from commands import Ran
 from foreign import image_column, picture, tar_samples, text_recognition, write_lmdb, write_parquet, write_tar
 from presize import BuildOptions, Dataset, ImageOptions, Size, repair_dataset
-from presize.errors import SourceError
+from presize.errors import PresizeWarning, SourceError
 from presize.options import SourceOptions
 from presize.sources.source_files import SourceFile, SourceReader
 from presize.store.rejects_file import read_rejects
@@ -112,12 +112,30 @@ def test_a_shard_is_repaired_from_containers_with_their_keys(build: Builder) -> 
     assert build.files() == whole
 
 
+def test_a_repair_says_what_has_gone_from_its_container(tmp_path: Path) -> None:
+    build = builder(tmp_path, "tar")
+    build()
+    (build.source / "shard-000020.tar").unlink()
+    shard = build.data().index.column("shard")[20].as_py()
+    (build.out / "shards" / f"{shard:05d}.lmdb").unlink()
+    (problem,) = repair_dataset(build.source, build.out).problems
+    assert ".png: it has changed or gone" in problem.what
+
+
 def test_a_value_that_is_no_image_is_rejected_and_not_skipped(tmp_path: Path) -> None:
     write_lmdb(tmp_path / "source", {"0": picture(0), "1": b"<html>", "2": picture(2)[:300], "3": b""})
     build = Builder(tmp_path / "source", OPTIONS, SourceOptions(keys="{}"))
     result = build()
     assert (result.stored, result.rejected, result.skipped) == (1, 3, 0)
     assert [reject.path for reject in read_rejects(build.out / "rejects.jsonl")] == ["1", "2", "3"]
+
+
+def test_what_a_scan_rejects_is_among_the_rejects(tmp_path: Path) -> None:
+    write_tar(tmp_path / "a.tar", [*tar_samples(3), ("x.png", picture(9)), ("x.cls", b"cat")])
+    result = Builder(tmp_path / "a.tar", OPTIONS)()
+    assert (result.stored, result.rejected) == (3, 1)
+    (reject,) = read_rejects(tmp_path / "out" / "rejects.jsonl")
+    assert (reject.path, reject.reason[:27]) == ("a.tar/x.png", "its .cls cannot be read: ex")
 
 
 def test_the_command_takes_keys(presize: Callable[..., Ran], tmp_path: Path) -> None:
@@ -132,3 +150,29 @@ def test_the_command_takes_keys(presize: Callable[..., Ran], tmp_path: Path) -> 
     (tmp_path / "out" / "shards" / "00000.lmdb").unlink()
     ran = presize("repair", tmp_path / "source", tmp_path / "out", "--keys", "text-recognition", "--json")
     assert json.loads(ran.out)["repaired"] == ["shards/00000.lmdb"]
+
+
+def test_containers_of_one_stem_have_samples_of_different_paths(tmp_path: Path) -> None:
+    for number, name in enumerate(("set.1", "set.2")):
+        write_lmdb(tmp_path / "sets" / name, {f"image-{n:09d}": picture(10 * number + n) for n in range(2)})
+    build = Builder(tmp_path / "sets", OPTIONS, SourceOptions(keys="image-{:09d}"))
+    build()
+    assert verify_dataset(build.out) == VerifyResult(4)
+    build("files", replace(OPTIONS, layout="folder"))
+    assert len(list((tmp_path / "files").rglob("*.jpg"))) == 4
+
+
+def test_tars_whose_names_differ_in_case_alone_have_samples_of_different_paths(tmp_path: Path) -> None:
+    for name in ("a.tar", "a.TAR"):  # with the same names of samples
+        write_tar(tmp_path / "tars" / name, tar_samples(3))
+    build = Builder(tmp_path / "tars", OPTIONS)
+    build()
+    assert verify_dataset(build.out) == VerifyResult(6)
+
+
+def test_a_field_whose_name_is_no_text_is_left_out(tmp_path: Path) -> None:
+    write_tar(tmp_path / "tars" / "0.tar", [("a.png", picture(0)), ("a.json", b'{"\\ud800": 3, "b": 4}')])
+    build = Builder(tmp_path / "tars", OPTIONS)
+    with pytest.warns(PresizeWarning):
+        build()
+    assert build.data().column("b").to_pylist() == [4]

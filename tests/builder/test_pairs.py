@@ -14,7 +14,7 @@ import pyarrow.parquet
 import pytest
 from PIL import Image
 
-from builds import SERIAL, UPDATE, Builder
+from builds import OVERWRITE, SERIAL, UPDATE, Builder, Stopped, stop
 from foreign import write_tar
 from paired import MASK, WITH_MASKS, make_pairs, mask_of, save_palette
 from pictures import saved, smooth_image
@@ -193,6 +193,16 @@ def test_a_mask_that_ends_its_decoder_costs_its_own_sample(
     assert list(rejects_of(build.out)) == ["images/07.jpg"]
 
 
+def test_a_shard_that_has_lost_its_masks_is_not_finished(build: Builder) -> None:
+    with pytest.raises(Stopped):
+        build(on_shard=stop)
+    (masks,) = (build.out / "shards").glob("mask-*")
+    masks.unlink()
+    assert build().resumed == 0
+    build("whole")
+    assert build.files() == build.files("whole")
+
+
 # Resuming and updating
 
 
@@ -245,6 +255,30 @@ def test_an_update_equals_a_build_from_scratch(change: Callable[[Path], None], c
     assert verify_dataset(build.out).problems == ()
 
 
+def test_a_damaged_mask_is_made_again_by_an_update(build: Builder) -> None:
+    build()
+    before = masks_of(build.out)
+    next((build.out / "shards").glob("mask-*")).write_bytes(b"short")
+    build(run=UPDATE)
+    after = masks_of(build.out)
+    assert all(np.array_equal(before[path], after[path]) for path in before)
+    assert verify_dataset(build.out).problems == ()
+
+
+def test_no_shard_of_a_companion_outlives_its_dataset(build: Builder) -> None:
+    def shards(names: object) -> set[str]:
+        return {name for name in map(str, names) if name.startswith("shards/")}  # type: ignore[call-overload]
+
+    build()
+    with_another_mask(build.source)
+    build(run=UPDATE)
+    named = shards(file.file for file in build.manifest().files())
+    assert shards(build.files()) == named
+    assert any(name.startswith("shards/mask-") and name.endswith("-1.lmdb") for name in named)
+    build(options=replace(WITH_MASKS, companions=()), run=OVERWRITE)
+    assert not [name for name in build.files() if "mask" in name]
+
+
 def test_other_companions_are_other_options(build: Builder) -> None:
     build()
     with pytest.raises(BuildError, match=r"mask format was png, is raw"):
@@ -282,6 +316,15 @@ def test_a_mask_in_another_unicode_normalization_is_that_of_its_image(checksum: 
     shard.write_bytes(shard.read_bytes()[:4096])
     assert repair_dataset(build.source, build.out).repaired == (f"shards/{shard.name}",)
     assert build.files() == before
+
+
+def test_a_mask_that_has_changed_cannot_repair_a_shard(build: Builder) -> None:
+    build()
+    for shard in (build.out / "shards").glob("mask-*"):
+        shard.unlink()
+    with_another_mask(build.source)
+    problems = repair_dataset(build.source, build.out).problems
+    assert [problem for problem in problems if "images/02.jpg: its mask has changed or gone" in problem.what]
 
 
 def test_pairs_need_shards_and_a_mask(build: Builder) -> None:

@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 
 import presize.builder.run
-from builds import OVERWRITE, SERIAL, SMALL, UPDATE, Builder, Stopped, put, stop, write_photos
+from builds import BROKEN_PNG, OVERWRITE, SERIAL, SMALL, UPDATE, Builder, Stopped, put, stop, write_photos
 from commands import Ran
 from presize.builder.output_dir import LISTING
 from presize.builder.parts import SharedListing, parts_text, read_listing, write_listing
 from presize.builder.run import PartResult, build_part
 from presize.builder.shard_table import ShardDone
-from presize.errors import BuildError, OptionError
-from presize.options import BuildPart, ImageOptions, RunOptions, Size, SourceOptions
+from presize.errors import BuildError, ImageError, OptionError
+from presize.options import BuildPart, ErrorBudget, ImageOptions, RunOptions, Size, SourceOptions
 from presize.sources.scan import scan
 from presize.store.rejects import Reject
 from presize.store.rejects_file import Rejects
@@ -74,11 +74,26 @@ def test_a_part_makes_its_own_shards_and_publishes_nothing(build: Builder) -> No
     assert (own.exists(), others.exists()) == (False, True), "temporary files of other parts stay"
 
 
+def test_there_may_be_more_parts_than_shards_and_rejects_of_all_are_listed(build: Builder) -> None:
+    for i in (0, 5, 9):
+        next(build.source.glob(f"*/{i:02d}.png")).write_bytes(BROKEN_PNG)
+    built = parts(build, 7)
+    assert [done.shards for done in built] == [1, 1, 1, 0, 0, 0, 0]
+    assert sum(done.rejected for done in built) == build().rejected == 3
+
+
 @pytest.mark.parametrize("by_part", [False, True], ids=["a plain build", "a part"])
 def test_a_part_finishes_what_an_earlier_run_began(by_part: bool, build: Builder) -> None:
     with pytest.raises(Stopped):
         part(build, 1, 2, on_shard=stop) if by_part else build(on_shard=stop)
     assert part(build, 1, 2 if by_part else 1).resumed == 4
+
+
+def test_a_published_dataset_is_nothing_to_do_for_a_part(build: Builder) -> None:
+    build()
+    before = build.files()
+    assert part(build, 1, 2).published
+    assert build.files() == before
 
 
 # What is refused
@@ -144,6 +159,20 @@ def test_the_same_part_and_a_plain_build_are_refused_while_a_part_runs(build: Bu
     assert stored == [4, 4]
 
 
+@pytest.mark.slow
+def test_a_part_is_refused_while_a_plain_build_runs(build: Builder) -> None:
+    refused = list[BuildError]()
+
+    def begin_a_part(_: ShardDone) -> None:
+        if not refused:
+            with pytest.raises(BuildError, match="another build is writing") as caught:
+                part(build, 1, 2)
+            refused.append(caught.value)
+
+    build(on_shard=begin_a_part)
+    assert refused and verify_dataset(build.out) == VerifyResult(12)
+
+
 def test_parts_wait_while_the_first_of_them_lists_the_source(build: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
     scanned, scan = [], presize.builder.run.scan
 
@@ -164,11 +193,33 @@ def test_a_part_neither_updates_nor_overwrites(run: RunOptions, build: Builder) 
         part(build, 1, 2, run)
 
 
+def test_another_dataset_is_not_replaced_by_parts(build: Builder) -> None:
+    build(options=replace(FIVES, shard_samples=6))
+    before = build.files()
+    with pytest.raises(BuildError, match="holds a dataset that differs"):
+        part(build, 1, 2)
+    assert build.files() == before
+
+
 def test_overwriting_ends_what_parts_have_begun(build: Builder) -> None:
     part(build, 1, 2)
     build(options=replace(FIVES, shard_samples=6), run=OVERWRITE)
     assert list(build.out.glob(".*")) == []
     assert len(build.data()) == 12
+
+
+@pytest.mark.parametrize(
+    ("run", "error", "message"),
+    [
+        (replace(SERIAL, on_error="fail"), ImageError, r"01\.png"),
+        (replace(SERIAL, max_errors=ErrorBudget(0)), BuildError, "--max-errors 0"),
+    ],
+    ids=["the first", "the budget"],
+)
+def test_a_part_stops_for_rejects(run: RunOptions, error: type[Exception], message: str, build: Builder) -> None:
+    (build.source / "cats" / "01.png").write_bytes(BROKEN_PNG)
+    with pytest.raises(error, match=message):
+        part(build, 1, 1, run)
 
 
 # The listing

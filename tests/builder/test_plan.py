@@ -166,6 +166,15 @@ def test_differences_are_told_in_words() -> None:
     assert differences(old, old | {"codecs": "others"}, versions) == [
         "it was made with pillow 11.3 and numpy 1, here is pillow 13.0 and numpy 2, which together make other bytes"
     ]
+    for then, words in (
+        ({}, "it was made with numpy (unknown), here is numpy 2, which makes other bytes"),
+        (
+            {"numpy": "2"},
+            "the same versions of all libraries make other bytes here: another processor, or another build",
+        ),
+    ):
+        (said,) = differences(old, old | {"codecs": "others"}, (then, {"numpy": "2"}))
+        assert said.startswith(words)
 
 
 def test_versions_are_no_part_of_the_identity() -> None:

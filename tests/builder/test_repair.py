@@ -108,6 +108,18 @@ def test_every_kind_of_shard_comes_back(kind: str, moves: bool, build: Builder) 
     assert build(run=UPDATE).changes.copied == 0  # all shards stay, and the next update takes them for its own
 
 
+def test_shards_of_an_update_come_back(build: Builder) -> None:
+    build()
+    (build.source / "a" / "0.jpg").unlink()
+    shutil.copy(build.source / "a" / "2.jpg", build.source / "b" / "new.jpg")
+    build(run=UPDATE)
+    whole = build.files()
+    for shard in (build.out / "shards").iterdir():
+        shard.unlink()
+    assert repair(build).problems == ()
+    assert build.files() == whole
+
+
 def test_whole_records_need_no_source(build: Builder) -> None:
     build()
     index = build.files()["index.arrow"]

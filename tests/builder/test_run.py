@@ -15,12 +15,13 @@ import presize.builder.executors.executor
 import presize.builder.tasks.staging
 import presize.builder.tasks.task
 import presize.store.shard
-from builds import BROKEN_PNG, OVERWRITE, REPORTED, SERIAL, SMALL, UPDATE, Builder, files, put
+from builds import BROKEN_PNG, OVERWRITE, REPORTED, SERIAL, SMALL, UPDATE, Builder, Stopped, files, put
 from presize.builder.run import build_dataset, plan_build
 from presize.builder.shard_table import ShardDone
 from presize.builder.tasks.task import Task
 from presize.errors import BuildError, DatasetError, ImageError, PresizeWarning, SourceError
 from presize.options import BuildOptions, ErrorBudget, ImageOptions, RunOptions, Size, SourceOptions
+from presize.store.index import read_index
 from presize.store.verify import VerifyResult, verify_dataset
 
 TO_FOLDER = replace(SMALL, layout="folder")
@@ -78,6 +79,20 @@ def test_rejects_leave_no_hole_and_are_told_with_their_reason(build: Builder) ->
     data = build.data()
     assert [data.path(i) for i in range(3)] == ["cats/01.png", "cats/05.png", "cats/07.png"]
     assert len(list(data.pixels(range(10)))) == 10
+
+
+@pytest.mark.parametrize("options", [SMALL, TO_FOLDER], ids=["lmdb", "folder"])
+def test_splits_by_folder_are_one_dataset_with_one_class_list(options: BuildOptions, build: Builder) -> None:
+    shutil.copytree(build.source, build.source.with_name("raw") / "val")
+    build.source.rename(build.source.with_name("raw") / "train")
+    build.source = build.source.with_name("raw")
+    build(options=options, samples=SourceOptions(split="folders"))
+    index = read_index(build.out, build.manifest())
+    assert build.manifest().classes == ("cats", "dogs")
+    assert index["split"].to_pylist() == ["train"] * 12 + ["val"] * 12
+    assert index["label"].to_pylist() == ([0] * 6 + [1] * 6) * 2
+    folders = sorted(path.name for path in build.out.iterdir() if path.is_dir())
+    assert folders == (["train", "val"] if options is TO_FOLDER else ["shards"])
 
 
 def test_each_of_several_sizes_is_the_dataset_that_it_would_be_alone(build: Builder) -> None:
@@ -225,6 +240,55 @@ def test_overwrite_leaves_nothing_of_the_old_dataset_and_all_else(
     assert build.files().keys() - images == named | set(mine)
     assert len(images) == (11 if after is TO_FOLDER else 0)
     assert verify_dataset(build.out) == VerifyResult(11)
+
+
+def test_overwrite_makes_good_what_is_damaged(build: Builder) -> None:
+    build()
+    (build.out / FINISHED_SHARD).write_bytes(b"damaged")
+    build(run=OVERWRITE)
+    assert verify_dataset(build.out) == VerifyResult(12)
+    build(options=TO_FOLDER, run=OVERWRITE)
+    next(build.out.glob("index*.arrow")).write_bytes(b"damaged")
+    with pytest.warns(PresizeWarning, match="is damaged: the images of the replaced dataset are unknown"):
+        build(options=TO_FOLDER, run=OVERWRITE)
+    assert verify_dataset(build.out) == VerifyResult(12)
+
+
+def interrupt_publishing(build: Builder, run: RunOptions = SERIAL) -> None:
+    """Build a folder until some staged files have their names and others do not."""
+    unstage, names = presize.builder.tasks.staging.unstage, list[str]()
+
+    def stop(root: Path, file: str, sample: int) -> None:
+        if len(names) == 5:
+            raise Stopped
+        names.append(file)
+        unstage(root, file, sample)
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Stopped):
+        patch.setattr(presize.builder.tasks.staging, "unstage", stop)
+        build(options=TO_FOLDER, run=run)
+
+
+def test_a_staged_file_that_was_lost_costs_its_shard_alone(build: Builder) -> None:
+    build("whole", TO_FOLDER)
+    interrupt_publishing(build)
+    next(build.out.rglob(".0*.tmp")).unlink()
+    result = build(options=TO_FOLDER)
+    assert 0 < result.files - result.resumed < 6
+    assert build.files() == build.files("whole")
+
+
+def test_a_third_build_over_an_interrupted_one_leaves_no_image_of_the_others(build: Builder) -> None:
+    build(options=TO_FOLDER)
+    for prefix in "bc":
+        for image in (build.source / "cats").iterdir():
+            image.rename(image.with_stem(f"{prefix}-{image.stem}"))
+        if prefix == "b":
+            interrupt_publishing(build, OVERWRITE)
+    build(options=TO_FOLDER, run=OVERWRITE)
+    assert len(list(build.out.rglob("*.jpg"))) == 12
+    assert verify_dataset(build.out) == VerifyResult(12)
+    assert len(list(build.out.glob("index*.arrow"))) == 1
 
 
 @pytest.mark.parametrize("first", LAYOUTS)
@@ -456,3 +520,9 @@ def test_a_source_without_one_good_image_publishes_nothing_and_refuses_no_later_
     assert not build.out.exists()
     put(build.source / "c.png", seed=1)
     assert build(options=replace(build.options, image=replace(build.options.image, quality=70))).stored == 1
+
+
+def test_a_source_that_goes_away_stops_the_build(build: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
+    every_task(monkeypatch, lambda _: build.source.exists() and build.source.rename(build.out.with_name("gone")))
+    with pytest.raises(BuildError, match=r"cannot read .*run again to resume"):
+        build()

@@ -19,10 +19,11 @@ from PIL import Image
 from builds import OVERWRITE, REPORTED, SERIAL, UPDATE, Builder, Stopped, stop
 from commands import Ran
 from foreign import picture, write_tar
+from paired import WITH_MASKS, make_pairs
 from presize.builder.output_dir import OutputDir
 from presize.builder.run import BuildResult, build_part
-from presize.errors import BuildError, PresizeWarning
-from presize.options import BuildOptions, BuildPart, ImageOptions, Size
+from presize.errors import BuildError, ImageError, PresizeWarning
+from presize.options import BuildOptions, BuildPart, ErrorBudget, ImageOptions, Size
 from presize.store.rejects_file import read_rejects
 from presize.store.verify import VerifyResult, verify_dataset
 
@@ -160,6 +161,91 @@ def test_the_command_that_publishes_parts_tries_their_files_again_as_the_part_do
     assert part(2).unfinished == ()
     assert build().stored == COUNT
     assert build.files() == build.files("undisturbed")
+
+
+def test_an_update_tries_them_again(build: Builder) -> None:
+    lost = Lost(build)
+    warned(build, on_plan=lost)
+    lost.put_back()
+    result = build(run=UPDATE)
+    assert (result.stored, result.changes.built) == (COUNT, 2)
+
+
+def test_they_count_towards_the_error_budget_and_stop_a_strict_build(build: Builder) -> None:
+    with pytest.raises(BuildError, match="more than --max-errors 1 allows"):
+        build("other", run=replace(SERIAL, max_errors=ErrorBudget(count=1)), on_plan=(lost := Lost(build)))
+    lost.put_back()
+    strict = replace(SERIAL, on_error="fail")
+    with pytest.raises(ImageError, match="cannot be read: No such file"):
+        build(run=strict, on_plan=(lost := Lost(build)))
+    lost.put_back()
+    assert build(run=strict).stored == COUNT
+
+
+def test_a_companion_that_cannot_be_read_is_tried_again(tmp_path: Path) -> None:
+    build = Builder(make_pairs(tmp_path / "source"), WITH_MASKS)
+    masks = sorted((build.source / "masks").iterdir())[:2]
+    said = r"2 files could not be read, the first: images/00\.jpg: companion mask: cannot be read"
+    warned(build, said, on_plan=lambda _: [path.rename(tmp_path / path.name) for path in masks])
+    for path in masks:
+        (tmp_path / path.name).rename(path)
+    assert build().stored == 12
+
+
+def test_a_class_folder_that_is_renamed_meanwhile_is_not_left_out_for_good(build: Builder) -> None:
+    folder, other = build.source / "class-2", build.source / "other"
+    warned(build, "10 files could not be read", on_plan=lambda _: folder.rename(other))
+    with pytest.raises(BuildError, match="the class list has changed"):
+        build()
+    other.rename(folder)
+    assert build().stored == COUNT
+
+
+class Unlisted:
+    """An entry of os.scandir; the disk fails at the status of those that match."""
+
+    def __init__(self, entry: os.DirEntry[str], is_lost: Callable[[str], bool]) -> None:
+        self._entry, self._is_lost, self.name, self.path = entry, is_lost, entry.name, entry.path
+        self.is_symlink, self.is_file, self.is_dir = entry.is_symlink, entry.is_file, entry.is_dir
+
+    def stat(self) -> os.stat_result:
+        if self._is_lost(self.path):
+            raise OSError(errno.EIO, "Input/output error", self.path)
+        return self._entry.stat()
+
+
+@contextmanager
+def unlisted(*ends: str) -> Iterator[None]:
+    """The disk fails at the status of files whose paths end so."""
+    listed = os.scandir
+
+    @contextmanager
+    def failing(path: str) -> Iterator[Iterator[Unlisted]]:
+        with listed(path) as entries:
+            yield (Unlisted(entry, lambda path: path.endswith(ends)) for entry in entries)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "scandir", lambda path=".": failing(path) if "/photos/" in str(path) else listed(path))
+        yield
+
+
+def test_other_changes_of_the_source_still_need_an_update(build: Builder) -> None:
+    with unlisted("class-2/06.png"):
+        warned(build, "1 file could not be read")
+    shutil.copy(build.source / "class-0" / "00.png", build.source / "class-0" / "new.png")
+    with pytest.raises(BuildError, match="--update brings it up to date"):
+        build()
+
+
+def test_an_update_removes_no_image_whose_file_cannot_be_listed(build: Builder) -> None:
+    build()
+    before = build.files()
+    said = (
+        r"holds 2 images that --update would remove, .* the first: class-.*: cannot be looked at: Input/output error;"
+    )
+    with unlisted("class-2/06.png", "class-3/07.png"), pytest.raises(BuildError, match=said):
+        build(run=UPDATE)
+    assert build.files() == before
 
 
 # Files that cannot even be listed

@@ -27,6 +27,8 @@ import presize.system.files
 from builds import (
     BROKEN_PNG,
     EPOCH_NS,
+    OVERWRITE,
+    REPORTED,
     SERIAL,
     SMALL,
     UPDATE,
@@ -37,10 +39,11 @@ from builds import (
     write_photos,
 )
 from effort import examples
+from presize.builder.like import options_of
 from presize.builder.reuse import Changes, Update, agree, make_update, match
 from presize.builder.shard_table import ShardDone
 from presize.errors import BuildError, DatasetError, ImageError, OptionError
-from presize.options import BuildOptions, ErrorBudget, ImageOptions, RunOptions, Size, SourceOptions
+from presize.options import BuildOptions, ColumnType, ErrorBudget, ImageOptions, RunOptions, Size, SourceOptions
 from presize.store.dataset import Dataset
 from presize.store.dealing import assign_shards, shard_count
 from presize.store.shard_reader import ShardReader
@@ -200,6 +203,26 @@ def test_any_change_keeps_copies_or_builds_each_sample_once(
     )
 
 
+def test_new_samples_are_spread_over_the_new_shards() -> None:
+    before = {f"a/{i:04d}": (1, 1) for i in range(400)}
+    old, lengths = old_table(before, 20, set())
+    after = {path: facts for i, (path, facts) in enumerate(before.items()) if i % 3} | {
+        f"b/{i:03d}": (1, 1) for i in range(100)
+    }
+    update = make(old, lengths, sample_table(after), None)
+    new = [int((update.origin[shard] < 0).sum()) for shard in update.shards]
+    assert max(new) - min(new) <= 1
+
+
+def test_a_new_shard_copies_from_few_old_ones() -> None:
+    before = {f"a/{i:04d}": (1, 1) for i in range(400)}
+    old, lengths = old_table(before, 20, set())
+    after = {path: facts for i, (path, facts) in enumerate(before.items()) if i % 20}
+    update = make(old, lengths, sample_table(after), None)
+    shard = old["shard"].to_numpy()
+    assert max(len(np.unique(shard[update.origin[new]])) for new in update.shards) <= 3
+
+
 # What an update publishes
 
 
@@ -320,6 +343,37 @@ def test_a_label_table_may_change_its_columns_and_its_order(build: Builder, tmp_
     assert_like_new(build)
 
 
+def test_splits_are_brought_up_to_date_without_decoding_and_keep_their_samples(build: Builder) -> None:
+    def splits() -> dict[str, str]:
+        index = build.data().index
+        return dict(zip(index["path"].to_pylist(), index["split"].to_pylist(), strict=True))
+
+    build()
+    before = shards(build)
+    build.samples = SourceOptions(split="train=0.6,val=0.4")
+    with decoding() as decoded:
+        build(run=UPDATE)
+    assert decoded == [] and shards(build) == before
+    drawn = splits()
+    change_much(build.source)
+    build(run=UPDATE)
+    assert set(drawn.values()) == {"train", "val"} and len(splits()) == 16
+    assert drawn.items() & splits().items() == {(path, drawn[path]) for path in drawn.keys() & splits().keys()}
+
+
+def test_an_update_can_be_overwritten_while_readers_go_on_with_what_they_opened(build: Builder) -> None:
+    build()
+    data = build.data()
+    before = [data.value(i) for i in range(len(data))]
+    change_much(build.source)
+    build(run=UPDATE)
+    assert [data.value(i) for i in range(len(data))] == before
+    build(run=OVERWRITE)
+    assert all(file.file.endswith("-2.lmdb") for file in build.manifest().shards)
+    assert len(list((build.out / "shards").iterdir())) == len(build.manifest().shards)
+    assert_like_new(build)
+
+
 # Rejected files
 
 
@@ -369,6 +423,17 @@ def test_the_error_budget_counts_what_was_rejected_before(build: Builder) -> Non
     with pytest.raises(ImageError, match="1 image was rejected before this run"):
         build(run=replace(UPDATE, on_error="fail"))
     assert len(build.data()) == 16, "the old one"
+
+
+def test_with_checksums_a_touched_file_is_unchanged(build: Builder) -> None:
+    build.options = CHECKSUM
+    build()
+    before = shards(build)
+    for path in build.source.rglob("??.png"):
+        os.utime(path, ns=(EPOCH_NS + 999, EPOCH_NS + 999))
+    assert build(run=UPDATE).changes == Changes(16, 0, 1, 0), "the broken one is tried"
+    assert before.items() <= shards(build).items()
+    assert_like_new(build)
 
 
 # Checksums
@@ -430,7 +495,35 @@ def test_an_interrupted_update_may_be_followed_by_another(step: str, build: Buil
     assert_like_new(build)
 
 
-BY_EITHER = "--update brings it up to date, --overwrite replaces it"
+BY_OVERWRITE, BY_EITHER = "choose another OUT, or --overwrite", "--update brings it up to date, --overwrite replaces it"
+
+
+def lose_the_base(build: Builder) -> None:
+    (build.out / "manifest.json").unlink()
+
+
+ENDS: dict[str, tuple[Callable[[Builder], object], RunOptions, str]] = {
+    "changed again": (lambda build: put(build.source / "cats" / "later.png", seed=95), OVERWRITE, BY_EITHER),
+    "as it was": (lambda _: None, OVERWRITE, ""),
+    "its base has gone": (lose_the_base, OVERWRITE, BY_OVERWRITE),
+    "its base has gone, an update": (lose_the_base, UPDATE, ""),
+}
+
+
+@pytest.mark.parametrize("then", ENDS)
+def test_an_interrupted_update_can_be_begun_from_nothing(then: str, build: Builder) -> None:
+    change, run, refusal = ENDS[then]
+    build()
+    change_much(build.source)
+    build.stopped(1, run=UPDATE)
+    change(build)
+    if refusal:
+        with pytest.raises(BuildError, match=rf"an unfinished build that differs \(.*; {refusal}"):
+            build()
+    with decoding() as decoded:
+        build(run=run)
+    assert len(decoded) > 15, "all of them"
+    assert_like_new(build)
 
 
 QUALITY = replace(FOURS, image=replace(FOURS.image, quality=80))
@@ -510,6 +603,20 @@ def test_a_dataset_of_format_1_can_be_updated(tmp_path: Path) -> None:
     assert verify_dataset(build.out, jobs=1) == VerifyResult(7)
 
 
+def test_a_damaged_record_is_made_again(build: Builder) -> None:
+    build.options = SMALL
+    build()
+    data = build.data()
+    path = build.out / build.manifest().shards[0].file
+    victim, neighbour = np.flatnonzero(data.numbers("shard") == 0)[:2].tolist()
+    shard, value = path.read_bytes(), data.value(victim)
+    assert shard.count(value) == 1
+    (build.source / data.path(neighbour)).unlink()
+    path.write_bytes(shard.replace(value, bytes(len(value))))
+    result = build(run=UPDATE)
+    assert verify_dataset(build.out) == VerifyResult(result.stored)
+
+
 # Damage
 
 
@@ -526,6 +633,14 @@ def test_a_shard_that_is_no_more_is_made_again(damage: str, build: Builder) -> N
         (build.source / data.path(sample)).unlink()
     result = build(run=UPDATE)
     assert verify_dataset(build.out) == VerifyResult(result.stored)
+
+
+def test_a_dataset_without_its_report_can_be_updated(build: Builder) -> None:
+    build(run=REPORTED)
+    (build.out / "report.html").unlink()
+    put(build.source / "dogs" / "new.png", seed=78)
+    result = build(run=replace(REPORTED, update=True))
+    assert result.changes.built == 1 and verify_dataset(build.out) == VerifyResult(result.stored)
 
 
 def name_a_row_twice(out: Path) -> None:
@@ -565,3 +680,30 @@ def test_a_damaged_dataset_is_no_base(damage: Callable[[Path], object], message:
     damage(build.out)
     with pytest.raises(DatasetError, match=message):
         build(run=UPDATE)
+
+
+def test_sizes_that_were_built_apart_are_no_base(build: Builder) -> None:
+    build.options = TWO_SIZES
+    build()
+    shutil.copytree(build.out / "32", build.out.with_name("old"))
+    change_much(build.source)
+    build(run=UPDATE)
+    shutil.rmtree(build.out / "32")
+    build.out.with_name("old").rename(build.out / "32")
+    with pytest.raises(DatasetError, match="are from different builds"):
+        build(run=UPDATE)
+
+
+def test_an_update_without_the_types_of_columns_that_the_dataset_was_built_with_is_refused(build: Builder) -> None:
+    paths = sorted(path.relative_to(build.source).as_posix() for path in build.source.rglob("??.png"))[:12]
+    table = build.out.with_name("t.csv")
+    table.write_text("path,label\n" + "".join(f"{path},{n}\n" for n, path in enumerate(paths)))
+    build.samples = SourceOptions(labels=table)
+    typed = replace(SMALL, column_types=(ColumnType("label", "class"),))
+    build(options=typed)
+    classes = build.manifest().classes
+    assert classes is not None and classes[-2:] == ("10", "11")
+    with pytest.raises(BuildError, match="column_types was label:class, is the default"):
+        build(options=SMALL, run=UPDATE)
+    assert build(options=typed, run=UPDATE).changes.built == 0
+    assert options_of(build.out).options == typed

@@ -365,6 +365,13 @@ def test_every_orientation_brings_the_same_upright_picture(kind: str, value: int
     assert difference(decoded.pixels, PIXELS) <= (12 if kind in ("JPEG", "AVIF") else 0)
 
 
+@formats
+def test_a_profile_other_than_srgb_is_converted(kind: str) -> None:
+    plain = decode.decode(saved(PHOTO, kind, **LOSSLESS[kind])).pixels
+    converted = decode.decode(saved(PHOTO, kind, icc_profile=SWAPPED, **LOSSLESS[kind])).pixels
+    assert difference(converted, plain[:, :, ::-1]) <= 12  # its gamma is not quite sRGB's curve
+
+
 # Profiles
 
 
@@ -609,3 +616,17 @@ def test_images_of_plug_ins_are_upright_once(plugged: Plugged, orientation: int)
     pixels = decode.decode(data).pixels
     assert pixels.shape == expected.shape
     assert np.abs(pixels.astype(int) - expected).mean() <= 3
+
+
+@pytest.fixture(scope="module")
+def plugged_file(plugged: Plugged) -> bytes:
+    return plugged.saved(PIXELS)
+
+
+@given(data=st.data())
+@settings(max_examples=examples(80), deadline=None)
+def test_damaged_files_of_plug_ins_are_decoded_or_refused(data: st.DataObject, plugged_file: bytes) -> None:
+    try:
+        decode.decode(data.draw(damaged(plugged_file)), max_pixels=10**6)
+    except ImageError:
+        pass

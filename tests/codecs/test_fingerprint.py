@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import io
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import cv2
 import pytest
+from PIL import Image
 
 from jpegs import without_compiled_code
 from presize.codecs import decode, fingerprint, pillow_decoder, pillow_resize, resize, transcode
@@ -16,6 +18,7 @@ from presize.codecs.fingerprint import codecs_digest
 from presize.codecs.golden import decoder_images, source_images
 from presize.codecs.jpeg import decoder as jpeg_decoder
 from presize.codecs.sniff import sniff
+from presize.errors import ImageError
 from presize.options import ImageOptions, Size
 
 JPEG = ImageOptions()
@@ -57,6 +60,14 @@ def lower_quality(imencode: Any) -> Any:
     return lambda suffix, pixels, settings: imencode(suffix, pixels, (settings[0], settings[1] - 1, *settings[2:]))
 
 
+def last_byte_changed(save: Any) -> Any:
+    def write(image: Image.Image, file: io.BytesIO, *args: Any, **options: Any) -> None:
+        save(image, file, *args, **options)
+        file.getbuffer()[-1] ^= 1
+
+    return write
+
+
 def another_width(_: Any) -> Any:
     return lambda mcus: min(mcus, 4)
 
@@ -89,6 +100,11 @@ def test_a_change_is_noticed_by_the_builds_that_it_changes(
     assert noticed_by(asked, lambda: monkeypatch.setitem(names, name, alter(names[name]))) == noticed
 
 
+def test_another_encoder_of_webp_is_noticed_by_builds_of_webp(monkeypatch: pytest.MonkeyPatch) -> None:
+    change = last_byte_changed(Image.Image.save)
+    assert noticed_by({"jpeg", "webp", "raw"}, lambda: monkeypatch.setattr(Image.Image, "save", change)) == {"webp"}
+
+
 def test_every_option_that_changes_bytes_changes_it() -> None:
     digests = {codecs_digest(options) for options in (JPEG, *OTHERS.values())}
     is_pillows_own = pillow_resize.installed_order() == "horizontal first"
@@ -116,6 +132,20 @@ def test_the_golden_images_are_of_every_format_scale_and_kind(monkeypatch: pytes
     monkeypatch.setattr(transcode, "decode_scale", lambda targets: scales.append(scale_of(targets)) or scales[-1])
     codecs_digest(JPEG)
     assert set(scales) == {1, 2, 4, 8}
+
+
+def test_a_format_that_this_pillow_lacks_is_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = codecs_digest(JPEG)
+    codecs_digest.cache_clear()
+    open_image = pillow_decoder.open_image
+
+    def lacking(data: bytes, name: str) -> Any:
+        if name == "avif":
+            raise ImageError("broken AVIF: not built in")
+        return open_image(data, name)
+
+    monkeypatch.setattr(pillow_decoder, "open_image", lacking)
+    assert codecs_digest(JPEG) != before
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,31 @@ def test_an_ordinary_jpeg_and_its_boxes_have_the_pixels_that_libjpeg_turbo_gives
             np.testing.assert_array_equal(pixels, whole[top : top + rows, left : left + columns])
 
 
+@compiled
+@pytest.mark.parametrize("scale", [2, 4, 8])
+@pytest.mark.parametrize("avx2", [True, False], ids=["AVX2", "no AVX2"])
+@pytest.mark.parametrize("at", ["in the middle", "at the end"])
+def test_a_reduced_decode_notices_damage_that_it_could_skip(scale: int, avx2: bool, at: str) -> None:
+    data = bytearray(encoded(noisy_image(64, 96, seed=3), "4:4:4"))
+    damaged_at = len(data) - 60 if at == "at the end" else len(data) * 3 // 4
+    data[damaged_at : damaged_at + 8] = b"\xf0\xe0" * 4
+    with pytest.raises(ValueError, match=r"\w"):
+        by_libjpeg(bytes(data), "RGB", scale)
+    with held_to(avx2):
+        assert jpeg_decoder.decode(bytes(data), "RGB", (64, 96), scale=scale) is None
+
+
+@compiled
+@pytest.mark.parametrize("width", [256, 272], ids=["rows of whole tiles", "tiles across rows"])
+def test_damage_in_another_tile_is_no_concern_of_a_box(width: int) -> None:
+    data = bytearray(tiled(64, width))
+    whole = simplejpeg.decode_jpeg(bytes(data))
+    data[-30:-28] = b"\xff\xd0"  # in the last tile
+    assert jpeg_decoder.decode(bytes(data), "RGB", (64, width)) is None
+    pixels = jpeg_decoder.decode(bytes(data), "RGB", (64, width), (3, 5, 20, 90))
+    np.testing.assert_array_equal(pixels, whole[3:23, 5:95])
+
+
 def behind_start(*segments: bytes) -> bytes:
     return b"".join((PLAIN[:2], *segments, PLAIN[2:]))
 

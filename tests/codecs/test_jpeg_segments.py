@@ -205,6 +205,12 @@ def test_any_other_segment_before_a_scan_is_passed_over_by_its_length(marker: in
     assert jpeg_segments.parse(data).height == 8
 
 
+@pytest.mark.parametrize("marker", FRAMES, ids=hex)
+def test_a_second_frame_of_any_process_before_a_scan_is_refused(marker: int) -> None:
+    with pytest.raises(ImageError, match="two frame headers"):
+        jpeg_segments.parse(header(segment(marker, b"x" * 9)))
+
+
 @pytest.mark.parametrize("order", ["<", ">"])
 @pytest.mark.parametrize("kind", [3, 4])
 @given(value=st.integers(1, 8), rest=st.binary(max_size=60))
@@ -236,7 +242,18 @@ def test_an_odd_orientation_counts_as_upright(tiff: bytes, reason: str) -> None:
     assert jpeg_segments.parse(header(segment(0xE1, b"Exif\0\0" + tiff))).orientation == 1, reason
 
 
+def test_exif_without_an_orientation_is_left_as_it_is() -> None:
+    assert with_orientation_reset(exif(tag=0x0113)) == exif(tag=0x0113)
+    assert with_orientation_reset(b"junk") == b"junk"
+
+
 QUALITIES = range(1, 101)
+
+
+@pytest.mark.parametrize("pixels", [PHOTO, PHOTO[:, :, 0]], ids=["colours", "grey"])
+def test_the_quality_is_read_from_the_tables(pixels: np.ndarray) -> None:
+    found = [jpeg_segments.parse(saved(pixels, "JPEG", quality=quality)).quality for quality in QUALITIES]
+    assert found == list(QUALITIES)
 
 
 def test_the_quality_of_any_table_is_the_nearest_and_of_two_the_lower() -> None:
@@ -270,6 +287,12 @@ def test_a_damaged_header_is_read_the_same_whether_or_not_another_is_known(data:
         marker = data.draw(st.sampled_from([b"\xff\xc0", b"\xff\xda", b"\xff\xd8", b"\xff\xfe\0\2", b"\0", b"\xff"]))
         damaged[place : place + data.draw(st.integers(0, 2))] = marker
     assert parsed(bytes(damaged), anew=False) == parsed(bytes(damaged), anew=True)
+
+
+def test_markers_within_metadata_do_not_pass_for_a_frame_or_a_scan() -> None:
+    within = segment(0xE1, b"Exif\0\0" + header(height=3, width=5))
+    assert jpeg_segments.parse(header(within, height=70, width=90))[:2] == (70, 90)
+    assert jpeg_segments.parse(header(within, height=71, width=91))[:2] == (71, 91)
 
 
 BEFORE_A_FRAME = [

@@ -408,6 +408,15 @@ def test_an_index_must_be_right_where_the_tiles_begin_and_end_that_a_box_needs(t
     assert check_cut(changed, (34, 2, 10, 40), HOSTILE) == is_cut  # in tile 4 of 0 to 7
 
 
+def test_an_index_across_rows_may_be_wrong_where_no_tile_of_a_box_is() -> None:
+    stored = tiled(112, 112)
+    lengths = stored.index(b"presize\0\1") + 9
+    first, second = struct.unpack_from(">2H", stored, lengths)
+    changed = with_bytes(stored, lengths, struct.pack(">2H", first + 1, second - 1))
+    assert check_cut(changed, (65, 33, 14, 14), stored)  # in tile 7 of 0 to 12
+    assert cut_jpeg(changed, 1, 33, 14, 14) is None
+
+
 def test_blank_tiles_are_of_the_codes_of_symbol_0_however_long() -> None:
     value = of_empty_tiles(side=800)
     scan = value.index(b"\xff\xda")

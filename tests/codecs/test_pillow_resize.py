@@ -35,6 +35,7 @@ from presize.codecs.pillow_resize import (
     resize,
     resize_as_installed,
     resize_by,
+    row_sink,
 )
 from presize.errors import PresizeWarning
 
@@ -142,6 +143,23 @@ def needed(inputs: int, outputs: int, begin: int, count: int, filter: Filter) ->
     step = inputs / outputs
     reach = pillow_model.FILTERS[filter][1] * max(step, 1) + 1
     return max(0, int(begin * step - reach)), min(inputs, int((begin + count) * step + reach) + 1)
+
+
+@compiled
+@settings(max_examples=examples(200), deadline=None)
+@given(st.data(), jobs, st.integers(1, 31))
+def test_rows_that_come_one_after_the_other_make_the_bytes_of_the_whole_image(
+    data: st.DataObject, job: Job, rows: int
+) -> None:
+    (height, width), channels, size, filter = job
+    pixels, out = noise((height, width, *channels), height), np.empty((*size, *channels), np.uint8)
+    box = data.draw(boxes(height, width)) or (0, 0, width, height)
+    sink = row_sink((height, width), out, filter, box)
+    if sink is None:  # an axis keeps its size
+        assert (0, height) == (box[1], box[3]) == (0, size[0]) or (0, width) == (box[0], box[2]) == (0, size[1])
+    else:
+        pillow_model.give_rows(sink, pixels, rows)
+        np.testing.assert_array_equal(out, pillow_model.resize(pixels, size, filter, box))
 
 
 @compiled

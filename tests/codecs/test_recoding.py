@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from coefficients import coefficients
 from effort import examples
 from jpegs import compiled, held_to, segment, with_bytes, without_compiled_code
-from pictures import noisy_image, saved
+from pictures import noisy_image, opened, saved
 from presize.codecs.jpeg import decoder as jpeg_decoder
 from presize.codecs.jpeg.segments import DHT, header_segments
 from presize.codecs.jpeg.tiles import OF_AC, cut_jpeg, huffman_tables, recoded, restart_interval, with_index
@@ -79,6 +79,15 @@ def test_what_has_the_usual_codes_already_gets_nothing_but_markers(mcus: int) ->
     assert recoded(data) == recoded(same) == with_index(recoded(same))
     scan = same[same.index(b"\xff\xda") :]
     assert recoded(data).endswith(scan)
+
+
+@compiled
+def test_metadata_and_tables_stay_as_they_were() -> None:
+    data = saved(PIXELS, "JPEG", quality=80, optimize=True, comment=b"a comment", icc_profile=b"a profile")
+    before, after = opened(data), opened(recoded(data))
+    assert before.info["comment"] == after.info["comment"] == b"a comment"
+    assert before.info["icc_profile"] == after.info["icc_profile"]
+    assert before.quantization == after.quantization  # type: ignore[attr-defined]
 
 
 @compiled

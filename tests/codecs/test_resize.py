@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from effort import examples
-from pictures import smooth_image
+from pictures import difference, smooth_image
 from presize.codecs import pillow_resize
 from presize.codecs.resize import Box, Target, resize, target
 from presize.options import Filter, Fit, ResizeBackend, Size
@@ -99,6 +99,16 @@ def test_a_box_that_ends_past_the_image_by_a_rounding_is_taken(
     assert resize(pixels, found._replace(box=box), "bicubic", backend).shape[:2] == pixels_of(found)
 
 
+@each_backend
+@each_filter
+@pytest.mark.parametrize("fit", ["shorter", "crop"])
+def test_every_backend_resamples_as_pillow_does(fit: Fit, filter: Filter, backend: ResizeBackend) -> None:
+    pixels = smooth_image(300, 401)
+    pixels[::7] = 255  # edges that an aliasing filter would miss
+    found = target(Size(300, 401), Size(64, 64), fit, False)
+    assert difference(resize(pixels, found, filter, backend), by_pillow(pixels, found, filter)) <= 1
+
+
 def in_two_passes(image: Image.Image, found: Target, filter: Filter) -> Image.Image:
     """The box of an image, resized horizontally by Pillow, then vertically."""
     (top, left, height, width), resampling = found.box, Image.Resampling[filter.upper()]
@@ -162,6 +172,17 @@ def test_nearest_follows_pillow_on_long_sides(side: int, wanted: int, dtype: typ
     numbers = np.arange(side, dtype=dtype)[np.newaxis]
     found = target(Size(1, side), Size(1, wanted), "stretch", True)
     assert np.array_equal(resize(numbers, found, "nearest", "pillow"), by_pillow(numbers, found, "nearest"))
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+@pytest.mark.parametrize("channels", [1, 2, 3, 4])
+def test_nearest_keeps_values_and_type_of_every_channel(dtype: type[np.generic], channels: int) -> None:
+    pixels = np.random.default_rng(3).integers(0, np.iinfo(dtype).max, (50, 70, channels), dtype, endpoint=True)
+    small = resize(pixels, target(Size(50, 70), Size(20, 20), "pad", False), "nearest", "presize")
+    assert small.dtype == dtype and small.shape == (20, 20, channels) and small.flags.c_contiguous
+    for channel in range(channels):
+        plain = np.asarray(Image.fromarray(pixels[:, :, channel]).resize((20, 14), Image.Resampling.NEAREST))
+        assert np.array_equal(small[3:17, :, channel], plain)
 
 
 @pytest.mark.parametrize("channels", [3, 4])

@@ -187,6 +187,15 @@ def test_a_jpeg_is_stored_in_tiles_unless_told_otherwise(subsampling: str, color
     assert difference.mean() < 1
 
 
+def test_tiles_and_metadata_go_together() -> None:
+    data = jpeg(smooth_image(200, 200), exif=oriented(6), comment=b"a comment")
+    value = transcode(data, options(100, keep_metadata=True)).records[0].value
+    assert opened(value).info["comment"] == b"a comment"
+    part = cut_jpeg(value, 40, 50, 30, 40)
+    assert part is not None
+    assert len(part.data) < len(value)
+
+
 @pytest.mark.parametrize("tiles", [True, False])
 def test_an_image_too_long_for_a_jpeg_is_refused(tiles: bool) -> None:
     longest = np.zeros((MAX_JPEG_SIDE, 2, 3), np.uint8)
@@ -362,7 +371,11 @@ def webp(chunk: bytes) -> bytes:
 
 
 REFUSED = {
-    **{f"{name}, cut": (encoded(name)[: len(encoded(name)) // 3], keep(format=name), r"\w") for name in FORMATS},
+    **{
+        f"{name}, cut to {share}": (encoded(name)[: int(share * len(encoded(name)))], keep(format=name), r"\w")
+        for name in FORMATS
+        for share in (0.3, 0.9)
+    },
     **{f"{name}, large": (encoded(name), keep(format=name, max_pixels=2999), "max_pixels") for name in FORMATS},
     "jpeg that would fit, cut short": (jpeg(SMALL)[:800], options(64), r"\w"),
     "jpeg, too many scans": (
@@ -482,6 +495,14 @@ def test_grey_stays_grey_where_it_may(color: Color, gray: bool) -> None:
     assert np.array_equal(pixels if gray else pixels[:, :, 1], DEEP[:, :, 0])
 
 
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_16_bits_are_stored_upright(orientation: int) -> None:
+    exif = oriented(orientation)
+    upright = decode(saved(PHOTO, "png", exif=exif)).pixels
+    data = with_chunk(deep_file(PHOTO.astype(np.uint16) * 257), b"eXIf", exif.removeprefix(b"Exif\0\0"))
+    assert np.array_equal(stored(data), upright.astype(np.uint16) * 257)
+
+
 def test_a_profile_of_16_bits_is_refused_unless_it_is_to_be_ignored() -> None:
     data = with_chunk(deep_file(DEEP), b"iCCP", b"icc\0\0" + zlib.compress(SWAPPED))
     with pytest.raises(ImageError, match=r"its colour profile cannot be converted with 16 bits; --icc ignore"):
@@ -508,3 +529,9 @@ def test_a_jpeg_is_opaque(depth: Any) -> None:
     pixels = stored(data, replace(OPTIONS, color="rgba", depth=depth))
     assert (pixels[:, :, 3] == (255 if depth == 8 else 65535)).all()
     assert np.array_equal(pixels[:, :, :3], stored(data, replace(OPTIONS, depth=depth)))
+
+
+def test_a_palette_with_transparency_keeps_it() -> None:
+    image = Image.fromarray(PHOTO).quantize(8)
+    pixels = stored(saved(image, "png", transparency=3), replace(OPTIONS, color="rgba", depth=8))
+    assert np.array_equal(pixels[:, :, 3] == 0, np.asarray(image) == 3)

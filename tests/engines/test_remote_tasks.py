@@ -18,7 +18,7 @@ from PIL import Image
 from builds import SERIAL, UPDATE, Builder
 from commands import Ran
 from pictures import smooth_image
-from presize import BuildOptions, ImageOptions, RunOptions, Size, SourceOptions, build_dataset
+from presize import BuildOptions, BuildPart, ImageOptions, RunOptions, Size, SourceOptions, build_dataset, build_part
 from presize.builder.executors import cluster
 from presize.builder.executors.cluster import RemoteTask, RunRemote, check_listening, run_on_this_worker
 from presize.builder.output_dir import BuildJournal
@@ -99,6 +99,12 @@ def test_an_engine_makes_the_bytes_of_a_sequential_build(build: Builder, use: Us
     assert threads.submitted == 1
     build("alone", run=UPDATE)
     assert build.files() == build.files("alone")
+
+
+def test_an_engine_carries_out_a_part(build: Builder, use: Use) -> None:
+    threads = use(Threads())
+    build_part(build.source, build.out, BuildPart(1, 2), OPTIONS, RUN)
+    assert threads.submitted == 3
 
 
 def test_an_engine_that_fails_leaves_what_is_finished(build: Builder, use: Use) -> None:
@@ -221,6 +227,11 @@ def test_a_worker_with_other_libraries_names_both(sent: RemoteTask) -> None:
     assert "it was made with simplejpeg 0.1, here is simplejpeg" in refusal(
         sent._replace(codecs=sent.codecs._replace(digest="other", versions=versions))
     )
+
+
+def test_a_worker_without_a_plug_in_is_refused(sent: RemoteTask) -> None:
+    versions = sent.codecs.versions | {"pillow-heif": "none"}
+    assert "pillow-heif" in refusal(sent._replace(suffixes=[".heic"], codecs=sent.codecs._replace(versions=versions)))
 
 
 def test_a_worker_stops_when_its_build_has_been_replaced(sent: RemoteTask, monkeypatch: pytest.MonkeyPatch) -> None:

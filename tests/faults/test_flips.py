@@ -153,3 +153,13 @@ def test_a_shard_that_is_not_the_one_of_the_build_is_found_and_refused(sound: Pa
         # Without checks, records of the same length are taken for those that belong there.
         assert {"found", "checked refused"} <= found or change == "named in another order", change
         assert "checked refused" in found and not found - REFUSED - {"unchecked wrong"}, change
+
+
+def test_a_file_of_another_dataset_is_found(sound: Path, tmp_path: Path) -> None:
+    other = small_dataset(tmp_path / "other", "lmdb", seed=100)
+    damaged = []
+    for file in ("index.arrow", "rejects.jsonl", "report.html"):
+        damaged.append((Path(shutil.copytree(sound, tmp_path / file)), file))
+        shutil.copy(other / file, damaged[-1][0] / file)
+    for found in outcomes(sound, damaged):
+        assert "found" in found and "checked wrong" not in found

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -390,6 +391,18 @@ def test_what_is_removed_from_a_cache_is_made_again(shards: Path, tmp_path: Path
     assert {path.stat().st_mode & 0o777 for path in tmp_path.glob(f"cache/{PLACE}/*/")} == {0o700}
 
 
+def test_an_epoch_goes_on_when_its_cache_is_removed(shards: Path, tmp_path: Path) -> None:
+    dataset, theirs = LMDBDataset(URL, crop=CROP, cache_dir=tmp_path / "cache"), LMDBDataset(shards, crop=CROP)
+    order = ShardShuffled(dataset.data, seed=3, window=1)
+    epochs = (
+        iter(Loader(each, 5, shuffle=order, num_workers=workers)) for each, workers in ((dataset, 1), (theirs, 0))
+    )
+    for number, (one, other) in enumerate(zip(*epochs, strict=True)):
+        assert_equal([one], [other])
+        if number == 1:
+            remove(tmp_path, f"cache/{PLACE}/*")
+
+
 def test_another_dataset_than_was_removed_from_a_cache_is_not_read(
     dataset: Path, url: str, prefix: str, tmp_path: Path
 ) -> None:
@@ -463,6 +476,26 @@ OWN, OTHER = "a" * 64, "b" * 64
 NEW = DataFile("shards/9.lmdb", 100, "", 1)
 
 
+def test_a_shard_that_comes_while_the_cache_is_looked_at_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = folder_with(tmp_path, 300)
+    coming = folder.root / "shards" / "1.lmdb"
+    lock = coming.with_name(".1.lmdb.lock")
+    lock.write_text("250")
+    listdir = os.listdir
+
+    def listed_before_it_came(path: Path) -> list[str]:
+        names = listdir(path)
+        coming.write_bytes(bytes(250))
+        lock.unlink(missing_ok=True)
+        return names
+
+    monkeypatch.setattr("os.listdir", listed_before_it_came)
+    assert folder.make_room(NEW, keep=())
+    assert not coming.exists()
+
+
 @pytest.mark.parametrize(
     ("most", "used", "keep", "nbytes", "fits", "stays"),
     [
@@ -497,6 +530,25 @@ def test_what_somebody_fetches_is_left_alone(tmp_path: Path) -> None:
         assert not folder.make_room(DataFile("shards/8.lmdb", 100, "", 1), keep=())
     assert folder.make_room(DataFile("shards/8.lmdb", 100, "", 1), keep=()), "left by a process that ended"
     assert not part.exists()
+
+
+def test_no_more_comes_ahead_than_there_is_room_for_whatever_others_remove(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class WaitError(Exception):
+        pass
+
+    def wait(_: float) -> None:
+        raise WaitError
+
+    folder = folder_with(tmp_path, 400)
+    files_ahead = module.as_room_comes(folder, [[DataFile(f"shards/{k}.lmdb", 100, "", 1)] for k in range(9)])
+    for file in islice(files_ahead, 4):
+        (tmp_path / OWN / ".lock").unlink(missing_ok=True)
+        (tmp_path / OWN / "shards" / f".{Path(file.file).name}.lock").unlink()
+    monkeypatch.setattr(time, "sleep", wait)
+    with pytest.raises(WaitError):
+        next(files_ahead)
 
 
 def test_a_full_disk_is_said_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

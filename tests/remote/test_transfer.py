@@ -35,6 +35,18 @@ def test_an_error_does_not_wait_for_a_connection_without_an_answer(never: thread
         Connections().all_of(move, ["silent", "bad", "silent"])
 
 
+def test_after_an_error_nothing_more_is_begun() -> None:
+    begun: list[int] = []
+
+    def move(file: int) -> None:
+        begun.append(file)
+        raise ValueError
+
+    with pytest.raises(ValueError):
+        Connections().all_of(move, range(1000))
+    assert len(begun) <= 8
+
+
 def test_whoever_stops_it_does_not_wait_for_a_connection_without_an_answer(never: threading.Event) -> None:
     connections = Connections()
 

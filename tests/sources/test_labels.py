@@ -117,9 +117,20 @@ def test_other_paths_have_no_say(some: set[str], seed: int) -> None:
     assert drawn(sorted(some), seed=seed) == {path: whole[path] for path in some}
 
 
+def test_a_larger_share_moves_samples_into_it_and_none_out_of_it() -> None:
+    small, large = (drawn(PATHS, f"train={share},val={1 - share:.1f}") for share in (0.5, 0.9))
+    assert {path for path in PATHS if small[path] == "train"} < {path for path in PATHS if large[path] == "train"}
+
+
 def test_a_draw_is_the_same_on_every_machine() -> None:
     for seed, expected in ((7, "baabbbbaaaab"), (8, "bbbbbaaabbaa")):
         assert "".join(drawn([f"{i}.jpg" for i in range(12)], "a=0.5,b=0.5", seed).values()) == expected
+
+
+def test_a_draw_does_not_depend_on_how_many_are_drawn_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = drawn(PATHS[:10])
+    monkeypatch.setattr("presize.sources.columns.ROWS_AT_ONCE", 3)
+    assert drawn(PATHS[:10]) == whole
 
 
 @pytest.mark.parametrize(
@@ -142,6 +153,15 @@ def test_class_folders_are_split_by_shares(tmp_path: Path) -> None:
     assert source.table.column_names == ["path", "source_nbytes", "source_mtime_ns", "label", "split"]
     assert source.table.schema.field("split").type == pa.large_string()
     assert by_path(source) == drawn(list(by_path(source)), "train=0.5,val=0.5")
+
+
+def test_each_split_has_the_order_of_its_own_folder(tmp_path: Path) -> None:
+    names = ("b/2", "b/1/x", "b/1-", "a/9", "a/10", "c/é")
+    make(tmp_path, *(f"{split}/{name}.jpg" for split in ("train", "test") for name in names))
+    source = scan(tmp_path, SourceOptions(split="folders"))
+    for split in ("train", "test"):
+        own = [f"{split}/{path}" for path in scan(tmp_path / split).table["path"].to_pylist()]
+        assert [path for path, its in by_path(source).items() if its == split] == own
 
 
 # By folders

@@ -70,6 +70,19 @@ def test_order_does_not_depend_on_how_many_files_are_gathered_at_once(
     assert paths(whole) == [path for path, _ in image_folder(str(tmp_path))]
 
 
+def test_order_does_not_depend_on_the_order_of_the_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(tmp_path, "b/2", "b/1", "b/c/3", "a/1", "a/c-d/3", "a/c/3")
+    forwards, scandir = scan(tmp_path), os.scandir
+
+    @contextmanager
+    def backwards(path: str) -> Iterator[list[os.DirEntry[str]]]:
+        with scandir(path) as entries:
+            yield list(entries)[::-1]
+
+    monkeypatch.setattr(os, "scandir", backwards)
+    assert scan(tmp_path) == forwards
+
+
 # What is listed
 
 
@@ -263,6 +276,13 @@ def photos(tmp_path: Path) -> Path:
 def table(folder: Path, text: str, name: str = "labels.csv", **options: Any) -> SourceOptions:
     (folder / name).write_text(text)
     return SourceOptions(labels=folder / name, **options)
+
+
+def test_a_table_is_looked_up_a_piece_at_a_time(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "path,n\n" + "".join(f"{name}/{i}.jpg,{i}\n" for i in (2, 0, 1) for name in ("dogs", "cats"))
+    whole = scan(photos, table(tmp_path, text))
+    monkeypatch.setattr("presize.sources.columns.ROWS_AT_ONCE", 4)
+    assert scan(photos, table(tmp_path, text)).table.equals(whole.table)
 
 
 @settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import json
+import os
 import pickle
 import struct
 import warnings
@@ -29,6 +30,7 @@ from presize.sources.columns import as_type, looks_like, lost_spelling, plain_co
 from presize.sources.labels import naming
 from presize.sources.table import read_table
 from presize.store.index import INDEX_COLUMNS
+from processes import run_python
 
 
 def write(folder: Path, name: str, content: str | bytes) -> Path:
@@ -140,6 +142,13 @@ def test_a_table_is_read(name: str, text: str, expected: dict[str, list[Any]], r
     assert read_table(write(tmp_path, name, text)).to_pydict() == expected, reason
 
 
+def test_the_type_of_a_csv_column_is_decided_by_all_of_it(tmp_path: Path) -> None:
+    text = "path,n\n" + "".join(f"{i:060},{i}\n" for i in range(40_000)) + "last,many\n"
+    table = read_table(write(tmp_path, "labels.csv", text))
+    assert len(text) > 2 * 2**20, "more than pyarrow reads at once"
+    assert column_types(table)["n"] == "large_string"
+
+
 @settings(max_examples=examples(50), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     rows=st.lists(
@@ -228,6 +237,7 @@ REFUSED = [
     (lambda folder: folder / "labels.csv", "No such file or directory", "not there"),
     (lambda folder: folder / "la\nbels.csv", r"la\nbels.csv': No such file", "a name that breaks lines"),
     (lambda folder: folder / ("x" * 300 + ".csv"), "File name too long", "no file system has it"),
+    (made(os.mkfifo, "labels.csv"), "it is not a regular file", "opening it would wait for ever"),
     (made(Path.mkdir, "labels.parquet"), "Is a directory", "a folder of Parquet files is not one table"),
     (file("labels.xml", "path\na\n"), "ends with .csv, .tsv, .txt, .jsonl, .ndjson", "unknown"),
     (file("labels.parquet", GARBAGE), "Parquet magic bytes not found", "not Parquet"),
@@ -284,6 +294,7 @@ REFUSED = [
     (json_lines('{"path": "a"}\n{"n": 1}\n'), "1 of 2 rows have no path, the first is row 2", "no path"),
     (columns(path=["a", "b", "a", "c", "b", "a"]), "2 paths are listed more than once, the first is 'a', 3 t", "twice"),
     (columns(path=[{"\n": 1}]), r"the path column holds struct<\n: int64>, expected strings", "structs as paths"),
+    (columns(path=["a", "b"], label=["x", ""]), "1 of 2 rows have no label", "a class has a name"),
     (columns(path=["a", "b"], label=["x", None]), "1 of 2 rows have no label", "a class for every sample"),
     (txt(""), "it lists no samples", "nothing at all"),
     (txt("a.jpg 1\nb.jpg\n"), "1 of 2 lines have no label, such as 'b.jpg', and others have one, such as", "some have"),
@@ -345,6 +356,17 @@ def test_rows_of_one_path_become_lists_where_it_first_comes(tmp_path: Path) -> N
     assert column_types(table)["caption"] == "large_list<item: large_string>"
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(numbers=st.lists(st.integers(0, 5), min_size=1))
+def test_every_row_is_in_the_list_of_its_path_in_the_order_of_the_table(numbers: list[int], tmp_path: Path) -> None:
+    table = pa.table({"path": list(map(str, numbers)), "n": range(len(numbers))})
+    expected: dict[str, list[int]] = {}
+    for row, number in enumerate(numbers):
+        expected.setdefault(str(number), []).append(row)
+    found = read_table(parquet(tmp_path, table), repeated="list")
+    assert dict(zip(found["path"].to_pylist(), found["n"].to_pylist(), strict=True)) == expected
+
+
 def test_absolute_paths_inside_the_source_are_relative_to_it(tmp_path: Path) -> None:
     (tmp_path / "real é").mkdir()
     (tmp_path / "link").symlink_to("real é")
@@ -397,6 +419,13 @@ def test_the_digest_does_not_depend_on_the_kind_of_table(tmp_path: Path) -> None
     assert table_digest(read_table(as_csv)) == table_digest(read_table(as_json))
 
 
+@pytest.mark.parametrize("length", [1, 3, 64, 99, 100])
+def test_the_digest_does_not_depend_on_slices_and_chunks(length: int) -> None:
+    table = pa.Table.from_pylist([*NASTY, *NASTY])[100:]  # so that nothing begins at its buffer's start
+    pieces = pa.concat_tables([table.slice(i, length) for i in range(0, 100, length)])
+    assert digest_of_plain(pieces) == digest_of_plain(pa.Table.from_pylist(NASTY))
+
+
 def digest_of_plain(table: pa.Table) -> str:
     plain = {name: plain_column(name, table.column(name)) for name in table.column_names}
     return table_digest(pa.table(plain))
@@ -436,6 +465,20 @@ def test_what_lies_under_nulls_has_no_say(kind: str) -> None:
     assert column(1).equals(column(2))
     assert digest_of_plain(pa.table({"x": column(1)})) == digest_of_plain(pa.table({"x": column(2)}))
     assert plain_column("x", pa.chunked_array([column(1)])).to_pylist() == column(1).to_pylist()
+
+
+def test_what_memory_held_before_has_no_say(tmp_path: Path) -> None:
+    paths = [jsonl(tmp_path, *NASTY), parquet(tmp_path, pa.Table.from_pylist(NASTY), row_group_size=9)]
+    script = """
+        import sys
+        from presize.builder.plan import table_digest
+        from presize.sources.table import read_table
+        print({table_digest(read_table(path)) for path in sys.argv[1:]})
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MALLOC_PERTURB_", "85")  # what glibc fills fresh memory with
+        patch.setenv("ARROW_DEFAULT_MEMORY_POOL", "system")
+        assert run_python(script, *paths).strip() == str({table_digest(read_table(paths[0]))})
 
 
 def test_a_time_in_nanoseconds_that_are_whole_microseconds_is_taken(tmp_path: Path) -> None:
@@ -509,6 +552,26 @@ def test_a_column_is_kept_or_its_numbers_are_what_is_written(texts: list[str]) -
                 assert str(value) == text.strip() if isinstance(value, int) else not text.strip(" -").startswith("00")
 
 
+@given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1) | st.lists(st.floats(allow_nan=False), min_size=1))
+def test_numbers_that_python_prints_come_back(numbers: list[int] | list[float]) -> None:
+    if any(np.isfinite(number) for number in numbers):
+        texts = column(*map(repr, numbers))
+        found = read_texts(texts)
+        assert found.to_pylist() == numbers
+        assert not pa.types.is_floating(found.type) or lost_spelling(texts) is None
+
+
+@pytest.mark.parametrize(
+    ("texts", "kept"),
+    [(["True", "False"], 2), (["true", "false"], 2), (["TRUE", "FALSE"], 2), (["True", "TRUE", "false"], 2)],
+)
+def test_booleans_as_labels_are_two_classes(texts: list[str], kept: int) -> None:
+    found = read_texts(column(*texts), is_label=True).to_pylist()
+    assert len(set(found)) == kept
+    assert [text.lower() for text in found] == [text.lower() for text in texts]
+    assert found == texts or len(texts) > 2
+
+
 @pytest.mark.parametrize(
     "text", ["3.10", "12.00", "0.50", "+0.5", ".5", "5.", "-1.20", "0.1234567890123456789", "9007199254740993"]
 )
@@ -575,6 +638,11 @@ def test_a_value_of_another_type_is_named_with_its_row(
 def test_a_type_is_for_a_column_that_is_there(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"^--column-type lable:int: there is no such column; there are label$"):
         labels(tmp_path, "1", types={"lable": "int"})
+
+
+def test_an_empty_cell_of_a_typed_column_is_a_null(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("path,n\na,\nb,5\n")
+    assert read_table(tmp_path / "t.csv", types={"n": "float"}).column("n").to_pylist() == [None, 5.0]
 
 
 def test_columns_that_have_a_type_already_are_cast_where_nothing_is_lost() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import shutil
+import threading
 import zlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -32,6 +34,7 @@ from presize.store.dataset import Dataset, OnDamage
 from presize.store.index import open_settled, read_index
 from presize.store.manifest import Manifest
 from presize.store.verify import VerifyResult, verify_dataset
+from processes import fork
 from tampering import (
     flip_record,
     read_table,
@@ -218,6 +221,15 @@ def test_a_record_is_checked_once(dataset: Path, monkeypatch: pytest.MonkeyPatch
     assert len(computed) == 56, "without checks nothing is computed"
 
 
+def test_a_pickle_keeps_the_choice_and_no_marks(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, computed, crc32 = Dataset(dataset), list[int](), zlib_ng.crc32
+    monkeypatch.setattr(zlib_ng, "crc32", lambda value: computed.append(len(value)) or crc32(value))
+    data.value(9)
+    pickle.loads(pickle.dumps(data)).value(9)
+    assert len(computed) == 2
+    assert not pickle.loads(pickle.dumps(Dataset(dataset, check=False))).check
+
+
 def test_threads_that_read_at_once_find_the_same_damage(copied: Path) -> None:
     for sample in (0, 13, 55):
         flip_record(copied, sample)
@@ -232,6 +244,21 @@ def test_threads_that_read_at_once_find_the_same_damage(copied: Path) -> None:
 
     with ThreadPoolExecutor(8) as pool:
         assert all(found == {0, 13, 55} for found in pool.map(damaged, range(32)))
+
+
+def test_a_forked_child_checks_what_its_parent_has_not_read(copied: Path) -> None:
+    flip_record(copied, 5)
+    data = Dataset(copied)
+    data.value(4)
+
+    def read() -> int:
+        data.value(4)
+        with pytest.raises(DatasetError):
+            data.value(5)
+        return 7
+
+    child = fork(read)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
 
 @pytest.fixture
@@ -359,3 +386,26 @@ def test_a_record_that_is_damaged_at_its_origin_is_reported_at_its_position(data
     assert damaged[0][1].startswith("sample 4 ")
     with pytest.raises(DatasetError, match=r"^sample 4 .* its CRC-32 differs from the index"):
         list(data.values([3, 5, 4]))
+
+
+def test_a_shard_that_another_thread_has_renewed_is_read_once_more(
+    dataset: Path, copied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = Dataset(dataset).value(5)
+    for path in (copied / "shards").iterdir():
+        content = path.read_bytes()
+        path.unlink()
+        path.write_bytes(content.replace(record, bytes(len(record))))
+    data = Dataset(copied, origin=Copying(dataset, copied))
+    crc32, first, others = zlib_ng.crc32, iter([True]), list[bytes]()
+
+    def meanwhile(value: memoryview) -> int:
+        if next(first, False):
+            thread = threading.Thread(target=lambda: others.append(data.value(5)))
+            thread.start()
+            thread.join()
+        return crc32(value)
+
+    monkeypatch.setattr(zlib_ng, "crc32", meanwhile)
+    assert data.value(5) == record
+    assert others == [record]

@@ -36,7 +36,8 @@ from presize.sources.labels import read_classes
 from presize.store import export as module
 from presize.store.dataset import Dataset
 from presize.store.export import Exported, export_dataset, sample_keys
-from tampering import change_offset, flip_record, read_table, write_table
+from presize.store.manifest import classes_digest, digest_of
+from tampering import change_manifest, change_offset, flip_record, read_table, write_table
 
 LAYOUTS: tuple[ExportLayout, ...] = tuple(layout for layout in get_args(ExportLayout) if layout != "lmdb")
 """Those that take no --keys."""
@@ -112,6 +113,20 @@ def test_a_place_that_cannot_be_written_is_one_line(out: str, message: str, capt
     with pytest.raises(BuildError, match=f"^export: {message}" if "cannot" in message else f"^export: .*{message}"):
         export_dataset(captions, tmp_path / out)
     assert os.listdir(tmp_path) == ["file"]
+
+
+@pytest.mark.parametrize("layout", ["folder", "tar"])
+def test_a_dataset_that_is_replaced_while_it_is_exported_is_not_damaged(
+    layout: ExportLayout, small: Path, tmp_path: Path
+) -> None:
+    one_each = replace(SMALL, shard_samples=1)
+    build_dataset(small / "raw", tmp_path / "out", one_each, SERIAL)
+
+    def replace_it() -> None:
+        build_dataset(small / "raw", tmp_path / "out", one_each, replace(SERIAL, overwrite=True))
+
+    with pytest.raises(DatasetError, match="out was updated, replaced or removed since it was opened"):
+        export_dataset(tmp_path / "out", tmp_path / "exported", replace_it, layout)
 
 
 @pytest.mark.parametrize(("layout", "keys"), [("tar", None), ("parquet", None), ("lmdb", "lsun")])
@@ -300,6 +315,16 @@ def test_dates_become_text_and_what_is_no_number_null(captions: Path, tmp_path: 
     assert [row["day"] for row in columns] == ["2026-11-01", "2026-11-02", "2026-11-03", "2026-11-04"]
     assert [row["score"] for row in columns] == [None, None, None, 0.5]
     assert [row["points"] for row in columns] == [[{"x": None, "y": 1.0}]] * 4
+
+
+def test_a_class_name_of_a_thousand_folders_makes_none(copied: Path, tmp_path: Path) -> None:
+    def rename(values: dict[str, Any]) -> None:
+        values["classes"] = ["a/" * 990 + "x", *values["classes"][1:]]
+        values["identity"]["classes"] = classes_digest(values["classes"])
+        values["digest"] = digest_of(values["identity"])
+
+    change_manifest(copied, rename)
+    assert export_dataset(copied, tmp_path / "files") == len(Dataset(copied))
 
 
 def test_what_json_or_a_list_of_classes_cannot_hold_is_refused_before_anything_is_written(

@@ -52,6 +52,21 @@ def test_files_are_as_many_as_their_sources_in_the_same_folders_and_none_is_a_fo
     assert all(map(is_safe, names))
 
 
+@given(paths=trees(), format=st.sampled_from(get_args(Format)))
+def test_a_fitting_name_is_kept_whatever_the_others_are(paths: list[str], format: Format) -> None:
+    names = named(paths, format)
+    kept = [path for path in paths if file_names(pa.array([path], pa.large_string()), format)[0].as_py() == path]
+    assert [names[paths.index(path)] for path in kept] == kept
+    assert named(names, format) == names, "they all fit now"
+
+
+@given(paths=trees(), cut=st.integers(0, 12))
+def test_names_do_not_depend_on_how_the_column_is_cut(paths: list[str], cut: int) -> None:
+    column = pa.array(paths, pa.large_string())
+    pieces = pa.chunked_array([column[:cut], column[cut:]], pa.large_string())
+    assert file_names(pieces, "jpeg").to_pylist() == named(paths)
+
+
 @pytest.mark.parametrize(
     ("paths", "names", "reason"),
     [
@@ -127,6 +142,12 @@ def test_a_safe_path_is_its_own_normal_form(path: str) -> None:
     inside = Path("/root", path)
     normal = os.path.normpath(inside) == f"/root/{path}" and path != ""
     assert is_safe(path) == normal
+
+
+@given(path=st.text(alphabet="./ab\0", max_size=6))
+def test_many_paths_are_judged_as_each_alone(path: str) -> None:
+    problem = path_problem(pa.array([path, "other"], pa.large_string()))
+    assert (problem is None) == is_safe(path)
 
 
 EDGES = ["a/" * 250 + "x", "a/" * 251 + "x", "é" * 2047, "é" * 2048]

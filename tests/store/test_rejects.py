@@ -145,6 +145,13 @@ def test_the_state_of_a_file_that_may_be_stored_the_next_time_is_forgotten(
     assert list(Rejects.of([other, reject]).forgetting()) == [other, forgotten]
 
 
+@pytest.mark.parametrize("end", ["\n", "\r", "\r\n", ""])
+def test_lines_end_as_those_of_any_text(end: str, tmp_path: Path) -> None:
+    lines = [json.dumps(Reject(path, "ImageError", "empty").known()) for path in "ab"]
+    (tmp_path / "rejects.jsonl").write_bytes(f"{lines[0]}{end or chr(10)}{lines[1]}{end}".encode())
+    assert [reject.path for reject in read_rejects(tmp_path / "rejects.jsonl")] == ["a", "b"]
+
+
 def test_a_line_is_for_people_and_programs_and_comes_before_the_same_with_counts() -> None:
     facts = ("cat é/🐈\n.jpg", "ImageError", "truncated")
     line = '{"path": "cat é/🐈\\n.jpg", "error": "ImageError", "reason": "truncated"'

@@ -33,7 +33,7 @@ from presize.store.shard import (
     map_bytes_in_any_order,
 )
 from presize.store.shard_reader import ShardReader
-from presize.system.files import file_digest
+from presize.system.files import check_file, file_digest
 from processes import fork
 
 MIB = 1 << 20
@@ -258,6 +258,16 @@ def test_a_shard_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypat
     assert synced == [(True, True)], "LMDB syncs an environment that is opened with sync=False only by force"
 
 
+@pytest.mark.parametrize(
+    ("name", "message"), [("no/a.lmdb", "No such file or directory; "), ("taken", "Is a directory; ")]
+)
+def test_a_place_that_cannot_be_written_to_is_named(name: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(BuildError, match=f"^cannot write {tmp_path}/{name}: {message}"):
+        write(tmp_path / name, [b"x"])
+    assert os.listdir(tmp_path) == ["taken"]
+
+
 # --- reading ---
 
 
@@ -310,6 +320,16 @@ def test_a_file_is_opened_once_however_its_path_is_spelled(tmp_path: Path) -> No
         gets = [stack.enter_context(ShardReader(path, reader.nbytes)) for path in paths]
         assert [bytes(get(0)) for get in gets] == [record(0, 0)] * 4
         assert len(open_files(tmp_path)) == 1
+
+
+def test_a_shard_replaced_at_its_path_is_another_shard(tmp_path: Path) -> None:
+    path = tmp_path / "a.lmdb"
+    old = write(path, [b"old" * 3000])
+    assert read(old, 1) == [b"old" * 3000]
+    new = write(path, [b"new" * 3000])
+    assert new.nbytes == old.nbytes
+    with old as get_old, new as get_new:
+        assert (bytes(get_old(0)), bytes(get_new(0))) == (b"old" * 3000, b"new" * 3000)
 
 
 def is_mapped_for_random_reading(path: Path) -> bool:
@@ -396,6 +416,17 @@ def test_close_leaves_a_shard_open_that_is_read_from(tmp_path: Path, shards: lis
         shards[0].close()
         assert bytes(get(3)) == record(0, 3)
     assert open_files(tmp_path) == ["00.lmdb"]
+
+
+@pytest.mark.usefixtures("three_at_once")
+def test_a_reader_may_be_left_in_another_thread(tmp_path: Path, shards: list[ShardReader]) -> None:
+    stack = ExitStack()
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(stack.enter_context, shards[0]).result()
+    stack.close()
+    for k in (1, 2, 3):
+        read(shards[k], 4)
+    assert open_files(tmp_path) == ["01.lmdb", "02.lmdb", "03.lmdb"]
 
 
 def test_the_garbage_collector_may_end_a_reader_while_a_shard_is_opened(
@@ -498,6 +529,27 @@ def test_a_child_closes_nothing_that_its_parent_opened(tmp_path: Path, shards: l
     for k in (8, 0, 1, 2):
         read(shards[k], 4)
     assert exit_code(read_by_child) == 0
+
+
+def test_a_file_that_is_removed_while_it_is_opened_is_fetched_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.lmdb"
+    nbytes = write(path, [b"one"]).nbytes
+    kept, fetched = shutil.copy(path, tmp_path / "kept"), []
+
+    def fetch() -> None:
+        fetched.append(shutil.copy(kept, path))
+
+    def removed(path: str, nbytes: int) -> os.stat_result:
+        if not fetched:
+            os.unlink(path)
+        return check_file(path, nbytes)
+
+    monkeypatch.setattr(presize.store.shard_reader, "check_file", removed)
+    with ShardReader(path, nbytes, fetch=fetch) as get:
+        assert bytes(get(0)) == b"one"
+    assert len(fetched) == 1
 
 
 # --- a cache ---

@@ -187,6 +187,16 @@ def test_a_cpu_has_a_model_instructions_and_cores(
     assert cpu.model == model if model else cpu.model
 
 
+def test_this_process_may_use_the_cores_it_is_bound_to() -> None:
+    allowed = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {min(allowed)})
+        assert read_cpu().cores == 1
+    finally:
+        os.sched_setaffinity(0, allowed)
+    assert read_cpu().cores == len(allowed)
+
+
 @pytest.mark.parametrize(("cores", "quota", "usable"), [(64, 2.5, 2.5), (2, 8.0, 2.0), (4, None, 4.0)])
 def test_the_time_of_no_more_cores_can_be_used_than_there_are_and_than_the_quota_is(
     cores: int, quota: float | None, usable: float

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from presize.system.storage import Mount, find_storage, mount_of, read_mounts
+from processes import run_python
 from trees import block_device, write_tree
 
 PCI = "devices/pci0000:00/0000:00:1d.0"
@@ -84,6 +85,19 @@ def test_disks_that_are_below_each_other_end_the_search(tmp_path: Path) -> None:
     sys = write_tree(tmp_path / "sys", {"dev/block/253:0": "->../../devices/dm-0", **loop})
     proc = write_tree(tmp_path / "proc", {"self/mountinfo": MOUNTS})
     assert find_storage(Path("/logical"), proc, sys).kind == "ssd"
+
+
+def test_a_current_folder_that_was_removed_is_not_known() -> None:
+    script = """
+        import os, tempfile
+        from pathlib import Path
+        from presize.system.storage import Mount, find_storage, mount_of, read_mounts
+
+        os.chdir(folder := tempfile.mkdtemp())
+        os.rmdir(folder)
+        print(find_storage(Path()).kind)
+    """
+    assert run_python(script) == "unknown\n"
 
 
 def test_without_proc_the_storage_is_not_known(tmp_path: Path) -> None:
