@@ -443,6 +443,15 @@ def test_a_full_output_is_one_clear_line(
     assert presize(*options.split(), dataset) == Ran(1, "", FULL)
 
 
+def test_what_does_not_fit_the_output_buffer_fails_alike(tmp_path: Path) -> None:
+    for number in range(2000):
+        (tmp_path / "raw" / f"class {number}").mkdir(parents=True)
+    save_image(tmp_path / "raw" / "class 7" / "a.jpg")
+    with open("/dev/full", "w") as full:
+        ran = command("build", tmp_path / "raw", tmp_path / "out", "--dry-run", "--json", stdout=full)
+    assert (ran.returncode, ran.stderr) == (1, FULL)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_build_without_standard_error_is_silent(jobs: int, raw: Path, tmp_path: Path) -> None:
@@ -535,6 +544,32 @@ def write_shard(task, write=executor.write_shard):
 number, told, executor.write_shard = int(sys.argv.pop(1)), [], write_shard
 main(sys.argv[1:])
 """
+
+
+STOPPED = """
+import os, subprocess, sys, time
+import presize.datasets.timing.diagnose_path as module
+from presize.cli import main
+
+def wait(*_, **__):
+    kill = f"kill -{sys.argv[1]} {os.getpid()}"
+    times = 1 if sys.argv[1] == "2" else 2  # a terminal that is closed and its shell send one each
+    subprocess.run("; sleep 0.01; ".join([kill] * times), shell=True)
+    time.sleep(60)
+
+module.diagnose_path = wait
+main(["diagnose", sys.argv[2], "-q"])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_diagnosis_that_is_stopped_leaves_no_folder_and_says_by_which_signal(
+    number: signal.Signals, raw: Path, tmp_path: Path
+) -> None:
+    ran = run_command([sys.executable, "-c", STOPPED, int(number), raw], env={"TMPDIR": str(tmp_path)})
+    assert (ran.returncode, ran.stderr) == (128 + number, "presize: error: interrupted\n")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

@@ -222,6 +222,34 @@ def test_a_new_epoch_ends_one_whose_iterator_was_kept(workers: int, data: LMDBDa
             next(left)
 
 
+def test_an_epoch_that_another_has_ended_counts_no_batch_that_was_on_its_way(dataset: Path) -> None:
+    begun: list[Any] = []
+
+    class Restarting(LMDBDataset):
+        def batch_targets(self, *args: Any) -> Any:
+            if begun == [None]:  # another epoch begins while a batch of the one before is made
+                begun[0] = iter(loader)
+                next(begun[0])
+            return super().batch_targets(*args)
+
+    loader = Loader(Restarting(dataset), 8, crop=CROP, num_workers=0)
+    left = iter(loader)
+    next(left)
+    begun.append(None)
+    with pytest.raises(LoaderError, match="this epoch ended early"):
+        next(left)
+    state = loader.state_dict()
+    assert (state["epoch"], state["consumed"]) == (1, 8)
+    del begun[:]
+
+
+def test_the_state_before_an_epoch_that_the_sampler_was_set_to_is_its_beginning(data: LMDBDataset) -> None:
+    loader = Loader(data, 8, crop=CROP, num_workers=0)
+    list(loader)
+    loader.sampler.set_epoch(4)  # as Lightning does it
+    assert (loader.state_dict()["epoch"], loader.state_dict()["consumed"]) == (4, 0)
+
+
 def test_a_crop_that_cannot_be_is_refused_and_none_is_the_datasets_own(dataset: Path) -> None:
     loader = Loader(LMDBDataset(dataset, crop=CenterCrop(20)), 8, crop=CROP, num_workers=0)
     with pytest.raises(OptionError, match="crop: expected one of presize"):

@@ -1,4 +1,7 @@
-"""A Loader whose batches go to a device, which here is one of tests' own, and crops that grow from epoch to epoch."""
+"""A Loader whose batches go to a device, which here is one of tests' own, and crops that grow from epoch to epoch.
+
+MUTANTS are faults in presize.datasets.reading.transfer that the simulated device has to see: one that has never seen
+any proves nothing."""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -194,17 +198,48 @@ def leave_in_a_child(device: Accelerator, data: LMDBDataset) -> None:
         device.problems.append("a forked child used the device")
 
 
-@pytest.mark.parametrize(
-    "scenario", [train, train_with_slow_copies, close_in_mid_copy, take_in_inference_mode, leave_in_a_child]
-)
+Scenario = Callable[[Accelerator, LMDBDataset], None]
+
+MUTANTS: dict[str, tuple[str, str, Scenario]] = {
+    "hands over before it arrived": ("        event.synchronize()\n", "", train),
+    "does not keep the source": (
+        "return to_device(source, self.device), source,", "return to_device(source, self.device), None,",
+        train_with_slow_copies,
+    ),
+    "does not tell the allocator": ("tensor.record_stream(", "id(", train),
+    "copies on the stream of the caller": ("inference_mode(False), stream:", "inference_mode(False):", train),
+    "uses staging memory again at once": ("))] * _COPIES", "))]", train_with_slow_copies),
+    "lets the caller run ahead": ("if len(steps) > _STEPS_AHEAD", "if False", train),
+    "leaves copies on their way": ("self._stream.synchronize()", "pass", close_in_mid_copy),
+    "is in the caller's inference mode": ("torch.inference_mode(False), stream", "stream", take_in_inference_mode),
+    "waits in a child": ("os.getpid() == owner:  # a forked", "True:  #", leave_in_a_child),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("scenario", sorted({mutant[2] for mutant in MUTANTS.values()}, key=lambda each: each.__name__))
 @pytest.mark.parametrize("kind", ["cuda", "xpu"])
 def test_training_on_a_device_goes_well(
-    kind: str, scenario: Any, data: LMDBDataset, monkeypatch: pytest.MonkeyPatch
+    kind: str, scenario: Scenario, data: LMDBDataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device = Accelerator(monkeypatch, kind)
     scenario(device, data)
     gc.collect()
     assert device.problems == [] and not device.pinned
+
+
+@pytest.mark.parametrize("mutant", MUTANTS.values(), ids=list(MUTANTS))
+def test_the_simulated_device_sees_a_fault_in_the_transfer(
+    mutant: tuple[str, str, Scenario], cuda: Accelerator, data: LMDBDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right, wrong, scenario = mutant
+    source = Path(str(transfer.__file__)).read_text()
+    assert source.count(right) == 1
+    faulty = ModuleType("faulty_transfer")
+    exec(source.replace(right, wrong), vars(faulty))
+    monkeypatch.setattr("presize.datasets.loader.Transfer", faulty.Transfer)
+    scenario(cuda, data)
+    gc.collect()
+    assert cuda.problems
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
