@@ -93,6 +93,7 @@ WRONG = [
     (image(fit=None), "fit", "None", "a choice has to be made"),
     (image(fit=["crop"]), "fit", "['crop']", "one choice, not a list of them"),
     (image(format="jpg"), "format", "'jpg'", "the format's name, not a suffix"),
+    (image(format="\x1b[31m\n"), "format", "\\x1b[31m\\n", "nor what a terminal would obey"),
     (image(quality=0), "quality", "0", "from 1 up"),
     (image(quality=101), "quality", "101", "up to 100"),
     (image(quality=True), "quality", "True", "a truth value is no number"),

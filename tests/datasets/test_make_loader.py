@@ -100,6 +100,22 @@ def set_transform(dataset: Any) -> None:
     dataset.transform = All(Plus(3))
 
 
+class Slotted:
+    """A part of a transform that is not called, and has no dict."""
+
+    __slots__ = ("more",)
+
+    def __init__(self, more: Any) -> None:
+        self.more = more
+
+    def add(self, number: int) -> int:
+        return number + int(self.more)
+
+
+def local(by: Slotted) -> Any:
+    return lambda number: by.add(number)
+
+
 class Found:
     def __init__(self, table: list[int]) -> None:
         self.table = table
@@ -117,6 +133,11 @@ CHANGES: list[tuple[Callable[[Any], object], int]] = [
     (lambda dataset: dataset.transform.transforms[0].more.fill(5), 16),
     (lambda dataset: setattr(dataset, "transform", partial(operator.add, torch.tensor(6))), 7),
     (lambda dataset: dataset.transform.args[0].add_(1), 8),
+    (lambda dataset: setattr(dataset, "by", Slotted(2)), 8),
+    (lambda dataset: setattr(dataset, "transform", dataset.by.add), 3),
+    (lambda dataset: setattr(dataset.by, "more", 3), 4),
+    (lambda dataset: setattr(dataset, "transform", local(dataset.by)), 4),
+    (lambda dataset: setattr(dataset.by, "more", np.array(4)), 5),
     (lambda dataset: setattr(dataset, "transform", Found([*range(200)])), 1),
     (lambda dataset: dataset.transform.table.reverse(), 198),
 ]

@@ -83,6 +83,15 @@ def test_a_subset_is_pickled_as_a_path_and_its_numbers(data: LMDBDataset) -> Non
     assert len(pickle.dumps(data.subset(np.arange(56).repeat(1000)))) < 8 * 56_000 + 10_000
 
 
+def test_a_subset_keeps_a_subclass_and_its_own_getitem(dataset: Path) -> None:
+    class WithNumber(LMDBDataset):
+        def __getitem__(self, index: Any) -> Any:
+            return index, super().__getitem__(index)
+
+    part = WithNumber(dataset, decode="bytes").subset([8, 9])
+    assert part.__getitems__([1]) == [(1, LMDBDataset(dataset, decode="bytes")[9])]
+
+
 @pytest.mark.parametrize(
     ("indices", "said"),
     [

@@ -96,6 +96,11 @@ def torchvision_transforms() -> dict[str, Any]:
     return made
 
 
+def test_torchvision(out: Path) -> None:
+    for transform in torchvision_transforms().values():
+        check(transform, out)
+
+
 def test_timm(out: Path) -> None:
     torchvision_or_skip()
     data = pytest.importorskip("timm.data")
