@@ -96,6 +96,19 @@ def put_back(data: Any) -> Any:
     return data
 
 
+def after_reading(data: Any) -> Any:
+    _ = data[0]
+    data.transform.transforms[1].p = 0
+    return data
+
+
+def changed_twice(data: Any) -> Any:
+    for size in (16, 22):
+        data.transform.transforms[0].size = (size, size)
+        _ = data[0]
+    return data
+
+
 def nested(data: Any) -> Any:
     inner = Compose([CenterCrop(24), RandomHorizontalFlip(1)])
     data.transform = Compose([inner, ToTensor()])
@@ -137,6 +150,8 @@ SCRIPTS: dict[str, Callable[[Any], Any]] = {
     "put back": put_back,
     "another size": in_place(lambda transform: setattr(transform.transforms[0], "size", (18, 18))),
     "no flip": in_place(lambda transform: setattr(transform.transforms[1], "p", 0)),
+    "no flip, after an image was read": after_reading,
+    "another size twice": changed_twice,
     "another list of means": in_place(lambda transform: setattr(transform.transforms[3], "mean", [0.9] * 3)),
     "another mean in its list": in_place(lambda transform: transform.transforms[3].mean.__setitem__(0, 0.9)),
     "a tensor of means changed": tensor_in_place,

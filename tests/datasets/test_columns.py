@@ -189,6 +189,13 @@ def test_a_batch_of_dicts_is_a_dict_of_batches(decode: Any, labelled: Path) -> N
         assert targets["tags"].tolist() == [[1, 1], [0, 0], [0, 0], [0, 1]]
 
 
+def test_a_target_transform_gets_the_dict(labelled: Path) -> None:
+    ds = LMDBDataset(
+        labelled, target={"text": "caption"}, target_transform=lambda target: len(target["text"]), decode="bytes"
+    )
+    assert [target for _, target in ds] == [5, 5, 0, 3]
+
+
 # --- vocabularies ---
 
 
