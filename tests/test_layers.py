@@ -127,6 +127,10 @@ def test_a_library_is_known_to_one_room_alone() -> None:
         assert all(name in homes or room_of(name) in homes for name in users), (library, users)
 
 
+def test_a_shard_is_bytes_in_and_bytes_out() -> None:
+    assert not rooms_imported("store/shard") & {"codecs", "options"}
+
+
 PURE = [
     "builder/plan", "measure/diagnosis", "measure/diagnosis_report",
     "measure/profile", "measure/results", "measure/simulation", "measure/simulation_report", "measure/stages",
@@ -196,7 +200,7 @@ def private_names(path: Path) -> set[str]:
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.Attribute) and node.attr.startswith("_"):
             found |= {node.attr} if getattr(node.value, "id", "") not in ("self", "cls") else set()
-        elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "setattr" and len(node.args) > 1:
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("setattr") and len(node.args) > 1:
             found |= {node.args[1].value} if isinstance(node.args[1], ast.Constant) else set()
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             found |= set(re.findall(r"(?:\.|import )(_[A-Za-z]\w*)", node.value)) if "presize" in node.value else set()
