@@ -236,17 +236,26 @@ def test_a_new_epoch_ends_one_whose_iterator_was_kept(workers: int, data: LMDBDa
             next(left)
 
 
-def test_an_epoch_that_another_has_ended_counts_no_batch_that_was_on_its_way(dataset: Path) -> None:
+@pytest.mark.parametrize("within", ["transform", "batch_targets"])
+def test_an_epoch_that_another_has_ended_counts_no_batch_that_was_on_its_way(within: str, dataset: Path) -> None:
     begun: list[Any] = []
+
+    def restart(at: str) -> None:
+        if begun == [None] and at == within:  # another epoch begins while a batch of the one before is made
+            loader.crop = CenterCrop(40)
+            begun[0] = iter(loader)
+            next(begun[0])
+
+    def transform(image: Any) -> torch.Tensor:
+        restart("transform")
+        return torch.from_numpy(np.array(image))
 
     class Restarting(LMDBDataset):
         def batch_targets(self, *args: Any) -> Any:
-            if begun == [None]:  # another epoch begins while a batch of the one before is made
-                begun[0] = iter(loader)
-                next(begun[0])
+            restart("batch_targets")
             return super().batch_targets(*args)
 
-    loader = Loader(Restarting(dataset), 8, crop=CROP, num_workers=0)
+    loader = Loader(Restarting(dataset), 8, crop=CROP, transform=transform, num_workers=0)
     left = iter(loader)
     next(left)
     begun.append(None)
