@@ -33,6 +33,12 @@ def test_what_a_script_imports_from_presize_is_there(script: Path) -> None:
     assert [f"{module}.{name}" for module, name in imported_by(script) if not is_there(module, name)] == []
 
 
+def test_a_name_that_moved_away_is_noticed(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("from presize.codecs import transcode, nothing\nfrom presize.nowhere import a")
+    missing = [name for module, name in imported_by(tmp_path / "script.py") if not is_there(module, name)]
+    assert missing == ["nothing", "a"]
+
+
 def test_modules_and_tests_that_mutants_are_made_of_are_there() -> None:
     """A pattern without a file would leave its module out without a word."""
     strings = {

@@ -59,6 +59,12 @@ def test_wrong_use_is_one_line(arguments: tuple[str, ...], words: str) -> None:
     assert ran.stderr == f"gpu.sh: error: {words}\n"
 
 
+def test_an_interpreter_that_does_not_run_is_named(tmp_path: Path) -> None:
+    ran = run(python=str(tmp_path / "python"))
+    assert ran.returncode == 2
+    assert f"PYTHON: {tmp_path / 'python'} does not run" in ran.stderr
+
+
 def test_a_folder_without_a_wheel_of_presize_is_refused(tmp_path: Path) -> None:
     ran = run("--device", "cpu", "--wheels", tmp_path, "--work", tmp_path / "work")
     assert ran.returncode == 2

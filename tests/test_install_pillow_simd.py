@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+import pytest
+
 SCRIPT = Path(__file__).parent.parent / "tools" / "install_pillow_simd.sh"
 
 
@@ -22,3 +24,20 @@ def test_an_environment_that_it_did_not_make_is_never_touched(tmp_path: Path) ->
         "name a folder that does not exist yet\n"
     )
     assert [path.name for path in tmp_path.rglob("*")] == ["bin", "python"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "usage: "),
+        (("",), "usage: "),
+        (("VENV", "sse4", "more"), "usage: "),
+        (("VENV", "avx512"), "expected sse4 or avx2, got avx512"),
+        (("--help",), "expected a folder, got --help"),
+    ],
+)
+def test_wrong_use_is_one_line(arguments: tuple[str, ...], words: str) -> None:
+    ran = run(*arguments)
+    assert ran.returncode == 2
+    assert words in ran.stderr
+    assert ran.stderr.count("\n") == 1

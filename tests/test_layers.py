@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import fnmatch
 import re
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
 from graphlib import TopologicalSorter
@@ -125,6 +127,10 @@ def test_a_library_is_known_to_one_room_alone() -> None:
         assert all(name in homes or room_of(name) in homes for name in users), (library, users)
 
 
+def test_a_shard_is_bytes_in_and_bytes_out() -> None:
+    assert not rooms_imported("store/shard") & {"codecs", "options"}
+
+
 PURE = [
     "builder/plan", "measure/diagnosis", "measure/diagnosis_report",
     "measure/profile", "measure/results", "measure/simulation", "measure/simulation_report", "measure/stages",
@@ -194,7 +200,7 @@ def private_names(path: Path) -> set[str]:
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.Attribute) and node.attr.startswith("_"):
             found |= {node.attr} if getattr(node.value, "id", "") not in ("self", "cls") else set()
-        elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "setattr" and len(node.args) > 1:
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("setattr") and len(node.args) > 1:
             found |= {node.args[1].value} if isinstance(node.args[1], ast.Constant) else set()
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             found |= set(re.findall(r"(?:\.|import )(_[A-Za-z]\w*)", node.value)) if "presize" in node.value else set()
@@ -205,6 +211,21 @@ def test_no_test_uses_a_private_name_of_ours() -> None:
     """What a test needs of a module is public there, or is given to it."""
     users = {path.relative_to(ROOT).as_posix(): private_names(path) for path in (ROOT / "tests").rglob("*.py")}
     assert {name: names for name, names in users.items() if names} == {}
+
+
+def test_no_two_public_classes_share_a_name() -> None:
+    homes = defaultdict(list)
+    for name in MODULES:
+        for node in tree_of(name).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes[node.name].append(name)
+    assert {name: where for name, where in homes.items() if len(where) > 1} == {}
+
+
+def test_a_module_begins_with_a_sentence() -> None:
+    for name in MODULES:
+        first = (ast.get_docstring(tree_of(name)) or "").split("\n\n")[0]
+        assert first.endswith((".", ":")) or name == "__main__", name
 
 
 @pytest.mark.parametrize(
@@ -232,3 +253,11 @@ def test_every_public_name_is_listed_and_can_be_had_and_no_other() -> None:
         assert all(getattr(module, name) is not None for name in module.__all__)
     with pytest.raises(AttributeError, match="no attribute 'bild'"):
         presize.bild  # noqa: B018
+
+
+def test_pytest_looks_into_every_folder_of_tests(pytestconfig: pytest.Config) -> None:
+    """By default it leaves out any folder called build."""
+    left_out = pytestconfig.getini("norecursedirs")
+    folders = {path.parent for path in (ROOT / "tests").rglob("test_*.py")}
+    names = {part for folder in folders for part in folder.relative_to(ROOT).parts}
+    assert not [name for name in names if any(fnmatch.fnmatch(name, pattern) for pattern in left_out)]

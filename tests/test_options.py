@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import json
 import math
+import pickle
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
@@ -93,6 +94,7 @@ WRONG = [
     (image(fit=None), "fit", "None", "a choice has to be made"),
     (image(fit=["crop"]), "fit", "['crop']", "one choice, not a list of them"),
     (image(format="jpg"), "format", "'jpg'", "the format's name, not a suffix"),
+    (image(format="\x1b[31m\n"), "format", "\\x1b[31m\\n", "nor what a terminal would obey"),
     (image(quality=0), "quality", "0", "from 1 up"),
     (image(quality=101), "quality", "101", "up to 100"),
     (image(quality=True), "quality", "True", "a truth value is no number"),
@@ -148,6 +150,13 @@ def test_a_wrong_option_is_refused_by_name_and_value(
     assert str(caught.value).startswith(f"{option}: "), reason
     assert value in str(caught.value), reason
     assert_one_line(caught.value)
+
+
+@pytest.mark.parametrize("options", [ImageOptions(), BuildOptions(), RunOptions(max_errors=ErrorBudget.parse("1%"))])
+def test_options_cannot_be_changed_once_made_and_travel_to_other_processes(options: Any) -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(options, dataclasses.fields(options)[0].name, None)
+    assert pickle.loads(pickle.dumps(options)) == options
 
 
 FORMAT_1 = {

@@ -105,6 +105,13 @@ def test_a_source_of_one_file_is_named_by_it(build: Build, tmp_path: Path) -> No
     assert f"of 1 file in {tmp_path}/some/two.tar none could be" in build(source=tmp_path / "some" / "two.tar").err
 
 
+def test_the_json_of_info_has_how_a_derived_dataset_was_made(
+    presize: Callable[..., Ran], dataset: Path, tmp_path: Path
+) -> None:
+    assert presize("derive", dataset, tmp_path / "small", "--size", 32, "-q").code == 0
+    assert json.loads(presize("info", tmp_path / "small", "--json").out)["derived"] == ["sizes 64"]
+
+
 def test_several_sizes_make_several_datasets_with_a_report_each(build: Build, presize: Callable[..., Ran]) -> None:
     result = json.loads(build("--size", "48x32", "--fit", "crop", "--json").out)
     assert result["reports"] == ["out/64/report.html", "out/48x32/report.html"]
@@ -210,6 +217,12 @@ def test_build_takes_every_option_of_the_samples(build: Build, raw: Path, tmp_pa
     index = Dataset(OUT).index
     assert index["caption"][0].as_py() == ["0", "x"]
     assert set(index["split"].to_pylist()) == {"a", "b"}
+
+
+def test_classes_may_come_from_another_dataset(build: Build, dataset: Path, tmp_path: Path) -> None:
+    save_image(tmp_path / "part" / "1-jade-star" / "a.jpg")
+    build("--classes", dataset, source=tmp_path / "part")
+    assert Dataset(OUT).numbers("label").tolist() == [1]
 
 
 def test_dry_run_writes_nothing_and_tells_the_plan(build: Build) -> None:
@@ -443,6 +456,15 @@ def test_a_full_output_is_one_clear_line(
     assert presize(*options.split(), dataset) == Ran(1, "", FULL)
 
 
+def test_what_does_not_fit_the_output_buffer_fails_alike(tmp_path: Path) -> None:
+    for number in range(2000):
+        (tmp_path / "raw" / f"class {number}").mkdir(parents=True)
+    save_image(tmp_path / "raw" / "class 7" / "a.jpg")
+    with open("/dev/full", "w") as full:
+        ran = command("build", tmp_path / "raw", tmp_path / "out", "--dry-run", "--json", stdout=full)
+    assert (ran.returncode, ran.stderr) == (1, FULL)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_build_without_standard_error_is_silent(jobs: int, raw: Path, tmp_path: Path) -> None:
@@ -516,6 +538,23 @@ def shell(args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(program, shell=True, capture_output=True, text=True, cwd="/", check=False)
 
 
+@pytest.mark.slow
+def test_diagnose_says_the_verdict_then_what_to_do_then_why(
+    presize: Callable[..., Ran], raw: Path, tmp_path: Path
+) -> None:
+    page = tmp_path / "page.html"
+    short = ("--crop", 32, "--size", 40, "--batch", 4, "--seconds", 0.05)
+    ran = presize("diagnose", raw, *short, "-o", page)
+    assert ran.code == 0, ran.err
+    result = r"[A-Z][^.]+, (training|it) would be \d+\.\d+ times as fast\.\n\n"
+    verdict = r"[A-Z][a-z ]+ (is the bottleneck|are balanced): the training step is busy \d+% of the time\."
+    assert re.match(result + verdict, ran.out)
+    assert re.search(r"^  decoding +\d+%", ran.out, re.MULTILINE)
+    assert "building a small dataset to try: Presize to 40 px" in ran.err
+    assert "reading batches and training on one: Presize to 40 px and read it with Loader" in ran.err
+    assert "<!doctype html>" in page.read_text()
+
+
 IGNORED = """
 import os, signal, sys, time
 from presize.builder.executors import executor
@@ -535,6 +574,32 @@ def write_shard(task, write=executor.write_shard):
 number, told, executor.write_shard = int(sys.argv.pop(1)), [], write_shard
 main(sys.argv[1:])
 """
+
+
+STOPPED = """
+import os, subprocess, sys, time
+import presize.datasets.timing.diagnose_path as module
+from presize.cli import main
+
+def wait(*_, **__):
+    kill = f"kill -{sys.argv[1]} {os.getpid()}"
+    times = 1 if sys.argv[1] == "2" else 2  # a terminal that is closed and its shell send one each
+    subprocess.run("; sleep 0.01; ".join([kill] * times), shell=True)
+    time.sleep(60)
+
+module.diagnose_path = wait
+main(["diagnose", sys.argv[2], "-q"])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_diagnosis_that_is_stopped_leaves_no_folder_and_says_by_which_signal(
+    number: signal.Signals, raw: Path, tmp_path: Path
+) -> None:
+    ran = run_command([sys.executable, "-c", STOPPED, int(number), raw], env={"TMPDIR": str(tmp_path)})
+    assert (ran.returncode, ran.stderr) == (128 + number, "presize: error: interrupted\n")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

@@ -96,6 +96,19 @@ def put_back(data: Any) -> Any:
     return data
 
 
+def after_reading(data: Any) -> Any:
+    _ = data[0]
+    data.transform.transforms[1].p = 0
+    return data
+
+
+def changed_twice(data: Any) -> Any:
+    for size in (16, 22):
+        data.transform.transforms[0].size = (size, size)
+        _ = data[0]
+    return data
+
+
 def nested(data: Any) -> Any:
     inner = Compose([CenterCrop(24), RandomHorizontalFlip(1)])
     data.transform = Compose([inner, ToTensor()])
@@ -137,6 +150,8 @@ SCRIPTS: dict[str, Callable[[Any], Any]] = {
     "put back": put_back,
     "another size": in_place(lambda transform: setattr(transform.transforms[0], "size", (18, 18))),
     "no flip": in_place(lambda transform: setattr(transform.transforms[1], "p", 0)),
+    "no flip, after an image was read": after_reading,
+    "another size twice": changed_twice,
     "another list of means": in_place(lambda transform: setattr(transform.transforms[3], "mean", [0.9] * 3)),
     "another mean in its list": in_place(lambda transform: transform.transforms[3].mean.__setitem__(0, 0.9)),
     "a tensor of means changed": tensor_in_place,
@@ -223,6 +238,32 @@ def test_a_hook_that_a_composition_gets_later_is_called(dataset: Path) -> None:
         assert torch.equal(data[0][0], -before)
 
 
+class RandomResizedCrop:
+    """Of which torchvision takes an int for the shorter side, and its constructor for a square."""
+
+    def __init__(self, size: int) -> None:
+        self.size: Any = (size, size)
+        self.scale, self.ratio, self.interpolation = (0.08, 1.0), (3 / 4, 4 / 3), "bilinear"
+
+    def __call__(self, image: Any) -> Any:
+        return image.resize((self.size, self.size + 3) if isinstance(self.size, int) else self.size)
+
+
+RandomResizedCrop.__module__ = "torchvision.transforms.like"
+
+
+@pytest.mark.parametrize("size", [20, [20]])
+def test_a_size_of_one_number_that_a_random_resized_crop_gets_later_is_no_square(size: Any, dataset: Path) -> None:
+    crop = RandomResizedCrop(24)
+    data = LMDBDataset(dataset, Compose([crop]), fuse=True)
+    assert data[0][0].size == (24, 24)
+    crop.size = size
+    with pytest.warns(PresizeWarning, match=r"nothing was taken over: RandomResizedCrop has size="):
+        assert data.crop is None
+    crop.size = 20
+    assert data[0][0].size == (20, 23)
+
+
 def test_a_subclass_whose_transform_is_an_attribute_of_its_own_calls_that(dataset: Path) -> None:
     @dataclass(eq=False)
     class Own(LMDBDataset):
@@ -232,6 +273,14 @@ def test_a_subclass_whose_transform_is_an_attribute_of_its_own_calls_that(datase
         def __post_init__(self) -> None:
             super().__init__(self.root, self.transform, decode="bytes")
 
+    class Always(LMDBDataset):
+        @property
+        def transform(self) -> Any:
+            return lambda image: ("always", image.size)
+
+        @transform.setter
+        def transform(self, transform: Any) -> None: ...
+
     data = Own(str(dataset), len)
     length = data[0][0]
     data.transform = str
@@ -239,6 +288,7 @@ def test_a_subclass_whose_transform_is_an_attribute_of_its_own_calls_that(datase
     for copied in (copy.copy(data), data.subset([0]), pickle.loads(pickle.dumps(LMDBDataset(dataset, str)))):
         copied.transform = type
         assert isinstance(copied[0][0], type) and isinstance(data[0][0], str)
+    assert Always(dataset)[0][0][0] == "always"
 
 
 # --- loaders ---

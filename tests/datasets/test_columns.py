@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import ConcatDataset, DataLoader
 
 from builds import build_images
 from pictures import smooth_image
@@ -189,6 +189,13 @@ def test_a_batch_of_dicts_is_a_dict_of_batches(decode: Any, labelled: Path) -> N
         assert targets["tags"].tolist() == [[1, 1], [0, 0], [0, 0], [0, 1]]
 
 
+def test_a_target_transform_gets_the_dict(labelled: Path) -> None:
+    ds = LMDBDataset(
+        labelled, target={"text": "caption"}, target_transform=lambda target: len(target["text"]), decode="bytes"
+    )
+    assert [target for _, target in ds] == [5, 5, 0, 3]
+
+
 # --- vocabularies ---
 
 
@@ -245,6 +252,17 @@ def test_a_vocabulary_is_that_of_the_whole_dataset_in_a_subset_and_in_workers(la
     assert part.vocabulary == {"tags": ["x", "y"]} and part[0][1].tolist() == [0, 1]
     loader = DataLoader(part, 1, num_workers=1, multiprocessing_context="spawn")
     assert next(iter(loader))[1].tolist() == [[0, 1]]
+
+
+def test_parts_with_other_vocabularies_are_no_sum(labelled: Path) -> None:
+    parts = [
+        LMDBDataset(labelled, target="tags", vocabulary={"tags": words}, multi_hot="tags", crop=CenterCrop(8))
+        for words in (["x", "y"], ["x", "y"], ["y", "x"])
+    ]
+    loader = Loader(ConcatDataset(parts[:2]), 8, num_workers=0)
+    assert next(iter(loader))[1].tolist() == [[1, 1], [0, 0], [0, 0], [0, 1]] * 2
+    with pytest.raises(OptionError, match="must have the same vocabulary"):
+        Loader(ConcatDataset(parts), 8, num_workers=0)
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from pictures import smooth_image
 from presize.builder.run import build_dataset
 from presize.datasets import FolderDataset, LMDBDataset
 from presize.errors import ImageError, OptionError, SourceError
+from presize.measure.listings import common_samples, list_lmdb, list_presized, list_raw
 from presize.options import BuildOptions, ImageOptions, Size
 from presize.store.rejects import IMAGE_SUFFIXES, claims_to_be_an_image
 
@@ -75,6 +76,28 @@ def test_an_image_of_any_name_is_listed_as_a_build_stores_it(name: str, tmp_path
     names = [Path(path).name for path, _ in FolderDataset(tmp_path / "photos").samples]
     assert names == [Path(path).name for path, _ in LMDBDataset(tmp_path / "out").samples]
     assert names == sorted(["image_0001.jpg", name])
+
+
+@pytest.mark.parametrize(
+    "target", [pytest.param("../elsewhere", marks=pytest.mark.filterwarnings("ignore:.*1 folder left out")), "nowhere"]
+)
+def test_bench_accepts_a_folder_and_what_was_built_from_it(target: str, tmp_path: Path) -> None:
+    for path in ("photos/a/1.jpg", "photos/a/tmp", "photos/b/2.jpg", "photos/b/cut.jpg", "elsewhere/3.jpg"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(smooth_image(20, 30)).save(tmp_path / path, "jpeg")
+    (tmp_path / "photos" / "b" / "cut.jpg").write_bytes(b"\xff\xd8\xff")
+    (tmp_path / "photos" / "linked").symlink_to(target)
+    image = ImageOptions(sizes=(Size(16, 16),))
+    build_dataset(tmp_path / "photos", tmp_path / "lmdb", BuildOptions(image), SERIAL)
+    build_dataset(tmp_path / "photos", tmp_path / "folder", BuildOptions(image, layout="folder"), SERIAL)
+    listings = {
+        "raw": list_raw(tmp_path / "photos"),
+        "presized": list_presized(tmp_path / "folder"),
+        "lmdb": list_lmdb(tmp_path / "lmdb"),
+    }
+    numbers = common_samples(listings)
+    paths = {name: [listings[name].paths[i].as_py() for i in numbers[name].tolist()] for name in listings}
+    assert all(found == ["a/1.jpg", "a/tmp", "b/2.jpg"] for found in paths.values())
 
 
 def test_only_files_without_the_suffix_of_an_image_are_opened(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import shutil
 import struct
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,13 @@ def test_transforms_are_called_sample_by_sample_in_the_order_asked_for(
     assert calls == [expected[i][1] for i in order]
 
 
+def test_what_a_transform_raises_reaches_the_caller(squares: Path) -> None:
+    ds = LMDBDataset(squares, partial(operator.truediv, 1))
+    for read in (lambda: ds[0], lambda: ds.__getitems__([0, 1])):
+        with pytest.raises(TypeError, match="unsupported operand"):
+            read()
+
+
 # --- what it delivers ---
 
 
@@ -154,6 +162,12 @@ def test_a_batch_is_its_samples_in_the_order_asked_for(
     squares: Path, expected: list[tuple[bytes, int]], indices: list[int]
 ) -> None:
     assert LMDBDataset(squares, decode="bytes").__getitems__(indices) == [expected[i] for i in indices]
+
+
+@pytest.mark.parametrize("index", [1.0, "1", None, slice(0, 2)])
+def test_what_is_no_index_is_a_type_error(squares: Path, index: Any) -> None:
+    with pytest.raises(TypeError, match="cannot be interpreted as an integer"):
+        LMDBDataset(squares)[index]
 
 
 @pytest.mark.parametrize("crop", [None, CenterCrop(16)])

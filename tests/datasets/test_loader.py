@@ -8,10 +8,12 @@ import os
 import re
 import shutil
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import numpy as np
@@ -25,7 +27,7 @@ from presize.datasets import CenterCrop, LMDBDataset, Loader, RandomResizedCrop
 from presize.errors import DatasetError, LoaderError, OptionError
 from presize.options import BuildOptions, ImageOptions, RunOptions, Size
 from presize.store.dataset import Dataset
-from processes import is_running, run_python, with_dev_shm
+from processes import is_running, pids_group, run_command, run_python, with_dev_shm
 from tampering import flip_record
 
 CROP = RandomResizedCrop(24)
@@ -110,6 +112,18 @@ def test_grey_and_raw_datasets_are_read_as_well(raw: Path, tmp_path: Path) -> No
     assert images.shape == (4, 1, 48, 48)
     stored = Dataset(tmp_path / "gray").value(2)
     assert images[2].numpy().tobytes() == stored
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_damaged_sample_can_be_skipped_and_is_counted(workers: int, damaged: Path, data: LMDBDataset) -> None:
+    with Loader(LMDBDataset(damaged), 8, crop=CenterCrop(24), num_workers=workers, on_error="skip") as loader:
+        got = digest(loader)
+        assert loader.skipped == 1
+    whole = digest(Loader(data, 8, crop=CenterCrop(24), num_workers=0))
+    assert got[:2] + got[3:] == whole[:2] + whole[3:]
+    pixels, targets = whole[2]
+    each = len(pixels) // 8
+    assert got[2] == (pixels[: 4 * each] + pixels[5 * each :], targets[:4] + targets[5:])
 
 
 @pytest.mark.parametrize("needs_cut", [False, True])
@@ -220,6 +234,43 @@ def test_a_new_epoch_ends_one_whose_iterator_was_kept(workers: int, data: LMDBDa
         assert digest(loader) == plain[1]
         with pytest.raises(LoaderError, match=r"this epoch ended early.*two at a time need two Loaders"):
             next(left)
+
+
+@pytest.mark.parametrize("within", ["transform", "batch_targets"])
+def test_an_epoch_that_another_has_ended_counts_no_batch_that_was_on_its_way(within: str, dataset: Path) -> None:
+    begun: list[Any] = []
+
+    def restart(at: str) -> None:
+        if begun == [None] and at == within:  # another epoch begins while a batch of the one before is made
+            loader.crop = CenterCrop(40)
+            begun[0] = iter(loader)
+            next(begun[0])
+
+    def transform(image: Any) -> torch.Tensor:
+        restart("transform")
+        return torch.from_numpy(np.array(image))
+
+    class Restarting(LMDBDataset):
+        def batch_targets(self, *args: Any) -> Any:
+            restart("batch_targets")
+            return super().batch_targets(*args)
+
+    loader = Loader(Restarting(dataset), 8, crop=CROP, transform=transform, num_workers=0)
+    left = iter(loader)
+    next(left)
+    begun.append(None)
+    with pytest.raises(LoaderError, match="this epoch ended early"):
+        next(left)
+    state = loader.state_dict()
+    assert (state["epoch"], state["consumed"]) == (1, 8)
+    del begun[:]
+
+
+def test_the_state_before_an_epoch_that_the_sampler_was_set_to_is_its_beginning(data: LMDBDataset) -> None:
+    loader = Loader(data, 8, crop=CROP, num_workers=0)
+    list(loader)
+    loader.sampler.set_epoch(4)  # as Lightning does it
+    assert (loader.state_dict()["epoch"], loader.state_dict()["consumed"]) == (4, 0)
 
 
 def test_a_crop_that_cannot_be_is_refused_and_none_is_the_datasets_own(dataset: Path) -> None:
@@ -391,6 +442,37 @@ except LoaderError as error:
 def test_a_limit_that_keeps_a_worker_from_starting_is_one_line(dataset: Path) -> None:
     said = r"cannot start worker \d+ of 64: ulimit -v \d+ allows no more memory; use fewer num_workers\n"
     assert re.fullmatch(said, run_python(LIMITED, dataset))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loader", ["Loader", "make_loader"])
+@pytest.mark.parametrize("room", range(2, 7))
+def test_a_container_of_few_processes_is_one_line_or_enough(room: int, loader: str, dataset: Path) -> None:
+    script = """
+    import os, sys, torch
+    import presize.datasets
+    from presize.datasets import LMDBDataset, RandomResizedCrop
+    from presize.errors import LoaderError
+
+    group, room, root, loader = sys.argv[1:]
+    data = LMDBDataset(root, crop=RandomResizedCrop(24), decode="tensor")
+    torch.zeros(10_000_000).add_(1)  # starts its threads
+    with open(f"{group}/cgroup.procs", "w") as procs:
+        procs.write(str(os.getpid()))
+    with open(f"{group}/pids.max", "w") as most:
+        most.write(str(int(open(f"{group}/pids.current").read()) + int(room)))
+    try:
+        print(len(list(getattr(presize.datasets, loader)(data, 8, num_workers=2))))
+    except LoaderError as error:
+        print(error)
+    """
+    with pids_group() as group:
+        ran = run_command([sys.executable, "-c", dedent(script), group, room, dataset, loader])
+    said = (
+        r"7|cannot start worker [12] of 2: pids.max \d+ of a control group allows no more processes and threads; use.*"
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert re.fullmatch(said, ran.stdout.rstrip("\n"))
 
 
 @pytest.mark.slow

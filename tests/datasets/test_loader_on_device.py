@@ -1,4 +1,7 @@
-"""A Loader whose batches go to a device, which here is one of tests' own, and crops that grow from epoch to epoch."""
+"""A Loader whose batches go to a device, which here is one of tests' own, and crops that grow from epoch to epoch.
+
+MUTANTS are faults in presize.datasets.reading.transfer that the simulated device has to see: one that has never seen
+any proves nothing."""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -120,6 +124,42 @@ def objects(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_images(tmp_path_factory.mktemp("objects"), images, options, rows)
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_boxes_and_companions_follow_a_crop_that_grows(
+    device: str, how: dict[str, Any], cuda: Accelerator, objects: Path
+) -> None:
+    data = LMDBDataset(objects, target={"boxes": "bbox", "label": "label"})
+    options: dict[str, Any] = {"flip": 0.5, **SEED}
+    with Loader(data, 4, crop=RandomResizedCrop(16), device=device, **options, **how) as loader:
+        for number, ((image, mask), target) in enumerate(loader):
+            assert image.shape[2:] == mask.shape[1:] == (16, 16)
+            assert max(boxes.max().item() for boxes in target["boxes"] if len(boxes)) <= 16
+            if number == 1:
+                loader.crop = RandomResizedCrop(48)  # of the next epoch
+        for epoch, side in ((1, 48), (2, 32)):
+            crop = RandomResizedCrop(side)
+            found = grown(loader, Loader(data, 4, crop=crop, num_workers=0, **options), crop, epoch)
+            assert {batch[0][1].shape[1:] for batch in found} == {(side, side)}
+    assert cuda.problems == []
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_an_epoch_goes_on_with_the_crop_that_it_began_with(
+    device: str, how: dict[str, Any], cuda: Accelerator, dataset: Path
+) -> None:
+    data = LMDBDataset(dataset)
+    with Loader(data, 8, crop=RandomResizedCrop(24), device=device, **SEED, **how) as loader:
+        batches = iter(loader)
+        found = [next(batches)]
+        for side in (64, 8, 40):
+            loader.crop = RandomResizedCrop(side)
+            found.append(next(batches))
+        found += batches
+        same(found, list(Loader(data, 8, crop=RandomResizedCrop(24), num_workers=0, **SEED)))
+        assert next(iter(loader))[0].shape == (8, 3, 40, 40)
+    assert cuda.problems == []
+
+
 OBJECTS: dict[str, Any] = {"target": {"boxes": "bbox", "label": "label"}}
 
 
@@ -194,17 +234,48 @@ def leave_in_a_child(device: Accelerator, data: LMDBDataset) -> None:
         device.problems.append("a forked child used the device")
 
 
-@pytest.mark.parametrize(
-    "scenario", [train, train_with_slow_copies, close_in_mid_copy, take_in_inference_mode, leave_in_a_child]
-)
+Scenario = Callable[[Accelerator, LMDBDataset], None]
+
+MUTANTS: dict[str, tuple[str, str, Scenario]] = {
+    "hands over before it arrived": ("        event.synchronize()\n", "", train),
+    "does not keep the source": (
+        "return to_device(source, self.device), source,", "return to_device(source, self.device), None,",
+        train_with_slow_copies,
+    ),
+    "does not tell the allocator": ("tensor.record_stream(", "id(", train),
+    "copies on the stream of the caller": ("inference_mode(False), stream:", "inference_mode(False):", train),
+    "uses staging memory again at once": ("))] * _COPIES", "))]", train_with_slow_copies),
+    "lets the caller run ahead": ("if len(steps) > _STEPS_AHEAD", "if False", train),
+    "leaves copies on their way": ("self._stream.synchronize()", "pass", close_in_mid_copy),
+    "is in the caller's inference mode": ("torch.inference_mode(False), stream", "stream", take_in_inference_mode),
+    "waits in a child": ("os.getpid() == owner:  # a forked", "True:  #", leave_in_a_child),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("scenario", sorted({mutant[2] for mutant in MUTANTS.values()}, key=lambda each: each.__name__))
 @pytest.mark.parametrize("kind", ["cuda", "xpu"])
 def test_training_on_a_device_goes_well(
-    kind: str, scenario: Any, data: LMDBDataset, monkeypatch: pytest.MonkeyPatch
+    kind: str, scenario: Scenario, data: LMDBDataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device = Accelerator(monkeypatch, kind)
     scenario(device, data)
     gc.collect()
     assert device.problems == [] and not device.pinned
+
+
+@pytest.mark.parametrize("mutant", MUTANTS.values(), ids=list(MUTANTS))
+def test_the_simulated_device_sees_a_fault_in_the_transfer(
+    mutant: tuple[str, str, Scenario], cuda: Accelerator, data: LMDBDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right, wrong, scenario = mutant
+    source = Path(str(transfer.__file__)).read_text()
+    assert source.count(right) == 1
+    faulty = ModuleType("faulty_transfer")
+    exec(source.replace(right, wrong), vars(faulty))
+    monkeypatch.setattr("presize.datasets.loader.Transfer", faulty.Transfer)
+    scenario(cuda, data)
+    gc.collect()
+    assert cuda.problems
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -265,6 +336,19 @@ def test_slots_are_pinned_after_the_first_request_and_once_for_many_early_breaks
     assert not cuda.pinned and cuda.problems == []
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["processes", "threads"])
+def test_memory_that_is_kept_over_an_early_break_has_room_for_whole_epochs(mode: Any, data: LMDBDataset) -> None:
+    with Loader(data, 8, num_workers=2, mode=mode, **SEED) as loader:
+        for _ in range(5):
+            kept = next(iter(loader))
+            gc.collect()
+        before = kept[0].clone()
+        loader.set_epoch(0)
+        same(list(loader), list(Loader(data, 8, num_workers=0, **SEED)))
+        assert torch.equal(kept[0], before)
+
+
 @pytest.mark.parametrize("kind", ["cuda", "xpu"])
 def test_memory_that_cannot_be_pinned_is_a_warning(
     kind: str, how: dict[str, Any], data: LMDBDataset, monkeypatch: pytest.MonkeyPatch
@@ -290,6 +374,16 @@ def test_an_epoch_follows_one_whose_copy_failed(how: dict[str, Any], cuda: Accel
         del batches
         loader.set_epoch(0)
         same(list(loader), list(Loader(data, 8, num_workers=0, **SEED)))
+    assert cuda.problems == []
+
+
+def test_two_loaders_take_turns(how: dict[str, Any], cuda: Accelerator, data: LMDBDataset) -> None:
+    how = {"device": "cuda", **SEED, **how}
+    with Loader(data, 8, **how) as one, Loader(data, 8, **how) as other:
+        both = [batch for batches in zip(one, other, strict=True) for batch in batches]
+    want = list(Loader(data, 8, num_workers=0, **SEED))
+    same(both[::2], want)
+    same(both[1::2], want)
     assert cuda.problems == []
 
 

@@ -101,6 +101,15 @@ def test_results_are_stacked_as_a_dataloader_stacks_them(give: Any, dataset: Pat
     same(list(Loader(data, 8, num_workers=0)), list(DataLoader(data, 8)))
 
 
+def test_images_that_it_gives_become_tensors(dataset: Path) -> None:
+    data = LMDBDataset(dataset, crop=Crop(24)).subset(range(8))
+    for give, form in (("RGB", (3, 24, 24)), ("L", (1, 24, 24))):
+        images, _ = next(iter(Loader(data, 8, transform=lambda image, mode=give: image.convert(mode), num_workers=0)))
+        assert images.shape == (8, *form) and images.dtype == torch.uint8
+        expected = np.asarray(data[3][0].convert(give)).reshape(24, 24, -1)
+        assert np.array_equal(images[3].permute(1, 2, 0), expected)
+
+
 def test_each_view_is_transformed(how: dict[str, Any], dataset: Path) -> None:
     data = LMDBDataset(dataset, to_tensor, crop=[Crop(24), Crop(12)])
     with Loader(data, 16, **how) as loader:

@@ -23,6 +23,7 @@ import torch
 from torch.utils.data import ConcatDataset, DataLoader, RandomSampler, Subset, WeightedRandomSampler
 
 from presize.datasets import (
+    FolderDataset,
     LMDBDataset,
     RandomResizedCrop,
     collate,
@@ -42,6 +43,21 @@ def digest(batches: Any) -> list[tuple[bytes, list[int]]]:
 
 
 # --- other datasets ---
+
+
+def to_square(image: Any) -> torch.Tensor:
+    return torch.from_numpy(np.array(image.resize((8, 8)))).permute(2, 0, 1)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_folder_dataset_is_read_with_its_transform(workers: int, raw: Path, dataset: Path) -> None:
+    intact = sorted(LMDBDataset(dataset).data.path(i) for i in range(len(LMDBDataset(dataset))))
+    folder = FolderDataset(raw, to_square)
+    wanted = [i for i, (path, _) in enumerate(folder.samples) if Path(path).relative_to(raw).as_posix() in intact]
+    whole = Subset(folder, wanted)
+    batches = list(make_loader(whole, 8, num_workers=workers))
+    assert [label for _, labels in batches for label in labels.tolist()] == [folder.targets[i] for i in wanted]
+    assert torch.equal(torch.cat([images for images, _ in batches]), torch.stack([folder[i][0] for i in wanted]))
 
 
 def test_a_list_can_be_read_too() -> None:
@@ -100,6 +116,22 @@ def set_transform(dataset: Any) -> None:
     dataset.transform = All(Plus(3))
 
 
+class Slotted:
+    """A part of a transform that is not called, and has no dict."""
+
+    __slots__ = ("more",)
+
+    def __init__(self, more: Any) -> None:
+        self.more = more
+
+    def add(self, number: int) -> int:
+        return number + int(self.more)
+
+
+def local(by: Slotted) -> Any:
+    return lambda number: by.add(number)
+
+
 class Found:
     def __init__(self, table: list[int]) -> None:
         self.table = table
@@ -117,6 +149,11 @@ CHANGES: list[tuple[Callable[[Any], object], int]] = [
     (lambda dataset: dataset.transform.transforms[0].more.fill(5), 16),
     (lambda dataset: setattr(dataset, "transform", partial(operator.add, torch.tensor(6))), 7),
     (lambda dataset: dataset.transform.args[0].add_(1), 8),
+    (lambda dataset: setattr(dataset, "by", Slotted(2)), 8),
+    (lambda dataset: setattr(dataset, "transform", dataset.by.add), 3),
+    (lambda dataset: setattr(dataset.by, "more", 3), 4),
+    (lambda dataset: setattr(dataset, "transform", local(dataset.by)), 4),
+    (lambda dataset: setattr(dataset.by, "more", np.array(4)), 5),
     (lambda dataset: setattr(dataset, "transform", Found([*range(200)])), 1),
     (lambda dataset: dataset.transform.table.reverse(), 198),
 ]

@@ -9,6 +9,7 @@ import json
 import operator
 import pickle
 import random
+import shutil
 import tracemalloc
 import typing
 from collections.abc import Callable
@@ -140,6 +141,15 @@ def test_an_attribute_of_a_subclass_that_init_would_replace_is_refused(name: str
 
     with pytest.raises(OptionError, match=f"^{name}: is set by LMDBDataset.__init__; .* another name"):
         Own(dataset)
+
+
+def test_an_attribute_that_a_subclass_has_in_its_place_is_its_own(dataset: Path) -> None:
+    class Own(LMDBDataset):
+        classes = ("a", "b", "c")  # type: ignore[assignment]
+
+    data = Own(dataset)
+    data.classes = ("x", "y", "z")  # type: ignore[misc]
+    assert data.classes == ("x", "y", "z") and data[0][1] == LMDBDataset(dataset)[0][1]
 
 
 def test_a_batch_sampler_that_is_changed_ends_in_an_error(data: LMDBDataset) -> None:
@@ -274,6 +284,17 @@ def test_a_subclass_with_a_hook_that_is_never_called_is_refused(
         own(dataset if kind is LMDBDataset else raw)
 
 
+def test_a_subclass_with_other_methods_is_read(dataset: Path) -> None:
+    class Own(LMDBDataset):
+        loader = None
+
+        def __getitem__(self, index: Any) -> Any:
+            return self.samples[index][0]
+
+    paths = Own(dataset)
+    assert next(iter(DataLoader(paths, 3))) == [path for path, _ in paths.samples[:3]]
+
+
 # --- ImageFolder's other names ---
 
 ABSENT = {
@@ -289,6 +310,18 @@ def test_a_name_of_image_folder_that_is_not_there_says_what_to_use(name: str, sa
     assert not hasattr(either, name) and not hasattr(type(either), name)
     with pytest.raises(AttributeError, match=rf"^{type(either).__name__} has no {name}: {said}$"):
         getattr(either, name)
+
+
+def test_a_subclass_may_have_such_a_name_for_itself(dataset: Path) -> None:
+    class Own(LMDBDataset):
+        extensions = (".jpg",)
+
+        def __init__(self, root: Path) -> None:
+            self.loader, self.transforms = len, "set anew"  # type: ignore[assignment,misc]
+            super().__init__(root, str)
+
+    data = Own(dataset)
+    assert data.extensions == (".jpg",) and data.loader is len and data.transforms.transform is str  # type: ignore[comparison-overlap,union-attr]
 
 
 @pytest.mark.parametrize("kind", [LMDBDataset, FolderDataset])
@@ -320,6 +353,13 @@ def test_a_type_checker_knows_each_keyword_that_is_taken_or_refused(make: Any, t
     hints = typing.get_type_hints(make.__init__ if isinstance(make, type) else make)
     (options,) = typing.get_args(hints.pop("options"))
     assert set(theirs) <= {*hints, *typing.get_type_hints(options)}
+
+
+def test_a_class_folder_without_images_is_a_class(tmp_path: Path, raw: Path) -> None:
+    full = next(path for path in sorted(raw.iterdir()) if path.is_dir())
+    shutil.copytree(full, tmp_path / "full")
+    (tmp_path / "empty").mkdir()
+    assert FolderDataset(tmp_path).classes == ["empty", "full"]
 
 
 def test_transforms_are_both_transforms_as_one(either: Any) -> None:

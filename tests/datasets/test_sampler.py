@@ -274,3 +274,35 @@ def test_a_state_in_the_middle_of_an_epoch_needs_to_be_told_what_was_consumed() 
 def test_what_cannot_be_is_refused_by_name_and_value(make: Callable[[], object], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         make()
+
+
+VALUES = st.one_of(
+    st.integers(-3, 200),
+    st.integers(),
+    st.none(),
+    st.booleans(),
+    st.floats(),
+    st.text(),
+    st.binary(),
+    st.lists(st.integers()),
+    st.just(np.array([1, 2])),
+)
+
+
+@given(changes=st.dictionaries(st.sampled_from(["length", "population", "seed", "order", "epoch", "consumed"]), VALUES))
+def test_a_state_that_was_changed_is_an_error_or_another_position_of_the_same_order(changes: dict[str, Any]) -> None:
+    order = Shuffled(100, seed=3)
+    saved = EpochSampler(order).state_dict()
+    sampler = EpochSampler(order)
+    try:
+        sampler.load_state_dict(saved | changes)
+    except OptionError as error:
+        assert "\n" not in str(error) and len(str(error)) < 10_000
+        assert sampler.state_dict() == saved, "it is as it was"
+        return
+    loaded = {**saved, **changes}
+    assert {name: loaded[name] for name in ("length", "population", "seed", "order")} == {
+        name: saved[name] for name in ("length", "population", "seed", "order")
+    }
+    rest = order.samples(loaded["epoch"], np.arange(loaded["consumed"], 100))
+    assert list(sampler) == rest.tolist()

@@ -133,6 +133,12 @@ def test_a_copy_of_a_sampler_has_the_seed_that_was_drawn(copied: Callable[[Any],
     assert list(again) == list(sampler)
 
 
+def test_two_loaders_of_one_order_draw_a_seed_each(data: LMDBDataset) -> None:
+    order = Shuffled(len(data))
+    assert epoch(Loader(data, 8, shuffle=order, num_workers=0)) != epoch(Loader(data, 8, shuffle=order, num_workers=0))
+    assert order.seed is None
+
+
 def between_ranks(monkeypatch: pytest.MonkeyPatch, rank: int) -> None:
     """As if torch.distributed had two ranks and this process were `rank`."""
     for name, value in (("is_initialized", True), ("get_world_size", 2), ("get_rank", rank)):

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import ConcatDataset, Dataset, Subset, random_split
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, random_split
 
 from builds import SERIAL, SMALL, build_images
 from pictures import smooth_image
@@ -81,6 +81,15 @@ def test_a_subset_is_pickled_as_a_path_and_its_numbers(data: LMDBDataset) -> Non
     copied = pickle.loads(pickle.dumps(part))
     assert copied.targets.tolist() == part.targets.tolist()
     assert len(pickle.dumps(data.subset(np.arange(56).repeat(1000)))) < 8 * 56_000 + 10_000
+
+
+def test_a_subset_keeps_a_subclass_and_its_own_getitem(dataset: Path) -> None:
+    class WithNumber(LMDBDataset):
+        def __getitem__(self, index: Any) -> Any:
+            return index, super().__getitem__(index)
+
+    part = WithNumber(dataset, decode="bytes").subset([8, 9])
+    assert part.__getitems__([1]) == [(1, LMDBDataset(dataset, decode="bytes")[9])]
 
 
 @pytest.mark.parametrize(
@@ -387,6 +396,15 @@ def test_any_column_makes_a_split(splits: Path) -> None:
     assert set(ds.split(2, column="label").targets.tolist()) == {2}
     path = ds.data.path(7)
     assert [found for found, _ in ds.split(path, column="path").samples] == [path]
+
+
+def test_splits_are_read_by_loaders_pickled_and_joined(splits: Path) -> None:
+    val, train = parts = [LMDBDataset(splits, crop=CROP, decode="tensor").split(name) for name in ("val", "train")]
+    expected = sorted(val.targets.tolist())
+    for loader in (Loader(val, 8, num_workers=0), DataLoader(pickle.loads(pickle.dumps(val)), 8, num_workers=1)):
+        assert sorted(t for _, targets in loader for t in targets.tolist()) == expected
+    joined = Loader(ConcatDataset(parts), 8, num_workers=0).dataset
+    assert joined.splits == ["train", "val"] and len(joined.split("train")) == len(train)
 
 
 @pytest.mark.parametrize(

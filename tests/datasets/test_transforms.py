@@ -96,6 +96,11 @@ def torchvision_transforms() -> dict[str, Any]:
     return made
 
 
+def test_torchvision(out: Path) -> None:
+    for transform in torchvision_transforms().values():
+        check(transform, out)
+
+
 def test_timm(out: Path) -> None:
     torchvision_or_skip()
     data = pytest.importorskip("timm.data")
@@ -276,8 +281,15 @@ def cropped(image: Image.Image) -> Image.Image:
 
 
 to_bytes = operator.methodcaller("tobytes")
+kept: list[Image.Image] = []
+"""For a forked process, which takes them over without a pickle."""
 
 
+def bytes_of_kept() -> list[bytes]:
+    return list(map(to_bytes, kept))
+
+
+@pytest.mark.slow
 @pytest.mark.slow
 def test_images_outlive_their_dataset_and_go_to_other_processes(out: Path, tmp_path: Path) -> None:
     copied = shutil.copytree(out, tmp_path / "copied")
@@ -286,7 +298,10 @@ def test_images_outlive_their_dataset_and_go_to_other_processes(out: Path, tmp_p
     del dataset
     shutil.rmtree(copied)
     expected = [cropped(image).tobytes() for image in files(out)]
+    kept.extend(images)
     for method in ("fork", "spawn"):
         with ProcessPoolExecutor(1, get_context(method)) as pool:
             assert list(pool.map(to_bytes, images, timeout=60)) == expected
+            if method == "fork":
+                assert pool.submit(bytes_of_kept).result(60) == expected
     assert list(map(to_bytes, images)) == expected

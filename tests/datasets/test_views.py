@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -35,6 +36,7 @@ from presize.datasets.reading.draws import uniform
 from presize.errors import DatasetError, OptionError
 from presize.options import BuildOptions, ImageOptions, Size
 from presize.store.dataset import Dataset
+from tampering import flip_record
 
 TWO = [RandomResizedCrop(24), RandomResizedCrop(24)]
 DINO = [RandomResizedCrop(32, scale=(0.4, 1.0))] * 2 + [RandomResizedCrop(12, scale=(0.05, 0.4))] * 8
@@ -165,6 +167,22 @@ def test_workers_normalize_each_view(dtype: torch.dtype, data: LMDBDataset) -> N
         for (pixels, _), (views, _) in zip(plain, loader, strict=True):
             assert all(map(torch.equal, views, [((each / 255 - mean) / std).to(dtype) for each in pixels]))
             assert all(view.is_contiguous(memory_format=torch.channels_last) for view in views)
+
+
+def test_a_damaged_sample_is_left_out_of_every_view(dataset: Path, tmp_path: Path) -> None:
+    copied = Path(shutil.copytree(dataset, tmp_path / "damaged"))
+    flip_record(copied, 2)
+    whole = LMDBDataset(copied)
+    with Loader(whole, 6, crop=TWO, seed=0, num_workers=0, on_error="skip") as loader:
+        views, targets = next(iter(loader))
+    assert loader.skipped == 1 and len(targets) == 5
+    assert [len(view) for view in views] == [5, 5]
+    numbers = np.array([0, 1, 3, 4, 5])
+    reader = BatchReader(whole.data, TWO)
+    expected = [np.empty((5, *shape), np.uint8) for shape in reader.shapes]
+    reader.read(expected, numbers, 0, 0, numbers)
+    for view, pixels in zip(views, expected, strict=True):
+        assert np.array_equal(view.permute(0, 2, 3, 1).numpy(), pixels)
 
 
 def test_a_view_that_is_too_large_is_named_with_its_sample(data: LMDBDataset) -> None:

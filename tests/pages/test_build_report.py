@@ -38,6 +38,7 @@ from presize.store.dataset import Dataset
 from presize.store.manifest import read_manifest
 from presize.store.rejects import Reject
 from presize.store.rejects_file import Rejects
+from presize.store.verify import Problem, VerifyResult, verify_dataset
 from presize.system.files import open_at_once
 
 
@@ -385,6 +386,39 @@ def test_no_report_writes_none_and_changes_nothing_else(photos: Path, tmp_path: 
     assert read_manifest(tmp_path / "with").digest == read_manifest(tmp_path / "without").digest
     with pytest.raises(OptionError, match="report: expected bool, got 'no'"):
         RunOptions(report="no")  # type: ignore[arg-type]
+
+
+def test_verify_checks_it(photos: Path, tmp_path: Path) -> None:
+    build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
+    assert verify_dataset(tmp_path / "out") == VerifyResult(6)
+    with (tmp_path / "out" / "report.html").open("a") as page:
+        page.write("<!-- changed -->")
+    (problem,) = verify_dataset(tmp_path / "out").problems
+    assert problem.file == "report.html" and "bytes where the manifest says" in problem.what
+    (tmp_path / "out" / "report.html").unlink()
+    missing = Problem("report.html", "cannot be read: No such file or directory")
+    assert verify_dataset(tmp_path / "out").problems == (missing,)
+    assert len(list(Dataset(tmp_path / "out").pixels(range(6)))) == 6, "readers do not need it"
+
+
+@pytest.mark.parametrize("layout", ["lmdb", "folder"])
+def test_overwrite_replaces_it(layout: str, photos: Path, tmp_path: Path) -> None:
+    build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
+    (photos / "a" / "0.png").write_bytes(b"\xff\xd8\xff broken")
+    page = report_of(photos, tmp_path / "out", replace(SMALL, layout=layout), replace(REPORTED, overwrite=True))
+    assert {path.name for path in (tmp_path / "out").glob("*.html")} == {"report.html", "report-1.html"}
+    assert "1 image could not be stored" in page
+    build_dataset(photos, tmp_path / "out", SMALL, replace(REPORTED, overwrite=True, report=False))
+    assert not list((tmp_path / "out").glob("*.html"))
+
+
+def test_a_built_shard_can_be_opened_by_others_in_this_process(photos: Path, tmp_path: Path) -> None:
+    import lmdb
+
+    build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
+    shard = read_manifest(tmp_path / "out").shards[0].file
+    with lmdb.open(str(tmp_path / "out" / shard), subdir=False, readonly=True, lock=False) as env:
+        assert env.stat()["entries"] > 0
 
 
 # Which images are compared

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from presize.datasets import CenterCrop, LMDBDataset, Loader, Shuffled, make_loader
+from presize import export_dataset
+from presize.datasets import CenterCrop, FolderDataset, LMDBDataset, Loader, Shuffled, make_loader
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -28,6 +29,24 @@ def test_prepare_keeps_the_batches_of_one_process(make: Any, dataset: Path) -> N
     expected = Loader(data, 8, shuffle=True, seed=1, num_workers=0)
     for _ in range(2):
         assert [targets.tolist() for _, targets in prepared] == [targets.tolist() for _, targets in expected]
+
+
+def small(image: Any) -> torch.Tensor:
+    return torch.from_numpy(np.array(image.resize((24, 24))))
+
+
+def test_a_plain_dataloader_is_prepared_as_one_of_the_exported_files(dataset: Path, tmp_path: Path) -> None:
+    export_dataset(dataset, tmp_path / "files")
+    epochs = []
+    for data in (FolderDataset(tmp_path / "files", small), LMDBDataset(dataset, small)):
+        torch.manual_seed(0)
+        prepared = accelerate.Accelerator(cpu=True).prepare(
+            torch.utils.data.DataLoader(data, 8, shuffle=True, num_workers=2)
+        )
+        epochs.append([(images, labels.tolist()) for _ in range(2) for images, labels in prepared])
+    assert len(epochs[0]) == 2 * 7
+    for (images, labels), (expected, same) in zip(*epochs, strict=True):
+        assert torch.equal(images, expected) and labels == same
 
 
 def test_two_processes_share_every_epoch(ranks: Callable[[str], list[Any]]) -> None:

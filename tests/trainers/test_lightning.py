@@ -13,7 +13,8 @@ import pytest
 import torch
 from torch.utils.data import random_split
 
-from presize.datasets import LMDBDataset, Loader, RandomResizedCrop, Shuffled, make_loader
+from presize import export_dataset
+from presize.datasets import FolderDataset, LMDBDataset, Loader, RandomResizedCrop, Shuffled, make_loader
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -90,6 +91,21 @@ def test_fit_validate_and_test_read_every_epoch_once(make: Any, data: LMDBDatase
     assert len(model.val_batches) == 2 + 3 * 3 and len(model.test_batches) == 3
     val_again.set_epoch(0)
     assert model.test_batches == [*map(digest, val_again)]
+
+
+def small(image: Any) -> torch.Tensor:
+    return torch.from_numpy(np.array(image.resize((24, 24)))).permute(2, 0, 1)
+
+
+def test_a_plain_dataloader_gives_the_batches_of_the_exported_files(dataset: Path, tmp_path: Path) -> None:
+    export_dataset(dataset, tmp_path / "files")
+    seen = []
+    for data in (FolderDataset(tmp_path / "files", small), LMDBDataset(dataset, small)):
+        torch.manual_seed(0)
+        model = Seen()
+        trainer(tmp_path).fit(model, torch.utils.data.DataLoader(data, 8, shuffle=True, num_workers=2))
+        seen.append(model.train_batches)
+    assert seen[0] == seen[1] and len(set(seen[0])) == 2 * 7
 
 
 def test_epochs_may_be_cut_short(data: LMDBDataset, tmp_path: Path) -> None:

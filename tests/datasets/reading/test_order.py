@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import chain, pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -89,6 +90,12 @@ def test_each_epoch_and_each_seed_has_an_order_of_its_own(order: Order) -> None:
     epochs = [tuple(epoch_of(order, epoch)) for epoch in range(20)]
     seeds = [tuple(epoch_of(with_seed(order, seed))) for seed in (0, 1, 2, 2**63 - 1)]
     assert len({*epochs, *seeds}) == 24
+
+
+@pytest.mark.parametrize("order", ORDERS[:4], ids=lambda order: type(order).__name__)
+def test_without_replacement_a_visit_is_known_by_its_sample(order: Order) -> None:
+    positions = np.arange(100)
+    assert order.keys(1, positions).tolist() == order.samples(1, positions).tolist()
 
 
 @pytest.mark.parametrize("order", ORDERS[4:], ids=lambda order: type(order).__name__)
@@ -209,6 +216,15 @@ def test_hosts_together_have_every_sample_once(shared: tuple[Shards, ShardShuffl
     assert np.array_equal(np.sort(epoch_of(order, epoch)), np.arange(len(data)))
 
 
+@given(shared=shared_shards(), epoch=st.integers(0, 9))
+def test_at_each_cut_between_hosts_one_shard_at_most_is_shared(
+    shared: tuple[Shards, ShardShuffled, int], epoch: int
+) -> None:
+    data, order, hosts = shared
+    reads = [len(set(data.column[read_by(order, host, epoch)])) for host in range(hosts)]
+    assert sum(reads) <= len(set(data.column)) + hosts - 1
+
+
 @given(shared=shared_shards(), epoch=st.integers(0, 9), at=st.floats(0, 1), choice=st.integers(0, 19))
 def test_the_ranks_of_a_host_read_the_groups_that_lie_ahead_and_nothing_else(
     shared: tuple[Shards, ShardShuffled, int], epoch: int, at: float, choice: int
@@ -261,6 +277,12 @@ def test_a_shard_is_divided_among_hosts_at_random() -> None:
     scores = [z_score(np.bincount(part // 400, minlength=10), 100.0) for part in chain(*parts)]
     assert -1 < np.mean(scores) < 1  # -0.5: drawn without replacement; a standard error of 0.1
     assert 150 < len(set(parts[0][0]) & set(parts[1][0])) < 350
+
+
+def test_on_one_host_the_order_is_the_plain_one() -> None:
+    data = dealt(5000, 20)
+    plain = ShardShuffled(data, 1, 3)
+    assert epoch_of(hosts_of(data, 4, 4, window=3), 2).tolist() == epoch_of(plain, 2).tolist()
 
 
 def test_a_state_knows_the_hosts_of_an_order_by_its_repr() -> None:
@@ -380,7 +402,63 @@ def test_what_cannot_be_is_refused_by_name_and_value(make: Callable[[], object],
         make()
 
 
+def taken(schedule: Schedule, start: int, batches: int) -> list[int]:
+    """The positions of the first `batches` batches of all ranks."""
+    ranks = [replace(schedule, rank=rank) for rank in range(schedule.ranks)]
+    return [
+        position
+        for rank in ranks
+        for number in range(min(batches, rank.batch_count(start)))
+        for position in rank.batch(start, number).tolist()
+    ]
+
+
+STAGES = st.lists(st.tuples(st.integers(1, 6), st.integers(1, 9), st.integers(0, 12)), max_size=4)
+
+
+@given(length=st.integers(0, 400), stages=STAGES, last_ranks=st.integers(1, 6), last_batch=st.integers(1, 9))
+def test_any_interruptions_with_any_ranks_leave_each_position_once(
+    length: int, stages: list[tuple[int, int, int]], last_ranks: int, last_batch: int
+) -> None:
+    start, seen = 0, []
+    for ranks, batch_size, batches in stages:
+        schedule = Schedule(length, batch_size, ranks)
+        seen += taken(schedule, start, batches)
+        start = schedule.consumed(start, batches)
+        assert sorted(seen) == list(range(start)), "what was consumed is a prefix of the global order"
+    seen += taken(Schedule(length, last_batch, last_ranks), start, length)
+    assert sorted(seen) == list(range(length))
+
+
 SCHEDULES = st.builds(Schedule, st.integers(0, 300), st.integers(1, 9), st.integers(1, 6), last=st.just("keep"))
+
+
+@given(schedule=SCHEDULES, last=st.sampled_from(["drop", "pad"]), data=st.data())
+def test_drop_and_pad_give_all_ranks_equally_many_full_batches(schedule: Schedule, last: Any, data: Any) -> None:
+    start = data.draw(st.integers(0, schedule.length))
+    ranks = [replace(schedule, rank=rank, last=last) for rank in range(schedule.ranks)]
+    counts = {rank.batch_count(start) for rank in ranks}
+    assert len(counts) == 1
+    batches = counts.pop()
+    assert all(len(rank.batch(start, i)) == schedule.batch_size for rank in ranks for i in range(batches))
+    together, left = schedule.batch_size * schedule.ranks, schedule.length - start
+    positions = taken(ranks[0], start, batches)
+    if last == "drop":
+        assert sorted(positions) == list(range(start, start + left // together * together))
+    else:
+        padded = range(start, start + -(-left // together) * together)
+        assert sorted(positions) == sorted(position % schedule.length for position in padded)
+
+
+@given(schedule=SCHEDULES, last=st.sampled_from(["keep", "drop", "pad"]), data=st.data())
+def test_the_batches_of_a_rank_are_its_positions_cut(schedule: Schedule, last: Any, data: Any) -> None:
+    rank = replace(schedule, rank=data.draw(st.integers(0, schedule.ranks - 1)), last=last)
+    start = data.draw(st.integers(0, schedule.length))
+    batches = [rank.batch(start, i).tolist() for i in range(rank.batch_count(start))]
+    assert [*chain(*batches)] == rank.positions(start, 0, 10**9).tolist()
+    assert rank.sample_count(start) == sum(map(len, batches))
+    assert all(len(batch) == rank.batch_size for batch in batches[:-1])
+    assert all(batches)
 
 
 @given(schedule=SCHEDULES)

@@ -108,6 +108,12 @@ def test_grey_is_read_as_one_channel_or_as_three() -> None:
         assert np.abs(by_pillow(gray[5:45, 5:65], (20, 30))[:, ::-1, np.newaxis].astype(int) - one).mean() < 1.5
 
 
+@pytest.mark.parametrize("format", ["jpeg", "png", "raw"])
+def test_an_index_that_promises_more_pixels_than_there_are_is_damage(format: Format) -> None:
+    with pytest.raises(ValueError, match=r"the index says|cannot reshape"):
+        region(stored(format), (0, 0, HEIGHT + 9, 8), (8, 8), format, shape=(HEIGHT + 9, WIDTH))
+
+
 def test_channels_that_are_not_those_asked_for_are_damage() -> None:
     image = smooth_image(HEIGHT, WIDTH)
     out = np.full((200, 300, 3), 7, np.uint8)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -74,3 +74,19 @@ def test_no_byte_beside_a_row_of_the_batch_is_written(width: int, dtype: type) -
         batch = np.full((3, 40, width, 3), 7, dtype)
         resample(noise(before, dtype=dtype), batch[1], flip=True)
         assert (batch[::2] == 7).all() and (batch[1] != 7).any()
+
+
+@pytest.mark.parametrize(
+    "view",
+    [lambda x: x[:, ::-1], lambda x: x[::-1], lambda x: x[:, :, ::-1], lambda x: x[:, ::2], np.asfortranarray],
+    ids=["mirrored", "upside down", "BGR", "every second column", "in another order"],
+)
+@pytest.mark.parametrize("size", [(50, 60), (12, 13)])
+def test_pixels_that_lie_in_memory_in_another_way_are_resized_all_the_same(
+    view: Callable[[Pixels], Pixels], size: tuple[int, int]
+) -> None:
+    pixels = view(noise((20, 40, 3)))
+    out, expected = np.empty((2, *size, 3), np.uint8)
+    resample(pixels, out, flip=True)
+    by_pillow(pixels, expected)
+    np.testing.assert_array_equal(out[:, ::-1], expected)

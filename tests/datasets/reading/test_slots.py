@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 from presize.datasets.reading.slots import HELD_BY_CALLER, FreeSlots, SharedSlots
 
@@ -57,3 +58,10 @@ def test_the_slots_of_the_caller_are_not_filled_ahead(slots: FreeSlots) -> None:
         busy.append(slots.take())
     assert len(busy) == 3  # two that workers fill, and one that is due
     assert len(slots.free) == HELD_BY_CALLER - 1
+
+
+def test_an_image_of_a_batch_keeps_its_slot(slots: FreeSlots) -> None:
+    image = torch.from_numpy(filled(slots, 7)[0])[1]
+    for value in range(20):
+        filled(slots, value)
+    assert (image == 7).all()

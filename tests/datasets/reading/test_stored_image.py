@@ -176,6 +176,15 @@ USES: dict[str, Callable[[Image.Image], Any]] = {
     "transform outside an unknown colour": lambda image: image.transform(
         (5, 5), Image.Transform.AFFINE, (1, 0, 2, 0, 1, 3), fillcolor="no such colour"
     ),
+    "crop of fractions": lambda image: image.crop((10.5, 20.4, 150.5, 90.6)),
+    "crop of three": lambda image: image.crop((50, 10, 10)),
+    "resize to less than nothing": lambda image: image.resize((-3, 20)),
+    "resize of a box before": lambda image: image.resize((30, 20), box=(-1, 5, 20, 20)),
+    "resize of a backward box": lambda image: image.resize((30, 20), box=(20, 5, 10, 20)),
+    "a turn by a float": lambda image: image.transpose(1.0),
+    "blur of nothing known": lambda image: image.filter(ImageFilter.GaussianBlur("1")),
+    "point of few numbers": lambda image: image.point([True, 256, -1, 7] * 64 * len(image.mode)),
+    "transform by little": lambda image: image.transform((5, 5), Image.Transform.AFFINE, (1, 0, 2)),
     # ordinary pixels
     "core": lambda image: image.im.size,
     "getpixel": lambda image: image.getpixel((3, 4)),
