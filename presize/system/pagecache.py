@@ -36,6 +36,8 @@ def preload(files: Sequence[tuple[Path, int]], how: Preload) -> list[MappedFile]
     _check_room(files, how)
     with ThreadPoolExecutor(_READERS) as pool:
         list(pool.map(_read, (path for path, _ in files)))
+    for path, nbytes in files:  # once more: it may have been cut short, or replaced, meanwhile
+        check_file(path, nbytes)
     if how == "page-cache":
         return []
     mapped = [MappedFile(path, nbytes) for path, nbytes in files]
