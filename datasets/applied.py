@@ -31,9 +31,11 @@ _OF_COLORS = frozenset(
     [(_TRANSFORMS, name) for name in ("ColorJitter", "Grayscale", "RandomAdjustSharpness", "RandomGrayscale")]
     + [(_AUTOAUGMENT, name) for name in ("AutoAugment", "RandAugment", "TrivialAugmentWide")]
 )
-_LIBRARIES = "torchvision.", "timm."
-"""Their transforms keep no image for later."""
 _TO_TENSOR = frozenset(((_TRANSFORMS, "ToTensor"), ("timm.data.transforms", "MaybeToTensor")))
+_KEEP_NOTHING = frozenset(
+    ((_TRANSFORMS, "Normalize"), (_TRANSFORMS, "RandomErasing"), ("timm.data.random_erasing", "RandomErasing"))
+)
+"""What may come after a tensor that lies in the batch: it calls no code of a script, as Lambda and hooks do."""
 
 
 def apply(transform: Any, image: Any, rows: LentRows | None = None) -> Any:
@@ -84,7 +86,7 @@ def _apply_all(steps: Sequence[Transform], image: Any, rows: LentRows | None) ->
     steps, at = list(steps), 0
     while at < len(steps):
         pair = steps[at : at + 2]
-        ours = rows if all(_kind(step)[0].startswith(_LIBRARIES) for step in steps[at + 1 :]) else None
+        ours = rows if all(map(_keeps_nothing, steps[at + 1 :])) else None
         tensor = _tensor(image, ours, *pair) if _kind(pair[0]) in _TO_TENSOR and type(image) is StoredImage else None
         if tensor is not None:
             image, done = tensor
@@ -116,6 +118,10 @@ def _tensor(image: StoredImage, rows: LentRows | None, to_tensor: Any, then: Any
     if channels == 1:
         out = out.view(*pixels.shape, 1).permute(2, 0, 1)  # the strides of torchvision's
     return (out, 1 + (normalize is not None)) if pillow_color.planes(pixels, tables, out.numpy()) else None
+
+
+def _keeps_nothing(step: Any) -> bool:
+    return _kind(step) in _KEEP_NOTHING and not _has_hooks(step)
 
 
 def _has_hooks(module: Any) -> bool:

@@ -33,7 +33,7 @@ Floats = npt.NDArray[np.float64]
 
 
 class Crop(Protocol):
-    """What reading needs of a crop: its `size`, how many random numbers it `draws` for an image, and whether images
+    """A crop as reading needs it: its `size`, how many random numbers it `draws` for an image, and whether images
     must always be decoded at full size, as for evaluation.
 
     It may have an attribute `interpolation` ("bilinear" where it has none; "random" takes the last of `draws`), and a
@@ -55,7 +55,7 @@ class Crop(Protocol):
 
 
 class CropGeometry(NamedTuple):
-    """What a sample shows of its stored image."""
+    """The part of its stored image that a sample shows."""
 
     box: tuple[float, float, float, float]
     """(top, left, height, width) in pixels of that image, which are fractions if it was resized before the crop."""

@@ -189,7 +189,7 @@ def _fused_views(transform: Transform, found: Traced, decode: Decode, data: Data
 
 
 class _Taking:
-    """What has been taken over so far. `form`: of an image by then; `resized`: N and filter of a Resize(N) before the
+    """The part that has been taken over. `form`: of an image by then; `resized`: N and filter of a Resize(N) before the
     crop; `before_rest`: called first if steps are left, for what they get."""
 
     def __init__(self, decode: Decode, data: Dataset | None) -> None:
@@ -479,7 +479,7 @@ def _values(step: Any, names: Sequence[str]) -> tuple[Any, ...]:
 
 
 def _called(transform: Any) -> Traced | None:
-    """What a transform calls with an image, if it does nothing else."""
+    """Return the parts that a transform calls with an image; None if it does anything else."""
     kind = type(transform)
     if kind is not torch.nn.Sequential and not _is_compose(kind):
         return None if _library(kind) else traced(transform)

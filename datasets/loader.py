@@ -477,7 +477,7 @@ class Loader:
         return self._slots, self._pool
 
     def _chosen_maker(self, requests: Iterator[BatchRequest]) -> Reader:
-        """What makes batches: the reader, or one that calls a transform and learns its results from a sample."""
+        """Return the reader of batches, or one that calls a transform and learns its results from a sample."""
         reading = self.dataset._reading
         if reading.rest is None:
             return self._reader

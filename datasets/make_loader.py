@@ -338,7 +338,7 @@ def _check_shared_memory(dataset: Any, batch_size: int, workers: int, ahead: int
 
 
 def _smaller_batches(dataset: Any) -> str:
-    """What to change in an LMDBDataset so that its batches need almost no shared memory."""
+    """Say how an LMDBDataset's batches would need almost no shared memory."""
     if not isinstance(dataset, LMDBDataset):
         return ""
     images, rest = dataset._reading.images, dataset._reading.rest

@@ -250,7 +250,8 @@ def test_tensors_go_to_their_batch_without_a_copy(out: Path) -> None:
     assert torch.utils.data.default_collate(samples).data_ptr() == samples[0].data_ptr()
 
 
-def test_a_tensor_that_a_transform_keeps_is_not_the_batchs(out: Path) -> None:
+@pytest.mark.parametrize("how", ["function", "Lambda", "hook"])
+def test_a_tensor_that_a_transform_keeps_is_not_the_batchs(how: str, out: Path) -> None:
     v1, _ = torchvision_or_skip()
     kept = []
 
@@ -258,10 +259,22 @@ def test_a_tensor_that_a_transform_keeps_is_not_the_batchs(out: Path) -> None:
         kept.append(tensor)
         return tensor
 
-    data = LMDBDataset(out, transform=v1.Compose([v1.Resize((40, 40)), v1.ToTensor(), keep]), target=None)
+    step = {"function": keep, "Lambda": v1.Lambda(keep), "hook": v1.Normalize([0.5], [0.5])}[how]
+    if how == "hook":
+        step.register_forward_hook(lambda _module, _inputs, output: keep(output))
+    data = LMDBDataset(out, transform=v1.Compose([v1.Resize((40, 40)), v1.ToTensor(), step]), target=None)
     for _ in range(2):
         torch.utils.data.default_collate(data.__getitems__([0, 1])).zero_()
-    assert all(tensor.any() for tensor in kept)
+    assert len(kept) == 4 and all(tensor.any() for tensor in kept)
+
+
+def test_tensors_that_are_not_stacked_take_no_batch_along(out: Path) -> None:
+    v1, _ = torchvision_or_skip()
+    data = LMDBDataset(out, transform=v1.Compose([v1.Resize((40, 40)), v1.ToTensor()]), target=None)
+    loader = torch.utils.data.DataLoader(data, 5, sampler=[0, 1, 2, 3, 4] * 2, num_workers=1, collate_fn=list)
+    for images in loader:
+        assert equal(images, [data[number] for number in range(5)])
+        assert {image.untyped_storage().nbytes() for image in images} == {3 * 40 * 40 * 4}
 
 
 def test_an_image_that_a_sample_holds_twice_is_in_two_batches(out: Path) -> None:
