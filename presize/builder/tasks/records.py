@@ -183,7 +183,7 @@ def _by_image(source: Path | Url, options: BuildOptions, policy: CrashPolicy) ->
         except (ChildDiedError, MemoryError) as error:
             raise CrashError(_why(error, policy.timeout_s)) from None
 
-    def encode(files: Sources, _: bool) -> Encoded:
+    def check_source(files: Sources) -> None:
         try:
             with suppress(MemoryError):
                 attempt(_read_in_this_child, source, files)
@@ -193,7 +193,14 @@ def _by_image(source: Path | Url, options: BuildOptions, policy: CrashPolicy) ->
                     f"{files[0].path}: SRC does not answer: it could not be read in {policy.timeout_s:g} s "
                     "(--timeout-s); run again to resume"
                 ) from None
-        return contained(encode_sample, source, options, files)  # the child reads each sample
+
+    def encode(files: Sources, _: bool) -> Encoded:
+        check_source(files)
+        try:
+            return contained(encode_sample, source, options, files)  # the child reads each sample
+        except CrashError:
+            check_source(files)  # it may have frozen since
+            raise
 
     try:
         yield Encoder(
