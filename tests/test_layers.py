@@ -132,7 +132,7 @@ def test_a_shard_is_bytes_in_and_bytes_out() -> None:
 
 
 PURE = [
-    "builder/plan", "measure/diagnosis", "measure/diagnosis_report",
+    "builder/plan", "measure/diagnosis",
     "measure/profile", "measure/results", "measure/simulation", "measure/simulation_report", "measure/stages",
     "pages/charts", "pages/build_report", "store/dealing",
     *(name for name in MODULES if room_of(name) == "codecs"),

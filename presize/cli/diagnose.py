@@ -83,7 +83,7 @@ def diagnose(
         context.exit(_watch(path, context.meta["script"], as_json, context.obj["shows_warnings"]))
     begin = time.perf_counter()
     from presize.datasets.timing.diagnose_path import diagnose_path
-    from presize.measure.diagnosis_report import diagnosis_page, diagnosis_text
+    from presize.measure.diagnosis import diagnosis_page, diagnosis_text
     from presize.measure.listings import build_trial
     from presize.store.data_files import MANIFEST
 

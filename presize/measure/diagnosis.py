@@ -1,4 +1,5 @@
-"""The model of a training: what diagnose measures of a loader and a step, and what follows. Pure; no torch.
+"""The model of a training: what diagnose measures of a loader and a step, what follows, and its text and page. Pure;
+no torch.
 
 Measured, each of them repeatedly, in seconds a batch:
 
@@ -13,24 +14,26 @@ Measured, each of them repeatedly, in seconds a batch:
     rate  = images / trained, never above images / step, ± by the spread of rounds (presize.measure.stages.Interval)
     gain  = rate with a change / rate without it, round by round, ± likewise
 
-A simulation of the pipeline (presize.measure.simulation) chooses what to try. Then training is run with each change in
-turn, and what it gives is what those runs gave. Nothing repairs the simulation by a measurement: where they disagree,
-the diagnosis says by how much.
+A simulation of the pipeline (presize.measure.simulation) only chooses what to try. Then training is run with each
+change. Nothing repairs the simulation by a measurement: the diagnosis says by how much they disagree.
 """
 
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property, partial
 from typing import Any, NamedTuple, Self
 
-from presize.formatting import factor_text, plural, rate_text, seconds_text
-from presize.measure.profile import Part
+from presize.formatting import duration, factor_text, plural, rate_text, seconds_text
+from presize.measure.profile import PARTS, Part
 from presize.measure.simulation import Pipeline, Times, fewest_workers, simulate, sweep
+from presize.measure.simulation_report import PictureVariant, picture, picture_policy
 from presize.measure.stages import VAGUE, Interval, Stages, explanation, headline, interval_text
-from presize.pages.html import notebook_html
+from presize.pages import charts
+from presize.pages.html import notebook_html, template
 
 WORDS: dict[Part, str] = {
     "read": "reading files",
@@ -45,7 +48,9 @@ _TRIED = 1.03  # simulated gain from which a change is tried
 _UNSIMULATED = {"pin_memory", "persistent_workers"}  # tried wherever they could help
 _LONG_START = 0.05  # share of an epoch before its first batch from which that is worth a word
 _LEAST_CORES = 0.1  # loading that keeps less than that of a core busy does not need cores
-_BATCHES, _LONG = 200, 1000
+_BATCHES, _LONG = 200, 1000  # that are simulated to choose a number of workers, and to predict a rate
+_ANIMATED = 60
+_ALIKE = 0.05  # shares of the time that differ by less count as the same
 _COUNTS: Sequence[int] = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
 
 
@@ -73,17 +78,13 @@ class Loading:
 
     def known(self) -> dict[str, Any]:
         """All of it as plain values of JSON."""
-        same = ("images", "handover_s", "cores", "workers", "prefetch", "in_order", "persistent", "first_batch_s")
-        return {
-            **{name: getattr(self, name) for name in same},
+        same = "images handover_s cores workers prefetch in_order persistent first_batch_s worker_s functions frames"
+        return {name: getattr(self, name) for name in same.split()} | {
             "load_s": self.load.mean_s,
             "load_cv": self.load.cv,
             "in_process_s": self.in_process.mean_s,
             "images_per_s": self.images * self.batches_per_s,
-            "worker_s": list(self.worker_s),
-            "parts_s": dict(self.parts),
-            "functions": [list(function) for function in self.functions],
-            "frames": dict(self.frames),
+            "parts_s": self.parts,
         }
 
 
@@ -108,8 +109,7 @@ class Change(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """A change that was tried: images/s of training with it, round by round, and all together; and how many times as
-    fast as the present one that was."""
+    """A change that was tried: images/s of training with it, round by round and together, and the gain."""
 
     change: Change
     rates: tuple[float, ...]
@@ -177,7 +177,7 @@ class Diagnosis:
     # What to simulate, and to try
 
     def pipeline(self, other: Alternative | None = None, workers: int | None = None) -> Pipeline:
-        """What to simulate: the pipeline as it is, or with another loader, or another number of workers."""
+        """The pipeline to simulate: as it is, or with another loader, or another number of workers."""
         loading, step = (self.loading, self.step) if other is None else (other.loading, other.step)
         workers = loading.workers if workers is None else workers
         load, handover_s = (loading.load, loading.handover_s) if workers else (loading.in_process, 0.0)
@@ -195,8 +195,7 @@ class Diagnosis:
         )
 
     def simulated(self, pipeline: Pipeline) -> float:
-        """Simulated images/s of training, by batches of the present size, the start of an epoch included. Never above
-        what the step alone makes."""
+        """Simulated images/s of training, the start of an epoch included. Never above what the step alone makes."""
         rate = simulate(pipeline, batches=_LONG).batches_per_s(max(1, pipeline.workers * pipeline.prefetch))
         rate = min(rate, 1 / (pipeline.step.mean_s + pipeline.copy.mean_s))
         return self.loading.images * with_start(rate, self.start_s, self.epoch_batches)
@@ -224,8 +223,7 @@ class Diagnosis:
         return sorted({0, loading.workers, most} | {count for count in _COUNTS if count <= most})
 
     def _best_workers(self, other: Alternative | None = None) -> int:
-        """The fewest workers that are about as fast as any, at least one; as many as it has where that cannot be
-        chosen."""
+        """The fewest workers that are about as fast as any, at least one; as many as it has where it has no choice."""
         loading = self.loading if other is None else other.loading
         if not loading.chosen:
             return loading.workers
@@ -234,9 +232,8 @@ class Diagnosis:
         return fewest_workers(sweep(self.pipeline(other), counts, batches=batches))
 
     def changes(self) -> list[Change]:
-        """What is worth trying, the most promising first: the other loaders, with as many workers as suffice; another
-        memory layout, where that makes the step faster; and, where compute is not the bottleneck, what makes the
-        simulated present faster."""
+        """What is worth trying, the most promising first: other loaders; another memory layout, where that makes the
+        step faster; and, where compute is not the bottleneck, what makes the simulated present faster."""
         found = []
         for number, other in enumerate(self.alternatives):
             best = self._best_workers(other)
@@ -247,9 +244,8 @@ class Diagnosis:
             what = "Give the step batches in channels-last memory: images.to(memory_format=torch.channels_last)."
             found.append(Change(what, {"channels_last": True}, replace(self.pipeline(), step=self.layout_step)))
         if self.stages.bottleneck != "compute" and self.loading.chosen:
-            for one in self._loader_changes():
-                if one.options.keys() & _UNSIMULATED or self._promise(one) >= _TRIED:
-                    found.append(one)
+            changes = self._loader_changes()
+            found += [one for one in changes if one.options.keys() & _UNSIMULATED or self._promise(one) >= _TRIED]
         return sorted(found, key=self._promise, reverse=True)
 
     def _promise(self, change: Change) -> float:
@@ -288,8 +284,8 @@ class Diagnosis:
     @property
     def undecided(self) -> list[str]:
         """What was tried and may bring much or nothing, in sentences: too few batches came to tell."""
-        gains = [(one.what, one.gain) for one in self.tried]
-        return [what for what, gain in gains if gain.error > VAGUE and gain.low <= 1 < WORTH_WHILE <= gain.high]
+        vague = [one for one in self.tried if one.gain.error > VAGUE]
+        return [one.what for one in vague if one.gain.low <= 1 < WORTH_WHILE <= one.gain.high]
 
     @property
     def result(self) -> str:
@@ -386,26 +382,24 @@ class Diagnosis:
 
     def known(self) -> dict[str, Any]:
         """All of it as plain values of JSON."""
-        stalls = self.stages.stalls
-        same = ("verdict", "possible_images_per_s", "disagreement", "storage_images_per_s", "cores", "seconds")
-        return {
-            **{name: getattr(self, name) for name in same},
+        same = "verdict possible_images_per_s rates disagreement storage_images_per_s cores notes seconds"
+        stalls = self.stages.stalls._asdict()
+        return {name: getattr(self, name) for name in same.split()} | {
             "bottleneck": self.stages.bottleneck,
-            "utilisation": stalls.utilisation,
-            "stalls": {"copy": stalls.copy, "preparation": stalls.preparation},
-            "images_per_s": self.images_per_s.known(),
+            "utilisation": stalls["utilisation"],
+            "stalls": {name: stalls[name] for name in ("copy", "preparation")},
+            "images_per_s": asdict(self.images_per_s),
             "advice": [
                 {
                     "what": one.what,
-                    "images_per_s": one.images_per_s.known(),
-                    "gain": one.gain.known(),
+                    "images_per_s": asdict(one.images_per_s),
+                    "gain": asdict(one.gain),
                     "workers": one.change.pipeline.workers,
                     "prefetch": one.change.pipeline.prefetch,
                 }
                 for one in self.advice
             ],
-            "tried": [{"what": one.what, "images_per_s": list(one.rates)} for one in self.tried],
-            "rates": list(self.rates),
+            "tried": [{"what": one.what, "images_per_s": one.rates} for one in self.tried],
             "step": {
                 "resident_s": self.step.mean_s, "copied_s": self.copied_s, "trained_s": self.trained_s,
                 "channels_last_s": None if self.layout_step is None else self.layout_step.mean_s,
@@ -415,11 +409,10 @@ class Diagnosis:
             "epoch": {"batches": self.epoch_batches, "start_s": self.start_s, "start_share": self.start_share},
             "loading": self.loading.known(),
             "alternatives": {
-                other.name: {**other.loading.known(), "resident_s": other.step.mean_s} for other in self.alternatives
+                other.name: other.loading.known() | {"resident_s": other.step.mean_s} for other in self.alternatives
             },
             "workers": {str(workers): gain for workers, gain in self.by_workers.items()},
             "simulated_images_per_s": self.simulated_now,
-            "notes": list(self.notes),
         }  # fmt: skip
 
 
@@ -427,3 +420,72 @@ def with_start(rate: float, start_s: float, epoch: float | None) -> float:
     """The rate over an `epoch`, its length in what the rate counts, that begins with `start_s` without a batch. None:
     there is no end."""
     return rate if epoch is None else epoch / (start_s + epoch / rate)
+
+
+def diagnosis_text(found: Diagnosis, width: int = 100) -> str:
+    """The result, why, what to do and its gain, and the evidence, in lines of at most `width` characters."""
+    lines = [f"{found.result}.", "", *textwrap.wrap(found.verdict, width), ""]
+    if found.advice:
+        lines.append("What to do (gains do not add up):")
+        for advice in found.advice:
+            rate, gain = interval_text(advice.images_per_s, rate_text), interval_text(advice.gain, factor_text)
+            lines.append(f"  {rate:>12} images/s, {gain:>10} ×   {advice.what}")
+        lines.append("")
+    known = list(found.evidence())
+    column = max(len(what) for what, _ in known)
+    lines += [f"{what.ljust(column)}  {how}" for what, how in known]
+    if found.by_workers:
+        gains = "   ".join(f"{workers}: {factor_text(gain)}" for workers, gain in found.by_workers.items())
+        lines += textwrap.wrap(
+            f"{'by workers'.ljust(column)}  {gains} times as fast, simulated", width,
+            subsequent_indent=" " * (column + 2),
+        )  # fmt: skip
+    if found.notes:
+        lines += ["", *(line for note in found.notes for line in textwrap.wrap(note, width))]
+    lines += ["", f"The diagnosis took {duration(found.seconds)}."]
+    return "\n".join(lines)
+
+
+def pictured(found: Diagnosis) -> list[PictureVariant]:
+    """The pipeline as it is, and with the best advice: simulated, with the figures that were measured."""
+    shown = [("as it is", found.pipeline(), found.images_per_s, "As measured", "")]
+    for one in found.advice[:1]:
+        gain = f", {interval_text(one.gain, factor_text)} times the present rate"
+        shown.append((one.what[:-1], one.change.pipeline, one.images_per_s, "As tried", gain))
+    variants = []
+    for name, pipeline, rate, how, gain in shown:
+        timeline = simulate(pipeline, batches=_ANIMATED)
+        utilisation = min(rate.value * pipeline.step.mean_s / found.loading.images, 1.0)
+        said = f"{how}: {interval_text(rate, rate_text)} images/s{gain}."
+        if abs(timeline.utilisation - utilisation) >= _ALIKE:
+            said += f" In the animation, which is simulated, training works {timeline.utilisation:.0%} of the time."
+        variants.append(PictureVariant(name, timeline, round(found.loading.images), said, utilisation))
+    return variants
+
+
+def diagnosis_page(found: Diagnosis, of: str) -> str:
+    """A self-contained page. `of` names what was diagnosed; it is escaped, like all text."""
+    loaders = {"now": found.loading, **{other.name: other.loading for other in found.alternatives}}
+    spent = {
+        name: {WORDS[part]: loading.parts.get(part, 0.0) for part in PARTS}
+        for name, loading in loaders.items()
+        if loading.parts
+    }
+    found_charts = []
+    if spent:
+        totals = {name: seconds_text(sum(parts.values())) for name, parts in spent.items()}
+        found_charts.append(charts.shares("What one worker does for a batch", spent, totals))
+    if gains := {plural(count, "worker"): (gain, gain, gain) for count, gain in found.by_workers.items()}:
+        found_charts.append(charts.bars("Training, times as fast as now, simulated", gains))
+    return template("diagnosis.html").render(
+        found=found,
+        of=of,
+        policy=picture_policy(),
+        picture=picture(pictured(found)),
+        good=found.stages.bottleneck == "compute",
+        evidence=list(found.evidence()),
+        charts=found_charts,
+        took=duration(found.seconds),
+        rate=partial(interval_text, number=rate_text),
+        factor=partial(interval_text, number=factor_text),
+    )

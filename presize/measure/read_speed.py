@@ -9,8 +9,7 @@ import os
 import random
 import stat
 import time
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import NamedTuple
 from presize.errors import DatasetError
 from presize.store.manifest import read_manifest
 from presize.system.files import check_file
-from presize.system.pagecache import MappedFile, drop_pages
+from presize.system.pagecache import drop, resident_share
 
 FILES_LISTED = 4000
 _LISTING_S = 1.0
@@ -27,7 +26,7 @@ _PHASE_S = 1.5
 _FILES_A_PHASE = 1000
 _SHARDS_A_PHASE = 64  # they are held open
 _RANDOM_READS = 1000
-_SPAN_BYTES = 256 << 20
+_PHASE_BYTES = 256 << 20
 _BLOCK_BYTES = 4 << 20
 _LARGEST_READ_BYTES = 8 << 20
 _TOO_LITTLE_BYTES = 4 << 20
@@ -56,12 +55,10 @@ class Content:
 
 
 def list_content(path: Path) -> Content:
-    """List the shards of the dataset in `path`, or else the files in and below it: up to 4000, or as many as are found
-    within a second. Links are not followed. A single file counts as a shard.
+    """List the shards of the dataset in `path`, or else the files in and below it that are not empty: up to 4000, or as
+    many as are found within a second. Links are not followed. A single file counts as a shard.
 
-    Raises:
-        DatasetError: There is no such path.
-    """
+    Raises DatasetError where there is no such path."""
     try:
         status = path.stat()
     except OSError as error:
@@ -76,27 +73,24 @@ def list_content(path: Path) -> Content:
             for shard in shards:
                 check_file(*shard)
             return Content(shards, manifest.bytes // manifest.samples, shards=True, all_files=True)
-    found = list(itertools.islice(_walk(path, time.monotonic() + _LISTING_S), FILES_LISTED + 1))
-    all_files = len(found) <= FILES_LISTED and None not in found
-    files = tuple(file for file in found if file is not None)
+    files, all_files = _files_below(path)
     mean_bytes = sum(file.nbytes for file in files) // max(1, len(files))
-    return Content(files, mean_bytes, shards=False, all_files=all_files)
+    return Content(tuple(files), mean_bytes, shards=False, all_files=all_files)
 
 
-def _walk(root: Path, until: float) -> Iterator[File | None]:
-    """Yield files that are not empty, in any order, one by one, as a folder may have millions of them. Once `until` has
-    passed, yield None and stop."""
-    waiting = [root]
-    while waiting:
-        with contextlib.suppress(OSError), os.scandir(waiting.pop()) as entries:  # not allowed, or gone meanwhile
+def _files_below(root: Path) -> tuple[list[File], bool]:
+    """The files, one by one, as a folder may have millions of them; and whether these are all."""
+    found, folders, until = list[File](), [root], time.monotonic() + _LISTING_S
+    while folders:
+        with contextlib.suppress(OSError), os.scandir(folders.pop()) as entries:  # not allowed, or gone meanwhile
             for entry in entries:
+                if len(found) == FILES_LISTED or time.monotonic() > until:
+                    return found, False
                 if entry.is_dir(follow_symlinks=False):
-                    waiting.append(Path(entry))
+                    folders.append(Path(entry))
                 elif entry.is_file(follow_symlinks=False) and (nbytes := entry.stat().st_size):
-                    yield File(Path(entry), nbytes)
-                if time.monotonic() > until:
-                    yield None
-                    return
+                    found.append(File(Path(entry), nbytes))
+    return found, True
 
 
 @dataclass(frozen=True)
@@ -119,40 +113,28 @@ class FilePart(NamedTuple):
 
 
 def measure(content: Content, readers: int) -> Reading | None:
-    """Read some of `content`: up to 1.5 s in random order and 1.5 s sequentially, at most 256 MiB each.
-
-    What is about to be read is dropped from the page cache first; afterwards it is there again.
-
-    Returns:
-        How fast that was; None if there is too little to measure.
-
-    Raises:
-        OSError: A file cannot be read.
-    """
+    """Read some of `content`, dropped from the page cache first: up to 1.5 s in random order and 1.5 s sequentially, at
+    most about 256 MiB each. None if there is too little to measure. Raises OSError where a file cannot be read."""
     if content.nbytes < _TOO_LITTLE_BYTES:
         return None
-    files = list(content.files)
     draw = random.Random(0)
-    draw.shuffle(files)
+    files = draw.sample(content.files, len(content.files))
     # Two sets of files where that can be: what lies behind the disk may remember what was read.
-    several = len(files) > 1
-    most = _SHARDS_A_PHASE if content.shards else _FILES_A_PHASE
-    at_random = _span(files[: 2 * most : 2] if several else files)
-    in_order = _span(files[1 : 2 * most : 2] if several else files)
-
+    at_random, in_order = (_some(files[first::2] or files, content.shards) for first in (0, 1))
     cold = [_drop(at_random)]
     if content.shards:
         parts = random_parts(at_random, content.record_bytes, draw)
     else:
         parts = [FilePart(path, 0, min(nbytes, _LARGEST_READ_BYTES)) for path, nbytes in at_random]
-    count, read_bytes, random_s = _read(parts, at_random if content.shards else [], readers, at_random=True)
+    count, read_bytes, random_s = _read(parts, readers, keep_open=content.shards, at_random=True)
     cold.append(_drop(in_order))
     blocks = [
         FilePart(path, offset, min(_BLOCK_BYTES, nbytes - offset))
         for path, nbytes in sorted(in_order)
         for offset in range(0, nbytes, _BLOCK_BYTES)
     ]
-    _, sequential_bytes, sequential_s = _read(blocks, in_order if content.shards else [], 1)
+    most = _PHASE_BYTES // _BLOCK_BYTES if content.shards else _FILES_A_PHASE
+    _, sequential_bytes, sequential_s = _read(blocks[:most], 1, keep_open=content.shards)
     if not count:  # they were emptied meanwhile
         return None
     return Reading(
@@ -164,32 +146,28 @@ def measure(content: Content, readers: int) -> Reading | None:
     )
 
 
-def _span(files: Sequence[File]) -> list[File]:
-    """As many of `files` as fit into the bytes that may be read, of the last one only the beginning."""
-    span, room = [], _SPAN_BYTES
-    for file in files:
-        if room < _PAGE_BYTES:
-            break
-        span.append(File(file.path, min(file.nbytes, room)))
-        room -= span[-1].nbytes
-    return span
+def _some(files: Sequence[File], are_shards: bool) -> list[File]:
+    """The first files, until they have the bytes that may be read."""
+    before = itertools.accumulate((file.nbytes for file in files), initial=0)
+    some = [file for file, nbytes in zip(files, before, strict=False) if nbytes < _PHASE_BYTES]
+    return some[: _SHARDS_A_PHASE if are_shards else _FILES_A_PHASE]
 
 
 def _drop(files: Sequence[File]) -> bool | None:
     """Drop these files from the page cache. Returns whether that worked; None if it cannot be known."""
-    resident, is_known = 0, True
-    for path, nbytes in files:
-        with open(path, "rb", buffering=0) as opened:
-            drop_pages(opened.fileno(), nbytes)
-            owner = os.fstat(opened.fileno()).st_uid
-        # To anyone but its owner and those who may write it, the kernel reports a file as wholly cached.
-        may_write = os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
-        is_known = is_known and (os.geteuid() in (0, owner) or may_write)
-        try:
-            resident += MappedFile(path, nbytes).resident_bytes()
-        except DatasetError:  # a file system without maps
-            is_known = False
-    return resident <= _COLD_SHARE * sum(file.nbytes for file in files) if is_known else None
+    paths = [file.path for file in files]
+    drop(paths)
+    try:
+        is_cold = resident_share(paths) <= _COLD_SHARE
+    except DatasetError:  # a file system without maps
+        return None
+    return is_cold if all(map(_is_told, paths)) else None
+
+
+def _is_told(path: Path) -> bool:
+    """To anyone but its owner and those who may write it, the kernel reports a file as wholly cached."""
+    is_owner = os.geteuid() in (0, path.stat().st_uid)
+    return is_owner or os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
 
 
 def random_parts(files: Sequence[File], nbytes: int, draw: random.Random) -> list[FilePart]:
@@ -205,40 +183,35 @@ def random_parts(files: Sequence[File], nbytes: int, draw: random.Random) -> lis
 
 
 def _read(
-    parts: Sequence[FilePart], kept_open: Sequence[File], readers: int, *, at_random: bool = False
+    parts: Sequence[FilePart], readers: int, *, keep_open: bool, at_random: bool = False
 ) -> tuple[int, int, float]:
-    """Return the number of parts read in the time allowed, their bytes, and the seconds that they took. Files that are
-    not `kept_open` are opened for each part. at_random: without readahead."""
-    waiting = deque(parts)
+    """Return the number of parts read in the time allowed, their bytes, and the seconds that they took. Each file is
+    opened once, or for each part. at_random: without readahead."""
     largest = max((part.nbytes for part in parts), default=0)
+    waiting = iter(parts)
     with contextlib.ExitStack() as stack:
         opened: dict[Path, int] = {}
-        for file in kept_open:
-            descriptor = opened[file.path] = os.open(file.path, os.O_RDONLY)
-            stack.callback(os.close, descriptor)
+        for path in {part.path for part in parts} if keep_open else ():
+            opened[path] = os.open(path, os.O_RDONLY)
+            stack.callback(os.close, opened[path])
             if at_random and hasattr(os, "posix_fadvise"):
-                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
+                os.posix_fadvise(opened[path], 0, 0, os.POSIX_FADV_RANDOM)
 
-        def read_some() -> tuple[int, int]:
-            count = done = 0
+        def read_some() -> list[int]:
+            done = []
             buffer = memoryview(bytearray(largest))
-            while time.perf_counter() < until:
-                try:
-                    path, offset, nbytes = waiting.popleft()
-                except IndexError:  # another reader has it
-                    break
-                descriptor = opened.get(path)
-                if descriptor is not None:
-                    done += os.preadv(descriptor, [buffer[:nbytes]], offset)
+            while time.perf_counter() < until and (part := next(waiting, None)) is not None:
+                path, offset, nbytes = part
+                if keep_open:
+                    done.append(os.preadv(opened[path], [buffer[:nbytes]], offset))
                 else:
                     with open(path, "rb", buffering=0) as file:
-                        done += os.preadv(file.fileno(), [buffer[:nbytes]], offset)
-                count += 1
-            return count, done
+                        done.append(os.preadv(file.fileno(), [buffer[:nbytes]], offset))
+            return done
 
         start = time.perf_counter()
         until = start + _PHASE_S
         with ThreadPoolExecutor(readers) as pool:
             found = [future.result() for future in [pool.submit(read_some) for _ in range(readers)]]
         seconds = time.perf_counter() - start
-    return sum(count for count, _ in found), sum(done for _, done in found), seconds
+    return sum(map(len, found)), sum(map(sum, found)), seconds

@@ -178,7 +178,7 @@ def _plain(one: Summary) -> dict[str, Any]:
     values = asdict(one)
     if one.stages is not None:
         told = {name: getattr(one.stages, name) for name in ("bottleneck", "bound", "disagreement")}
-        values["stages"] |= asdict(one.stages.stalls) | told
+        values["stages"] |= one.stages.stalls._asdict() | told
     if one.break_even == math.inf:
         values["break_even"] = None  # JSON has no infinity
     return values

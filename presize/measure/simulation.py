@@ -1,5 +1,4 @@
-"""Loader processes, the queue of finished batches and the training step as events in time. Pure: nothing is run and no
-clock is read.
+"""Loader processes, the queue of finished batches and the training step as events in time. Pure: nothing is run.
 
 The rules are those of torch's DataLoader (2.13, `_MultiProcessingDataLoaderIter`). Each worker is asked for
 `prefetch` batches at the start, in turn. Finished batches wait to be taken, in order, and with each that is taken
@@ -40,14 +39,9 @@ class Times:
     """How long a piece of work takes when it has all the cores that it wants, and how that varies.
 
     Attributes:
-        mean_s: Mean in seconds, from 0 to 1e6.
-        cv: Coefficient of variation (standard deviation / mean), from 0 to 100. Times are drawn from a gamma
-            distribution with this mean and variation.
-        samples_s: Measured times in seconds. If there are any, times are drawn from them instead, with replacement;
-            see `Times.measured`.
-
-    Raises:
-        OptionError: A value is out of range.
+        mean_s: Mean in seconds, from 0 to 1e6, or OptionError is raised.
+        cv: Coefficient of variation (standard deviation / mean) of a gamma distribution, from 0 to 100.
+        samples_s: Measured times in seconds, from which times are drawn instead, with replacement; see `measured`.
     """
 
     mean_s: float
@@ -132,9 +126,8 @@ class Pipeline:
 
 @dataclass
 class SimulatedBatch:
-    """A batch: the seconds that its parts take with all the cores that they want, its worker, and the moments when its
-    loading began and ended, when it could be taken, and was, when it was copied, and its step done. Moments are in
-    seconds from the start, infinite where the simulation ended before."""
+    """A batch: the seconds that its parts take with all the cores that they want, its worker, and moments in seconds
+    from the start, infinite where the simulation ended before."""
 
     number: int
     load_s: float
@@ -152,8 +145,8 @@ class SimulatedBatch:
 
 @dataclass(frozen=True)
 class Timeline:
-    """A simulation of so many seconds: its batches in the order in which their loading began, and those of them that
-    training took, in that order. `step_work_s` are the seconds of work that was done in steps."""
+    """A simulation of so many seconds: its batches in the order in which their loading began, those of them that
+    training took, in that order, and the seconds of work that was done in steps."""
 
     pipeline: Pipeline
     seconds: float
@@ -173,10 +166,8 @@ class Timeline:
 
     @property
     def stall(self) -> float:
-        """Share of the time that training waited for a batch, from 0 to 1.
-
-        What is neither utilisation nor stall went into copies, and into steps that were short of cores.
-        """
+        """Share of the time that training waited for a batch, from 0 to 1. The rest went into copies, and into steps
+        that were short of cores."""
         done_s = self.steps[-1].done_s if self.steps else 0.0
         last_s = max(self.seconds - done_s, 0.0)  # for a batch that did not come
         return math.fsum([*self.waits_s, last_s]) / self.seconds if self.seconds else 0.0
@@ -188,12 +179,8 @@ class Timeline:
         return [step.taken_s - free for step, free in zip(self.steps, free_s, strict=False)]
 
     def batches_per_s(self, warmup_steps: int = 0) -> float:
-        """Mean rate over the whole simulation.
-
-        Args:
-            warmup_steps: Leave out so many steps at the start, and count whole rounds of as many after them: workers
-                that start together deliver their first batches together.
-        """
+        """Mean rate; after `warmup_steps` only whole rounds of as many steps count, as workers that start together
+        deliver their first batches together."""
         done = self.batches
         rounds = done // warmup_steps - 1 if warmup_steps else 0
         if rounds > 0:
@@ -223,12 +210,8 @@ class Timeline:
         return spent_s / self.seconds if self.seconds else 0.0
 
     def stops_every(self) -> int | None:
-        """n if training stalls regularly, before every n-th batch; None otherwise.
-
-        That is how n workers that start together and take equally long show. Regular means that at least 4/5 of the
-        waiting, that for the first batch left out, falls on every n-th batch, and that those stalls are about equally
-        long (coefficient of variation up to 1/4).
-        """
+        """n if training stalls regularly, before every n-th batch, as with n workers that start together and take
+        equally long; None otherwise."""
         return regular_stops(self.waits_s[1:], 2 * max(self.pipeline.workers, 1), self.seconds)
 
     def known(self) -> dict[str, Any]:
@@ -257,15 +240,9 @@ _MOST_BATCHES = 1_000_000
 def simulate(
     pipeline: Pipeline, *, seconds: float | None = None, batches: int | None = None, seed: int = 0
 ) -> Timeline:
-    """Simulate a pipeline until `seconds` have passed or `batches` are done, whichever comes first.
-
-    The times of a batch depend on `seed` and its number alone, so that they are the same for any number of workers.
-
-    Args:
-        pipeline: What to simulate.
-        seconds: Length of the simulation, above 0; None for no limit.
-        batches: Batches to train on, 1 to 1,000,000; None for no limit.
-        seed: Random seed, from 0.
+    """Simulate a pipeline until `seconds`, above 0, have passed or `batches`, 1 to 1,000,000, are done, whichever comes
+    first. The times of a batch depend on `seed`, from 0, and its number alone, so that they are the same for any number
+    of workers.
 
     Raises:
         OptionError: Neither limit was given, one is out of range, or there is time for more than a million steps.
@@ -431,14 +408,8 @@ class _Simulation:
 
 
 def sweep(pipeline: Pipeline, workers: Iterable[int], *, batches: int = 200, seed: int = 0) -> dict[int, Timeline]:
-    """Simulate the pipeline with each of these numbers of workers, on the same random times.
-
-    Args:
-        pipeline: What to simulate; its own number of workers does not count.
-        workers: The numbers to try.
-        batches: Batches to simulate; at least four per worker are.
-        seed: Random seed, from 0.
-    """
+    """Simulate the pipeline with each of these numbers of workers, in place of its own, on the same random times: so
+    many batches, at least four per worker."""
     return {
         number: simulate(replace(pipeline, workers=number), batches=max(batches, 4 * number), seed=seed)
         for number in workers

@@ -1,9 +1,7 @@
 """Times of training steps -> rates, utilisation, stalls, break-even, the bottleneck and its words. Pure; no torch.
 
-The stages are those of DS-Analyzer (Mohan et al., VLDB 2021): a step on a batch that is already on the device, a step
-that first copies a batch there, an epoch of the real loader with its files in the page cache, and one with its files on
-disk. Each adds one part of the pipeline to the one before, and the extra time is what that part costs: copy,
-preparation, fetch.
+The stages are those of DS-Analyzer (Mohan et al., VLDB 2021). Each adds one part of the pipeline to the one before, and
+the extra time is what that part costs: copy, preparation, fetch.
 """
 
 from __future__ import annotations
@@ -13,9 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from statistics import fmean, median, stdev
-from typing import Final, Literal, Self
+from typing import Final, Literal, NamedTuple, Self
 
-from presize.errors import OptionError
 from presize.formatting import factor_text, rate_text, seconds_text
 
 Bottleneck = Literal["loading", "balanced", "compute"]
@@ -79,18 +76,16 @@ _LEAST_ERROR = 0.02
 
 @dataclass(frozen=True)
 class Interval:
-    """A rate or a factor from several rounds: their geometric mean, above 0, and how far another run may be from it, as
-    a share. Nine in ten lie between `low` and `high`: from the spread of the rounds, by Student's t for one more of
-    them (a prediction interval), and never below what the spread within the rounds tells, as all may have seen the same
-    samples."""
+    """A rate or a factor from several rounds: their geometric mean, and how far another run may be from it, as a share.
+    Nine in ten lie between `low` and `high`, by Student's t for one more round (a prediction interval); but never less
+    far than the spread within the rounds tells, as all may have seen the same samples."""
 
     value: float
     error: float
 
     @classmethod
     def of(cls, rounds: Sequence[float], within: float = 0.0) -> Self:
-        """The interval of `rounds`, at least one, each above 0. `within`: standard error of a round, as a share, from
-        the spread within it."""
+        """`within`: standard error of a round, as a share, from the spread within it."""
         logs, count = [math.log(value) for value in rounds], len(rounds)
         if count == 1:
             return cls(rounds[0], max(UNKNOWN_ERROR, _BOTH * within))
@@ -105,10 +100,6 @@ class Interval:
     @property
     def high(self) -> float:
         return self.value * math.exp(self.error)
-
-    def known(self) -> dict[str, float]:
-        """Plain values of JSON."""
-        return {"value": self.value, "error": self.error}
 
 
 VAGUE: Final = 0.30
@@ -127,15 +118,14 @@ def percentile(values: Sequence[float], percent: int) -> float:
     return sorted(values)[-(-len(values) * percent // 100) - 1]
 
 
-@dataclass(frozen=True)
-class Stalls:
-    """Where the time of a step goes, as shares from 0 to 1 that add up to 1: the step itself, copying to the device,
-    making the batch, and reading from disk, 0 in a run whose files are in the page cache."""
+class Stalls(NamedTuple):
+    """Shares of the time of a step, which add up to 1: the step itself, copying to the device, making the batch, and
+    reading from disk."""
 
     utilisation: float
     copy: float
     preparation: float
-    fetch: float
+    fetch: float = 0.0
 
     @property
     def largest(self) -> str:
@@ -145,28 +135,13 @@ class Stalls:
 
 @dataclass(frozen=True)
 class Stages:
-    """Time of a training step in each stage, in seconds above 0, or OptionError is raised.
+    """Seconds of a training step in each stage. More work cannot take less time: where a stage was measured faster than
+    the one before it, the two are taken as equal, and `disagreement` says by how much they were not."""
 
-    More work cannot take less time. Where a stage was measured faster than the one before it, that is noise: the
-    two are taken as equal, and `disagreement` says by how much they were not.
-
-    Attributes:
-        resident_s: With a batch that stays on the device.
-        copied_s: With one batch in pinned memory that is copied in each step.
-        warm_s: With the real loader, its files in the page cache.
-        cold_s: With the real loader, its files on disk; None if not measured.
-    """
-
-    resident_s: float
-    copied_s: float
-    warm_s: float
-    cold_s: float | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("resident_s", "copied_s", "warm_s", "cold_s"):
-            seconds = getattr(self, name)
-            if seconds is not None and not 0 < seconds < math.inf:
-                raise OptionError(f"{name}: expected seconds above 0, got {seconds!r}")
+    resident_s: float  # with a batch that stays on the device
+    copied_s: float  # with one batch in pinned memory that is copied in each step
+    warm_s: float  # with the real loader, its files in the page cache
+    cold_s: float | None = None  # with the real loader, its files on disk; None if not measured
 
     @property
     def measured(self) -> tuple[float, ...]:
@@ -179,7 +154,7 @@ class Stages:
         """How the time of the last stage divides: each adds what it takes more than those before it."""
         times = list(accumulate(self.measured, max))
         parts = [(after - before) / times[-1] for before, after in pairwise([0.0, *times])]
-        return Stalls(*parts, *[0.0] * (4 - len(parts)))
+        return Stalls(*parts)
 
     @property
     def disagreement(self) -> float:
@@ -198,8 +173,9 @@ class Stages:
 
 
 def regular_stops(waits_s: Sequence[float], most: int, seconds: float) -> int | None:
-    """n if training stops regularly, before every n-th batch, 2 to `most`; None otherwise, and where it waits for less
-    than a hundredth of `seconds`. See Timeline.stops_every for what is regular."""
+    """n if training stops regularly, before every n-th batch, 2 to `most`: at least 4/5 of the waiting falls on these,
+    and the stops are about equally long (coefficient of variation up to 1/4). None otherwise, and where it waits for
+    less than a hundredth of `seconds`."""
     total_s = sum(waits_s)
     if total_s <= 0.01 * seconds:
         return None
@@ -220,9 +196,6 @@ def break_even_epochs(build_s: float, before_s: float, after_s: float) -> float:
     >>> break_even_epochs(100, 60, 20)
     2.5
     """
-    for name, seconds in (("build_s", build_s), ("before_s", before_s), ("after_s", after_s)):
-        if not 0 <= seconds < math.inf:
-            raise OptionError(f"{name}: expected seconds from 0 up, got {seconds!r}")
     return build_s / (before_s - after_s) if after_s < before_s else math.inf
 
 

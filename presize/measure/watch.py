@@ -1,8 +1,7 @@
 """Run somebody's script as Python would, time how long it waits for the batches of its loaders, and say what to try.
 
-The script runs in this process, unchanged: it draws the same random numbers, prints, and ends as it would. Nothing here
-imports torch or NumPy before the script does, which may set their environment first. Once it has imported torch's
-DataLoader or presize's Loader, iterating these is timed, which costs microseconds a batch.
+The script runs in this process, unchanged. Nothing here imports torch or NumPy before the script does, which may set
+their environment first. Once it has imported torch's DataLoader or presize's Loader, iterating these is timed.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -40,59 +39,35 @@ from presize.measure.stages import (
 from presize.system.files import write_atomically
 from presize.system.resources import cpu_seconds, read_cpu
 
-_LEAST_BATCHES = 10
-"""Batches after the first of an epoch without which nothing is said."""
-
-_LOOK_EVERY_S = 1.0
-"""How often the CPU time of workers is read."""
-
-_INTERIM_S, _INTERIM_BATCHES = 60.0, 100
-"""So long after the first batch, and after so many, there is an interim verdict."""
-
-_RANKS_WAIT_S = 10.0
-"""How long the first rank waits, at its end, for what the others found."""
+_LEAST_BATCHES = 10  # after the first of an epoch, without which nothing is said
+_LOOK_EVERY_S = 1.0  # the CPU time of workers is read so often
+_INTERIM_S, _INTERIM_BATCHES = 60.0, 100  # after both there is an interim verdict
+_RANKS_WAIT_S = 10.0  # the first rank waits so long, at its end, for what the others found
 
 _SLOW_SHARE, _NOTHING_ELSE, _LONG_START = 0.6, 0.99, 0.05
-_BUSY, _IDLE = 0.85, 0.5
-"""Shares of a core from which a worker is at its limit, and below which it mostly waits."""
-
-
-def _seconds() -> array[float]:
-    return array("d")
+_BUSY, _IDLE = 0.85, 0.5  # shares of a core from which a worker is at its limit, and below which it mostly waits
 
 
 @dataclass(eq=False)
 class Watched:
-    """A loader that a script iterates, and what was seen of it.
-
-    Attributes:
-        in_order, persistent, pinned: Options of a DataLoader; None where they cannot be chosen, or bring nothing.
-        cores: CPU cores that may be used.
-        starts_s: Seconds from the beginning of each epoch to its first batch.
-        waits_s: Seconds that the script waited for each other batch.
-        steps_s: Seconds from each batch to the request of the next one, the step and whatever else the loop does,
-            without those of epochs of other loaders that ran meanwhile.
-        all_images: Images in all batches; 0 where that is not known.
-        idle_s: Seconds of `waits_s` in which the GPU had nothing to do; None without CUDA.
-        worker_cpu_s, worker_wall_s: CPU time of a worker, on average, and the time in which it was seen.
-        events: Pairs of CUDA events around waits, not counted yet.
-    """
+    """A loader that a script iterates, and what was seen of it."""
 
     name: str
     workers: int
     prefetch: int | None
-    in_order: bool | None = None
+    in_order: bool | None = None  # options of a DataLoader: None where they cannot be chosen, or bring nothing
     persistent: bool | None = None
     pinned: bool | None = None
-    cores: float = field(default_factory=lambda: read_cpu().usable)
-    starts_s: array[float] = field(default_factory=_seconds)
-    waits_s: array[float] = field(default_factory=_seconds)
-    steps_s: array[float] = field(default_factory=_seconds)
-    all_images: int = 0
-    idle_s: float | None = None
-    worker_cpu_s: float = 0.0
+    cores: float = field(default_factory=lambda: read_cpu().usable)  # that may be used
+    starts_s: array[float] = field(default_factory=lambda: array("d"))  # from the beginning of each epoch to its first batch
+    waits_s: array[float] = field(default_factory=lambda: array("d"))  # that the script waited for each other batch
+    # From each batch to the request of the next one, without the epochs of other loaders that ran meanwhile.
+    steps_s: array[float] = field(default_factory=lambda: array("d"))
+    all_images: int = 0  # in all batches; 0 where that is not known
+    idle_s: float | None = None  # of `waits_s` in which the GPU had nothing to do; None without CUDA
+    worker_cpu_s: float = 0.0  # CPU time of a worker, on average, and the time in which it was seen
     worker_wall_s: float = 0.0
-    events: deque[tuple[Any, Any]] = field(default_factory=deque)
+    events: deque[tuple[Any, Any]] = field(default_factory=deque)  # of CUDA around waits, not counted yet
 
     @classmethod
     def of(cls, loader: Any) -> Watched:
@@ -148,8 +123,7 @@ class Watched:
 
     @property
     def images_per_s(self) -> Interval:
-        """The rate of training between the first and the last batch of an epoch, from tenths of all batches; in
-        batches/s where the images in them are not known."""
+        """The rate of training between the first and the last batch of an epoch, from tenths of all batches."""
         times = [wait + step for wait, step in zip(self.waits_s, self.steps_s, strict=False)]
         size = max(len(times) // 10, 2 * self.workers, 1)  # workers that begin together deliver together
         tenths = [sum(times[at : at + size]) for at in range(0, len(times) - size + 1, size)]
@@ -158,12 +132,10 @@ class Watched:
 
     @property
     def unit(self) -> str:
-        """What is counted."""
         return "images" if self.all_images else "batches"
 
     @property
     def headline(self) -> str:
-        """The bottleneck, in a sentence."""
         return f"{bottleneck_words(1 - self.wait)}: training waits {self.wait:.0%} of the time for batches"
 
     def sentences(self) -> Iterator[str]:
@@ -214,7 +186,7 @@ class Watched:
         return {name: getattr(self, name) for name in names.split()} | {
             "headline": self.headline if self.is_known else None,
             "sentences": list(self.sentences()) if self.is_known else [],
-            "images_per_s": self.images_per_s.known(),
+            "images_per_s": asdict(self.images_per_s),
             "epochs": len(self.starts_s),
             "wait_p50_s": percentile(self.waits_s, 50) if self.waits_s else None,
             "wait_p99_s": percentile(self.waits_s, 99) if self.waits_s else None,
@@ -293,15 +265,12 @@ def _images_in(batch: Any) -> int:
     """How many images there are in a batch, by the length of its first tensor or array; 0 if it has none. Calls nothing
     of the script's."""
     while isinstance(batch, (list, tuple, Mapping)) and type(batch).__module__ in ("builtins", "collections"):
-        parts = list(batch.values() if isinstance(batch, Mapping) else batch)
-        if not parts:
-            return 0
-        if isinstance(parts[0], (str, bytes, int, float)):
-            return len(parts)
-        batch = parts[0]
-    known = type(batch).__module__ in ("torch", "numpy")
-    shape: Sequence[int] = batch.shape if known and hasattr(batch, "shape") else ()
-    return int(shape[0]) if len(shape) else 0
+        count = len(batch)
+        batch = next(iter(batch.values() if isinstance(batch, Mapping) else batch), None)
+        if isinstance(batch, (str, bytes, int, float)):
+            return count
+    shape = getattr(batch, "shape", None) if type(batch).__module__ in ("torch", "numpy") else None
+    return int(shape[0]) if shape else 0
 
 
 class _Epoch:
@@ -335,7 +304,7 @@ class _Epoch:
         seen.all_images += _images_in(batch)
         self.count += 1
         if workers and now - self.looked_s >= _LOOK_EVERY_S:
-            self._look([worker.pid for worker in workers if worker.pid is not None], now)
+            self._look(workers, now)
         watch = self.watch
         if len(seen.waits_s) >= _INTERIM_BATCHES and now - watch.begin_s >= watch.interim_s:
             call, watch.on_interim = watch.on_interim, None
@@ -344,8 +313,9 @@ class _Epoch:
         self.last_s = time.perf_counter()
         return batch
 
-    def _look(self, pids: Sequence[int], now: float) -> None:
+    def _look(self, workers: Sequence[Any], now: float) -> None:
         """Add the CPU time of the workers since they were looked at last."""
+        pids = [worker.pid for worker in workers if worker.pid is not None]
         cpu_s = (cpu_seconds(pids) - time.process_time()) / len(pids)
         if self.cpu_s:
             self.seen.worker_cpu_s += cpu_s - self.cpu_s
@@ -420,13 +390,9 @@ class Watch:
                 return
             epoch = self._begin(loader, time.perf_counter())
             with closing(iterate(loader)) as batches:
-                while True:
-                    try:
-                        batch = epoch.next(lambda: next(batches))
-                    except StopIteration:
-                        return
-                    yield batch
-                    del batch
+                with suppress(StopIteration):
+                    while True:
+                        yield epoch.next(lambda: next(batches))
 
         self._patch(module.Loader, "__iter__", __iter__)
 
@@ -472,10 +438,8 @@ class _AfterImport:
 
 def run_script(script: str, arguments: Sequence[str], watch: Watch, on_end: Callable[[], None]) -> int:
     """Run a script as ``python SCRIPT ARGUMENTS`` does, while `watch` is open, and return its exit code; -SIGINT where
-    Ctrl-C ended it. An error that it raises is shown as Python shows it, without our frames. `on_end` is called when
-    it has ended, in this process alone, whatever ended it; and before it is replaced by another program (os.exec), or
-    ends itself (os._exit).
-    """
+    Ctrl-C ended it. An error that it raises is shown as Python shows it, without our frames. `on_end` is called once,
+    in this process alone, whatever ended the script: before os.exec and os._exit, too."""
     path, argv = sys.path[:], sys.argv[:]
     sys.argv = [script, *arguments]
     if not sys.flags.safe_path:
@@ -526,10 +490,9 @@ def _before_exec(call: Callable[[], None]) -> Iterator[None]:
 
 
 def share_with_ranks(mine: list[dict[str, Any]]) -> list[dict[str, Any] | None] | None:
-    """Among the processes of a run that torchrun started on this machine: hand over what this rank found, by a file.
-    Returns for the first local rank what each rank found of its first loader, None for one that had none, or did not
-    end in time; None for the others; without torchrun, an empty list.
-    """
+    """Hand over, by a file, what this rank found to the first one that torchrun started on this machine. Returns for it
+    what each rank found of its first loader, None for one that had none, or did not end in time; None for the
+    others; without torchrun, an empty list."""
     rank, ranks = int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     if ranks == 1:
         return []

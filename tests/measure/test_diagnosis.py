@@ -14,8 +14,7 @@ import pytest
 
 from browsers import Watched
 from pages import parsed
-from presize.measure.diagnosis import Alternative, Diagnosis, Loading, Trial
-from presize.measure.diagnosis_report import diagnosis_page, diagnosis_text, pictured
+from presize.measure.diagnosis import Alternative, Diagnosis, Loading, Trial, diagnosis_page, diagnosis_text, pictured
 from presize.measure.simulation import Times
 
 PARTS: Any = {"read": 0.01, "decode": 0.04, "augment": 0.006, "collate": 0.002, "other": 0.002}
