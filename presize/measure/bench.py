@@ -13,12 +13,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from presize.builder.like import recorded_options
 from presize.codecs.plugins import installed
 from presize.errors import BenchError, OptionError
 from presize.formatting import size_text
@@ -52,11 +53,9 @@ def bench(
         roots: "raw", "presized" and "lmdb" -> folders. What a variant needs and is not given is built from "raw".
         options: What to measure.
         work: Folder for what has to be built, where the next benchmark finds it; None for a temporary one.
-        out: Folder for results.json, results.csv and report.html. They are written after every run, so that they hold
-            what was measured if the benchmark is interrupted.
+        out: Folder for results.json, results.csv and report.html, which are written after every run.
         command: The command line, for the report.
-        on_step: Called with a few words before each step.
-        on_results: Called with the results after every run.
+        on_step, on_results: Called with a few words before each step, and with the results after every run.
 
     Raises:
         OptionError: A variant has nothing to read, or `out` or `work` lies in what is read.
@@ -192,18 +191,15 @@ def _complete(
 
 def _image_options(given: Mapping[str, Listing], options: BenchOptions) -> ImageOptions:
     """How to build what is missing: as what is given was built, so that the variants differ in nothing else."""
-    known: dict[str, Any] = {}
+    image = ImageOptions()
     for listing in given.values():
         if listing.manifest is not None:
             listing.manifest.check_plain("bench")
-            image = listing.manifest.identity["options"]["image"]
-            known = {field.name: image[field.name] for field in fields(ImageOptions) if field.name in image}
-            known["sizes"] = (Size.parse(listing.manifest.size),)
-    if known.get("format") == "raw":
-        known = {"sizes": known["sizes"]}  # which no folder can have
-    if options.size is not None:
-        known["sizes"] = (options.size,)
-    return ImageOptions(**known)
+            recorded = recorded_options(listing.manifest, listing.root).image
+            image = replace(recorded, sizes=(Size.parse(listing.manifest.size),))
+    if image.format == "raw":  # which no folder can have
+        image = ImageOptions(sizes=image.sizes)
+    return image if options.size is None else replace(image, sizes=(options.size,))
 
 
 def _located(run: Run, reads: Mapping[str, Listing], numbers: Mapping[str, Numbers], folder: Path) -> Run:

@@ -21,8 +21,7 @@ from presize.errors import PresizeWarning
 
 _PILLOWS = ("pillow", "pillow-simd")
 _OPENCV_INSTRUCTIONS = {"SSE4.1": "SSE4", "AVX2": "AVX2", "AVX512-SKX": "AVX-512", "NEON": "NEON"}
-_RESIZE_INSTRUCTIONS = (None, "AVX2", "AVX-512")
-"""By the level of pillow_resize."""
+_RESIZE_INSTRUCTIONS = (None, "AVX2", "AVX-512")  # by the level of pillow_resize
 
 Baseline = Literal["used", "not compiled", "not for this processor", "switched off", "failed its self-check"]
 """Whether code of presize's own is used, or why not."""

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 from presize.codecs.plugins import OPENCVS
 from presize.formatting import plural, printable, size_text
@@ -46,51 +46,41 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True)
 class CheckUp:
-    """The facts that findings are drawn from: the machine, /dev/shm, how many shards a dataset keeps open, the codecs,
-    the NVIDIA driver, torch, or why it cannot be imported, where the path (or the current folder) lies, the files in
-    it, and how fast they were read, or the error, or None where they were too few."""
+    """The facts that findings are drawn from."""
 
     cpu: Cpu
     memory: Memory
     shared_memory: SharedMemory | None
     limits: Limits
-    open_shards: int
+    open_shards: int  # that a dataset keeps open
     codecs: Codecs
     nvidia: Nvidia | None
-    torch: Torch | str
-    storage: Storage
-    content: Content | None = None
-    reading: Reading | str | None = None
+    torch: Torch | str  # or why it cannot be imported
+    storage: Storage  # of the path, or the current folder
+    content: Content | None = None  # of the path
+    reading: Reading | str | None = None  # of that, or the error; None where it is too little
 
     def known(self) -> dict[str, Any]:
         """Return the facts as JSON has them; of the content only the number and size of its files."""
-        known = asdict(replace(self, content=None))
-        if self.content is not None:
-            names = ("all_files", "record_bytes")
-            known["content"] = {name: getattr(self.content, name) for name in names}
-            known["content"] |= {"files": len(self.content.files), "bytes": self.content.nbytes}
+        known, content = asdict(replace(self, content=None)), self.content
+        if content is not None:
+            known["content"] = {"files": len(content.files), "bytes": content.nbytes}
+            known["content"] |= {"all_files": content.all_files, "record_bytes": content.record_bytes}
         return known
 
 
-Judged = tuple[Level, str] | tuple[Level, str, str | None]
-"""A finding without its topic."""
+Judged = tuple[Level, str] | tuple[Level, str, str | None]  # a finding without its topic
 
+# 256 images of 224 px as float32, which a DataLoader often sends through /dev/shm: of each worker two are under way.
 _BATCH_BYTES = 256 * 3 * 224 * 224 * 4
-"""256 images of 224 px as float32, as a transform makes them: what a DataLoader often sends through /dev/shm. Of each
-worker two are under way."""
-
+# A process with torch takes about 0.3 GB, and there are several of them and their batches.
 _LITTLE_MEMORY_BYTES = 2_000_000_000
-"""A process with torch takes about 0.3 GB, and there are several of them and their batches."""
-
-_OPEN_FILES = 1024
-"""Linux's own soft limit."""
-
+_OPEN_FILES = 1024  # Linux's own soft limit
+# Images that one core reads and decodes (benchmarks/reading/results/read.csv, 2026-11-25): 256 px JPEGs from LMDB; and
+# files with torchvision: 660 a second of 256 px, 360 of 110 kB.
 _CORE_IMAGES_PER_S = 5000
-"""256 px JPEGs from LMDB that one core reads and decodes: benchmarks/reading/results/read.csv (2026-11-25)."""
-
-_CORE_FILES_PER_S = 700
-_CORE_FILE_BYTES_PER_S = 40e6
-"""Files that one core reads and decodes with torchvision: 660 a second of 256 px, 360 of 110 kB, in the same table."""
+_CORE_FILES_PER_S, _CORE_FILE_BYTES_PER_S = 700, 40e6
+_MOST_READERS = 16  # enough to keep any disk busy; with more, Python is what is measured
 
 _BY_SHARDS = "read shard by shard: shuffle=ShardShuffled(...) with readahead=True"
 
@@ -114,9 +104,9 @@ def _cpu(facts: CheckUp) -> Judged:
         return "unknown", f"{model}; its SIMD instructions are not known"
     if not instructions:
         return "warn", f"{model}, without SSE4, AVX2 or NEON", "use a newer CPU: codecs need SIMD"
-    fix = "codecs are faster with AVX2: pass the host CPU through to the virtual machine"
-    level: Level = "warn" if instructions == ("SSE4",) else "ok"
-    return level, f"{model}, {instructions[-1]}", fix if level == "warn" else None
+    if instructions == ("SSE4",):
+        return "warn", f"{model}, SSE4", "codecs are faster with AVX2: pass the host CPU through to the virtual machine"
+    return "ok", f"{model}, {instructions[-1]}"
 
 
 def _cores(facts: CheckUp) -> Judged:
@@ -360,18 +350,14 @@ CHECKS: Final[dict[str, Callable[[CheckUp], Judged | None]]] = {
 
 def judge(facts: CheckUp) -> list[Finding]:
     """Return one finding for each topic, always in the same order; those on a path only if one was given."""
-    judged = {topic: check(facts) for topic, check in CHECKS.items()}
-    return [Finding(topic, *found) for topic, found in judged.items() if found is not None]
+    judged = ((topic, check(facts)) for topic, check in CHECKS.items())
+    return [Finding(topic, *found) for topic, found in judged if found is not None]
 
 
 def verdict(findings: Iterable[Finding]) -> Level:
     """Return the worst level among `findings`; "unknown" counts as "ok"."""
     levels = {finding.level for finding in findings}
     return "bad" if "bad" in levels else "warn" if "warn" in levels else "ok"
-
-
-_MOST_READERS = 16
-"""Enough to keep any disk busy; with more, Python is what is measured."""
 
 
 def check_up(torch: Torch | str, path: Path | None = None, readers: int | None = None) -> CheckUp:
@@ -396,15 +382,14 @@ def check_up(torch: Torch | str, path: Path | None = None, readers: int | None =
 def as_text(findings: Sequence[Finding], width: int = 100) -> str:
     """Return the verdict, then what to fix, then the rest, in lines of at most `width` characters where words allow it.
     Unprintable characters are escaped."""
-    counts = Counter(finding.level for finding in findings)
-    problems = [f"{counts['bad']} bad"] * bool(counts["bad"])
-    problems += [plural(counts["warn"], "warning")] * bool(counts["warn"])
-    lines = [f"Found {' and '.join(problems)}; {counts['ok']} ok." if problems else "No problems found."]
-    worst = [finding for level in ("bad", "warn") for finding in findings if finding.level == level]
-    rest = [finding for finding in findings if finding.level not in ("bad", "warn")]
+    of = {level: [one for one in findings if one.level == level] for level in get_args(Level)}
+    problems = [f"{len(of['bad'])} bad"] if of["bad"] else []
+    problems += [plural(len(of["warn"]), "warning")] if of["warn"] else []
+    lines = [f"Found {' and '.join(problems)}; {len(of['ok'])} ok." if problems else "No problems found."]
     topic_width = max((len(finding.topic) for finding in findings), default=0)
     indent = topic_width + 11
-    for group in filter(None, (worst, rest)):
+    rest = [finding for finding in findings if finding.level in ("ok", "unknown")]
+    for group in filter(None, ([*of["bad"], *of["warn"]], rest)):
         lines.append("")
         for topic, level, found, fix in group:
             lines += _wrapped(f"{level:7}  {topic:{topic_width}}  ", found, indent, width)

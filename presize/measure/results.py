@@ -10,6 +10,7 @@ import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -150,20 +151,15 @@ def _median(rows: Sequence[Row], name: str) -> Any:
 
 
 def to_csv(results: Results) -> str:
-    """A line for each run, with the conditions at its end."""
+    """A line for each run, its numbers in six digits, with the conditions at its end."""
     text = io.StringIO()
     if results.rows:
-        names = [*results.rows[0], *results.conditions]
-        writer = csv.DictWriter(text, names, lineterminator="\n")
+        writer = csv.DictWriter(text, [*results.rows[0], *results.conditions], lineterminator="\n")
         writer.writeheader()
         for row in results.rows:
-            values = {name: _short(value) for name, value in row.items()} | dict(results.conditions)
-            writer.writerow(values)
+            short = {name: float(f"{v:.6g}") if isinstance(v, float) else v for name, v in row.items()}
+            writer.writerow(short | dict(results.conditions))
     return text.getvalue()
-
-
-def _short(value: Any) -> Any:
-    return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
 def to_json(results: Results) -> str:
@@ -190,26 +186,19 @@ NAMES = {
 }  # fmt: skip
 
 
-Cell = Callable[[Summary], str | None]
-"""The text of a cell; None if not known."""
-
-
-def _spread(spread: Spread) -> str:
+def _rate(one: Summary) -> str:
+    spread = one.images_per_s
     if spread.runs == 1:
         return rate_text(spread.median)
     return f"{rate_text(spread.median)} ({rate_text(spread.min)}–{rate_text(spread.max)})"
 
 
-def _share(part: str) -> Cell:
+def _share(one: Summary, part: str) -> str | None:
     """The cell of a stall; empty for one that cannot be: copies on the CPU, the disk in a warm run."""
-
-    def text(one: Summary) -> str | None:
-        stages = one.stages
-        if stages is None or (part == "copy" and stages.copied_s == stages.resident_s):
-            return None
-        return None if part == "fetch" and stages.cold_s is None else f"{getattr(stages.stalls, part):.0%}"
-
-    return text
+    stages = one.stages
+    if stages is None or (part == "copy" and stages.copied_s == stages.resident_s):
+        return None
+    return None if part == "fetch" and stages.cold_s is None else f"{getattr(stages.stalls, part):.0%}"
 
 
 def _break_even(one: Summary) -> str | None:
@@ -218,37 +207,29 @@ def _break_even(one: Summary) -> str | None:
     return "never" if math.isinf(one.break_even) else f"{one.break_even:.1f}"
 
 
-COLUMNS: dict[str, tuple[Cell, str]] = {
-    "images/s": (
-        lambda one: _spread(one.images_per_s),
-        "median of the runs (min–max), from the epochs after the first",
-    ),
+COLUMNS: dict[str, tuple[Callable[[Summary], str | None], str]] = {
+    "images/s": (_rate, "median of the runs (min–max), from the epochs after the first"),
     "speed-up": (lambda one: f"{factor_text(one.speedup)} ×", "times as fast as the first row"),
     "step": (
-        _share("utilisation"),
+        partial(_share, part="utilisation"),
         "share of the time that the training step itself takes: 100% if loading cost nothing",
     ),
-    "copy": (_share("copy"), "share of the time that copying to the device adds"),
-    "loading": (_share("preparation"), "share that reading, decoding, cropping and collating add"),
-    "disk": (_share("fetch"), "share that the disk adds"),
-    "CPU ms": (
-        lambda one: f"{one.cpu_s_per_image * 1e3:,.2f}",
-        "CPU time per image of all processes, with training",
-    ),
+    "copy": (partial(_share, part="copy"), "share of the time that copying to the device adds"),
+    "loading": (partial(_share, part="preparation"), "share that reading, decoding, cropping and collating add"),
+    "disk": (partial(_share, part="fetch"), "share that the disk adds"),
+    "CPU ms": (lambda one: f"{one.cpu_s_per_image * 1e3:,.2f}", "CPU time per image of all processes, with training"),
     "start s": (lambda one: f"{one.first_batch_s:,.2f}", "seconds to the first batch of an epoch"),
     "break-even": (_break_even, "epochs after which the build breaks even, against the raw folder"),
 }
-"""For each column its cells, and the heading, explained."""
+"""For each heading its cells, None where they are not known, and what it means."""
 
 
 def table_of(variants: Sequence[Summary]) -> tuple[list[str], list[list[str]]]:
     """The headings of columns of which anything is known, and a row for each variant, its name first."""
     cells = {heading: [text(one) for one in variants] for heading, (text, _) in COLUMNS.items()}
-    known = {heading: texts for heading, texts in cells.items() if any(text is not None for text in texts)}
+    known = {heading: [text or "" for text in texts] for heading, texts in cells.items() if any(texts)}
     names = [NAMES[one.variant] for one in variants]
-    return list(known), [
-        [name, *(text or "" for text in row)] for name, *row in zip(names, *known.values(), strict=True)
-    ]
+    return list(known), list(map(list, zip(names, *known.values(), strict=True)))
 
 
 def headline(results: Results) -> str:
@@ -324,9 +305,8 @@ def _wrapped(text: str, indent: str = "") -> list[str]:
 
 
 def _progress(results: Results) -> list[str]:
-    if len(results.rows) == results.planned:
-        return []
-    return [f"Partial results: {len(results.rows)} of {results.planned} runs."]
+    done, planned = len(results.rows), results.planned
+    return [f"Partial results: {done} of {planned} runs."] if done < planned else []
 
 
 def _measured(results: Results) -> str:

@@ -285,9 +285,10 @@ class _Clock:
         return self.work_now if cores and self.cores else self.now
 
     def resume(self, process: _Process) -> None:
-        work = next(process, None)
+        work = next(process, ())  # which says that it has ended
         if work is None:
             self.asleep.add(process)
+        if not work:
             return
         (seconds, cores), number = work, next(self.numbers)
         if cores and self.cores:
@@ -334,16 +335,15 @@ class _Simulation:
             SimulatedBatch(number, *times) for number, times in enumerate(islice(zip(*draws, strict=True), batches))
         )
         self.requested: list[deque[SimulatedBatch]] = [deque() for _ in range(pipeline.workers)]
-        self.unpinned: deque[SimulatedBatch] = deque()
         self.ready: dict[int, SimulatedBatch] = {}
         self.loads: list[SimulatedBatch] = []
         self.steps: list[SimulatedBatch] = []
-        self.step_work_s = 0.0
+        self.step_work_s = self.pinned_s = 0.0
         self.workers = [self._work(number) for number in range(pipeline.workers)]
-        self.pinning, self.training = self._pin(), self._train()
+        self.training = self._train()
 
     def run(self, seconds: float) -> Timeline:
-        for process in (*self.workers, self.pinning, self.training):
+        for process in (*self.workers, self.training):
             self.clock.resume(process)
         for number in range(self.pipeline.workers * self.pipeline.prefetch):
             self._request(number % self.pipeline.workers)
@@ -373,18 +373,14 @@ class _Simulation:
         self.loads.append(batch)
         yield batch.load_s, self.pipeline.load_cores
         batch.loaded_s = self.clock.now
-        self.unpinned.append(batch)
-        self.clock.wake(self.pinning)
+        self.clock.resume(self._pin(batch))
 
-    def _pin(self) -> _Process:
-        while True:
-            while not self.unpinned:
-                yield None
-            batch = self.unpinned.popleft()
-            yield batch.pin_s, 0.0
-            batch.ready_s = self.clock.now
-            self.ready[batch.number] = batch
-            self.clock.wake(self.training)
+    def _pin(self, batch: SimulatedBatch) -> _Process:
+        self.pinned_s = max(self.pinned_s, self.clock.now) + batch.pin_s  # one thread pins them, one after the other
+        yield self.pinned_s - self.clock.now, 0.0
+        batch.ready_s = self.clock.now
+        self.ready[batch.number] = batch
+        self.clock.wake(self.training)
 
     def _train(self) -> _Process:
         clock, pipeline = self.clock, self.pipeline

@@ -1,14 +1,12 @@
 """Simulated timelines -> text for a terminal, an animation to embed in pages, and a page of its own. Pure.
 
-A page that embeds the animation needs `picture(variants)` in its body, and `picture_policy()` as its content security
-policy, which lets the animation's script run and no other.
+A page that embeds the animation needs `picture_policy()` as its content security policy.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,15 +14,12 @@ from statistics import median
 from textwrap import fill
 from typing import Any
 
-from markupsafe import Markup
-
 from presize.formatting import factor_text, ordinal, plural, rate_text, seconds_text
 from presize.measure.simulation import SimulatedBatch, Timeline, Times, fewest_workers
 from presize.measure.stages import COMPUTE_BOUND, bottleneck, bottleneck_words
 from presize.pages.html import asset, template
 
-SHOWN_STEPS, SHOWN_LOADS = 1500, 3000
-"""Of all variants together, so that an animation embeds less than 300 kB."""
+SHOWN_STEPS, SHOWN_LOADS = 1500, 3000  # of all variants together, so that an animation embeds less than 300 kB
 
 
 @dataclass(frozen=True)
@@ -191,27 +186,18 @@ def _bound(timeline: Timeline) -> str:
     return f"If {what} cost nothing, training would be {factor_text(1 / timeline.utilisation)} times as fast"
 
 
-def picture(variants: Sequence[PictureVariant], *, whole_page: bool = False) -> Markup:
+def picture(variants: Sequence[PictureVariant], *, whole_page: bool = False) -> str:
     """The animation as a piece of HTML with its data and script. All variants run by one clock, side by side. Keys work
     inside of it, or with `whole_page` anywhere."""
     data = [_embedded(variant, len(variants)) for variant in variants]
-    # Nothing in this JSON can close the script element that it is in.
-    text = json.dumps(data, separators=(",", ":"))
-    text = text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
-    html = template("picture.html").render(
-        variants=[
-            (
-                variant,
-                verdict(variant.timeline) if variant.sentence is None else variant.sentence,
-                _cut(variant.timeline, one) if one["cut"] else "",
-            )
-            for variant, one in zip(variants, data, strict=True)
-        ],
-        data=Markup(text),
-        script=Markup(asset("picture.js")),
+    sentences = [verdict(one.timeline) if one.sentence is None else one.sentence for one in variants]
+    cuts = [_cut(variant.timeline, one) for variant, one in zip(variants, data, strict=True)]
+    return template("picture.html").render(
+        variants=list(zip(variants, sentences, cuts, strict=True)),
+        data=data,
+        script=asset("picture.js"),
         whole_page=whole_page,
     )
-    return Markup(html)
 
 
 def picture_policy() -> str:
@@ -244,6 +230,8 @@ def _embedded(variant: PictureVariant, variants: int) -> dict[str, Any]:
 
 
 def _cut(whole: Timeline, shown: Mapping[str, Any]) -> str:
+    if not shown["cut"]:
+        return ""
     steps = sum(taken is not None for _, _, _, _, _, _, taken, _, _ in shown["loads"])
     of = f"{seconds_text(whole.seconds)}, {steps:,} of {whole.batches:,} batches"
     return f"The animation shows the first {seconds_text(shown['seconds'])} of {of}."

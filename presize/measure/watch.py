@@ -59,7 +59,7 @@ class Watched:
     persistent: bool | None = None
     pinned: bool | None = None
     cores: float = field(default_factory=lambda: read_cpu().usable)  # that may be used
-    starts_s: array[float] = field(default_factory=lambda: array("d"))  # from the beginning of each epoch to its first batch
+    starts_s: array[float] = field(default_factory=lambda: array("d"))  # to the first batch of each epoch
     waits_s: array[float] = field(default_factory=lambda: array("d"))  # that the script waited for each other batch
     # From each batch to the request of the next one, without the epochs of other loaders that ran meanwhile.
     steps_s: array[float] = field(default_factory=lambda: array("d"))

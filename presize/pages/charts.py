@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
@@ -18,11 +18,6 @@ WIDTH, HEIGHT = 1000, 200
 """Size of a chart in its own units; it is stretched to the space that it gets."""
 
 _BINS = 40
-_THIN = 8
-"""Width of a bar of a single number."""
-
-FEW_VALUES = 12
-"""Up to so many distinct numbers have thin bars where they lie: bars of bins would tell of gaps between them."""
 
 
 class Bar(NamedTuple):
@@ -50,66 +45,49 @@ class Histogram(NamedTuple):
 
 def logarithmic(title: str, unit: str, series: dict[str, Numbers]) -> Histogram:
     """A histogram of positive numbers, over bins of equal ratio."""
-    low, high = _range(series)
-    low, high = max(low, 1) / 1.1, max(high, 1) * 1.1
-    edges = np.geomspace(low, high, _BINS + 1)
+    everything = np.concatenate(list(series.values()))
+    low, high = max(float(everything.min()), 1) / 1.1, max(float(everything.max()), 1) * 1.1
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     ticks = [step * 10.0**decade for decade in decades for step in (1, 2, 5)]
-    return _histogram(title, unit, series, edges, [tick for tick in ticks if low <= tick <= high], log=True)
+    edges = np.geomspace(low, high, _BINS + 1)
+    return _histogram(title, unit, series, edges, [tick for tick in ticks if low <= tick <= high], np.log)
 
 
 def linear(title: str, unit: str, series: dict[str, Numbers], finest: float) -> Histogram:
     """A histogram over up to 100 bins of equal width: `finest`, or 2, 5, 10, ... times that, and edges at multiples."""
-    least, most = _range(series)
+    everything = np.concatenate(list(series.values()))
+    least, most = float(everything.min()), float(everything.max())
     factors = [factor * 10**power for power in range(16) for factor in (1, 2, 5)]
     step = next(finest * factor for factor in factors if most - least <= 100 * finest * factor)
     low, high = math.floor(least / step), math.floor(most / step) + 1
-    if _few(series):
-        low, high = low - 1, high + 1  # or thin bars would lie on the edges
-    edges = np.arange(low, high + 1) * step
+    if high == low + 1:  # or a single bar would fill the chart
+        low, high = low - 8, high + 8
     every = next(factor for factor in factors if factor * 8 >= high - low)
     ticks = [tick * step for tick in range(-(-low // every) * every, high + 1, every)]
-    return _histogram(title, unit, series, edges, ticks, log=False)
+    return _histogram(title, unit, series, np.arange(low, high + 1) * step, ticks, np.asarray)
 
 
 def _histogram(
-    title: str, unit: str, series: dict[str, Numbers], edges: Numbers, ticks: Sequence[float], log: bool
+    title: str, unit: str, series: dict[str, Numbers], edges: Numbers, ticks: Sequence[float], scale: Callable[..., Any]
 ) -> Histogram:
-    def places(values: Numbers) -> Numbers:
-        low, high, at = (np.log(each) if log else each for each in (edges[0], edges[-1], np.asarray(values, float)))
-        return np.asarray((at - low) / (high - low))
-
+    first, last = scale(edges[0]), scale(edges[-1])
+    lefts = (scale(edges) - first) / (last - first) * WIDTH
+    widths = np.diff(lefts) * 0.92
     room, bars = HEIGHT / len(series), []
     for number, (name, values) in enumerate(series.items()):
-        if _few(series):
-            found, counts = np.unique(values, return_counts=True)
-            lefts, widths = places(found) * WIDTH - _THIN / 2, np.full(len(found), _THIN)
-            said = [f"of {_number(value)}" for value in found]
-        else:
-            bins = np.searchsorted(edges, values, side="right") - 1
-            counts = np.bincount(bins.clip(0, len(edges) - 2), minlength=len(edges) - 1)
-            lefts, widths = places(edges) * WIDTH, np.diff(places(edges) * WIDTH) * 0.92
-            said = [f"from {_number(low)} to {_number(high)}" for low, high in pairwise(edges)]
+        counts, _ = np.histogram(np.clip(values, edges[0], edges[-1]), edges)
         for i in np.flatnonzero(counts).tolist():
             height = max(2.0, float(counts[i] / counts.max() * (room - 4)))
             corner = round(float(lefts[i]), 1), round(room - height if number == 0 else room, 1)
-            label = f"{name}: {counts[i]:,} {said[i]}{unit}"
+            label = f"{name}: {counts[i]:,} from {_number(edges[i])} to {_number(edges[i + 1])}{unit}"
             bars.append(Bar(*corner, round(float(widths[i]), 1), round(height, 1), label, number))
     shown: list[tuple[float, str]] = []
-    for tick, at in zip(ticks, (places(np.asarray(ticks)) * 100).tolist(), strict=True):
+    for tick in ticks:
+        at = float((scale(tick) - first) / (last - first) * 100)
         if not shown or at - shown[-1][0] >= 11:  # or the texts would overlap
             shown.append((round(at, 2), _number(tick)))
     summary = "; ".join(f"{name}: {_extent(values, unit)}" for name, values in series.items())
     return Histogram(title, bars, shown, room, list(series), summary)
-
-
-def _range(series: dict[str, Numbers]) -> tuple[float, float]:
-    everything = np.concatenate(list(series.values()))
-    return float(everything.min()), float(everything.max())
-
-
-def _few(series: dict[str, Numbers]) -> bool:
-    return len(np.unique(np.concatenate(list(series.values())))) <= FEW_VALUES
 
 
 def _extent(values: Numbers, unit: str) -> str:

@@ -35,6 +35,7 @@ def template(name: str) -> jinja2.Template:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
     environment.filters.update(
         name=printable, size=size_text, count=plural, image=_data_uri, inf=lambda value: value == float("inf")
     )
