@@ -29,8 +29,6 @@ Baseline = Literal["used", "not compiled", "not for this processor", "switched o
 
 @dataclass(frozen=True)
 class Jpeg:
-    """The JPEG decoders."""
-
     simplejpeg: str  # version
     libjpeg_turbo: str | None  # version of the one inside simplejpeg; None if not known
     simd: bool | None  # whether that was built with SIMD; None if not known
@@ -41,8 +39,6 @@ class Jpeg:
 
 @dataclass(frozen=True)
 class Resizer:
-    """presize's own resize (presize.codecs.pillow_resize)."""
-
     own: Baseline
     reason: str | None  # what has switched it off, in words
     instructions: str | None  # SIMD that it uses
@@ -50,8 +46,6 @@ class Resizer:
 
 @dataclass(frozen=True)
 class Pillow:
-    """The package imported as PIL."""
-
     version: str
     simd: bool  # whether it is pillow-simd
     libjpeg_turbo: str | None  # version; None for another libjpeg
@@ -60,8 +54,6 @@ class Pillow:
 
 @dataclass(frozen=True)
 class OpenCV:
-    """The package imported as cv2."""
-
     version: str  # empty where it is broken
     optimized: bool  # whether its optimized code is on
     instructions: tuple[str, ...]  # SIMD that it uses

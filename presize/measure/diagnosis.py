@@ -98,8 +98,6 @@ class Alternative(NamedTuple):
 
 
 class Change(NamedTuple):
-    """Something to try."""
-
     what: str  # what to do, as a sentence
     options: Mapping[str, Any]
     """What to change of the loader: "num_workers", "prefetch_factor", "in_order", "pin_memory", "persistent_workers",
@@ -152,7 +150,6 @@ class Diagnosis:
 
     @cached_property
     def images_per_s(self) -> Interval:
-        """Rate of training."""
         return Interval.of(self.rates, self.within)
 
     @property
@@ -202,7 +199,6 @@ class Diagnosis:
 
     @cached_property
     def simulated_now(self) -> float:
-        """Simulated images/s of the pipeline as it is."""
         return self.simulated(self.pipeline())
 
     @property
@@ -296,7 +292,6 @@ class Diagnosis:
 
     @property
     def headline(self) -> str:
-        """The bottleneck in a few words."""
         return headline(self.stages, "GPU" if self.device == "cuda" else "training step")
 
     @property

@@ -46,8 +46,6 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True)
 class CheckUp:
-    """The facts that findings are drawn from."""
-
     cpu: Cpu
     memory: Memory
     shared_memory: SharedMemory | None
@@ -271,7 +269,6 @@ def _gpu(facts: CheckUp) -> Judged:
 
 
 def _counted(names: Sequence[str]) -> str:
-    """``2 x H100, L4``"""
     return ", ".join(f"{count} x {name}" if count > 1 else name for name, count in Counter(names).items())
 
 
@@ -315,7 +312,6 @@ def _reading(facts: CheckUp) -> Judged | None:
 
 
 def _faster(facts: CheckUp) -> str:
-    """The fix for storage that is slow in random order."""
     content = facts.content
     if content is not None and not content.shards:
         return "presize build reads the files once and in order: put OUT on a local SSD"

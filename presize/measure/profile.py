@@ -69,8 +69,6 @@ _ROUNDS = 16
 
 
 class Spent(NamedTuple):
-    """A profile, split."""
-
     parts: dict[Part, float]  # seconds
     functions: list[tuple[str, Part, float]]  # (name, part, own seconds), the longest first
     frames: dict[str, float]  # seconds of the part "other" by function outside of installed packages, the most first
@@ -158,7 +156,6 @@ def _shares(known: dict[str, T | None], callers: _Callers, nobody: T) -> dict[st
 
 
 def _is_mine(code: Any) -> bool:
-    """Whether a function is neither of Python nor of an installed package."""
     if isinstance(code, str) or code.co_filename.startswith("<"):
         return False
     return "-packages/" not in code.co_filename.replace("\\", "/") and not code.co_filename.startswith(_STDLIB)

@@ -42,8 +42,6 @@ class File(NamedTuple):
 
 @dataclass(frozen=True)
 class Content:
-    """What there is to read in a path."""
-
     files: tuple[File, ...]
     record_bytes: int  # mean size of a sample
     shards: bool  # whether records are parts of the files; else each file is one
@@ -105,8 +103,6 @@ class Reading:
 
 
 class FilePart(NamedTuple):
-    """Bytes of a file that are read at once."""
-
     path: Path
     offset: int
     nbytes: int

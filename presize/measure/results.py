@@ -28,8 +28,6 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Results:
-    """Results of a benchmark after any number of its runs."""
-
     conditions: Mapping[str, str]  # machine, versions and storage, name -> words
     options: Mapping[str, Any]
     notes: tuple[str, ...]  # what a reader has to know about the figures
@@ -94,8 +92,6 @@ class Kind:
 
 @dataclass(frozen=True)
 class Summary:
-    """The runs of one variant and kind."""
-
     variant: Variant
     images_per_s: Spread
     speedup: float  # median rate over that of the first variant of this kind
@@ -118,7 +114,6 @@ def summarise(results: Results) -> dict[Kind, list[Summary]]:
 
 
 def _summaries(results: Results, rows: dict[Variant, list[Row]], warm: dict[Variant, list[Row]]) -> list[Summary]:
-    """Of the runs of a kind, cold or warm; `warm`: of the same kind when warm."""
     variants = [variant for variant in VARIANTS if variant in rows]
     rates = {variant: Spread.of([row["images_per_s"] for row in rows[variant]]) for variant in variants}
     stages = {variant: _stages(rows[variant], warm.get(variant, [])) for variant in variants}
@@ -281,7 +276,6 @@ def verdicts(kind: Kind, variants: Sequence[Summary]) -> list[str]:
 
 
 def bench_text(results: Results) -> str:
-    """A table for each kind of runs, verdicts, notes and conditions, for a terminal."""
     lines = [f"{headline(results)}.", ""]
     for kind, variants in summarise(results).items():
         columns, rows = table_of(variants)

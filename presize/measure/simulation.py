@@ -354,7 +354,6 @@ class _Simulation:
         return Timeline(self.pipeline, self.clock.now, tuple(self.loads), tuple(self.steps), self.step_work_s)
 
     def _request(self, worker: int | None) -> None:
-        """Request one more batch, if any are left, of `worker`, or of the next one in turn."""
         batch = next(self.more, None)
         if batch is not None:
             batch.worker = batch.number % self.pipeline.workers if worker is None else worker

@@ -35,14 +35,12 @@ class PictureVariant:
 
     @property
     def shares(self) -> tuple[float, float]:
-        """The shares of the time that training works, and that it waits."""
         if self.utilisation is None:
             return self.timeline.utilisation, self.timeline.stall
         return self.utilisation, 1 - self.utilisation
 
 
 def verdict(timeline: Timeline) -> str:
-    """The bottleneck of a pipeline, and what would remove it, in a sentence or two."""
     pipeline, utilisation = timeline.pipeline, timeline.utilisation
     works, stalls = f"training works {utilisation:.0%} of the time", f"training stalls {timeline.stall:.0%} of the time"
     if bottleneck(utilisation) == "compute":
@@ -80,7 +78,6 @@ def verdict(timeline: Timeline) -> str:
 
 
 def facts(variant: PictureVariant) -> dict[str, str]:
-    """A timeline as a whole, in words, by name."""
     timeline, pipeline = variant.timeline, variant.timeline.pipeline
     loading = f"{plural(pipeline.workers, 'worker')}, {_times(pipeline.load)} per batch"
     if pipeline.workers:
@@ -138,7 +135,6 @@ def sweep_rows(sweep: Mapping[int, Timeline]) -> list[dict[str, Any]]:
 
 
 def fewest(sweep: Mapping[int, Timeline]) -> str:
-    """How many workers are enough, in a sentence."""
     number = fewest_workers(dict(sweep))
     if number == max(sweep) and sweep_rows(sweep)[-1]["utilisation"] < COMPUTE_BOUND:
         return f"{plural(number, 'worker')}: the fastest of these; more may be faster still."

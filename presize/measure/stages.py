@@ -49,8 +49,6 @@ def bottleneck_words(utilisation: float, stall: str = "Loading") -> str:
 
 @dataclass(frozen=True)
 class Spread:
-    """Median, minimum and maximum of several runs, and how many they are."""
-
     median: float
     min: float
     max: float
@@ -145,7 +143,6 @@ class Stages:
 
     @property
     def measured(self) -> tuple[float, ...]:
-        """The stages that were measured, in order."""
         warm = (self.resident_s, self.copied_s, self.warm_s)
         return warm if self.cold_s is None else (*warm, self.cold_s)
 
@@ -220,5 +217,4 @@ def explanation(stages: Stages, batch: int) -> str:
 
 
 def verdict(stages: Stages, batch: int) -> str:
-    """headline() and explanation(), in sentences."""
     return f"{headline(stages)}. {explanation(stages, batch)}"

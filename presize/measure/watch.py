@@ -50,8 +50,6 @@ _BUSY, _IDLE = 0.85, 0.5  # shares of a core from which a worker is at its limit
 
 @dataclass(eq=False)
 class Watched:
-    """A loader that a script iterates, and what was seen of it."""
-
     name: str
     workers: int
     prefetch: int | None
@@ -88,17 +86,14 @@ class Watched:
 
     @property
     def images(self) -> float:
-        """Images in a batch, on average; 0 where that is not known."""
         return self.all_images / max(self.batches, 1)
 
     @property
     def is_known(self) -> bool:
-        """Whether there were enough batches to say something."""
         return len(self.waits_s) >= _LEAST_BATCHES
 
     @property
     def seconds(self) -> float:
-        """Seconds of its epochs."""
         return sum(self.starts_s) + sum(self.waits_s) + sum(self.steps_s)
 
     @property
@@ -181,7 +176,6 @@ class Watched:
             yield "Try pin_memory=True: batches are copied to the GPU from pageable memory."
 
     def known(self) -> dict[str, Any]:
-        """All of it as plain values of JSON."""
         names = "name bottleneck wait start batches images unit seconds workers worker_cores"
         return {name: getattr(self, name) for name in names.split()} | {
             "headline": self.headline if self.is_known else None,
@@ -274,8 +268,6 @@ def _images_in(batch: Any) -> int:
 
 
 class _Epoch:
-    """An epoch of a loader that is being iterated."""
-
     def __init__(self, watch: Watch, seen: Watched, begin_s: float) -> None:
         self.watch, self.seen, self.begin_s = watch, seen, begin_s
         self.count, self.last_s, self.looked_s, self.cpu_s = 0, begin_s, begin_s, 0.0

@@ -14,9 +14,7 @@ from presize.formatting import digits
 
 Numbers = npt.NDArray[Any]
 
-WIDTH, HEIGHT = 1000, 200
-"""Size of a chart in its own units; it is stretched to the space that it gets."""
-
+WIDTH, HEIGHT = 1000, 200  # of a chart in its own units; it is stretched to the space that it gets
 _BINS = 40
 
 

@@ -65,10 +65,8 @@ def psnr(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> float:
 def ssim(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> float:
     """Structural similarity of the luma (ITU-R 601) of two images of one shape, values from 0 to 255: at most 1.
 
-    As Wang, Bovik, Sheikh and Simoncelli define it (Image quality assessment: from error visibility to
-    structural similarity, IEEE Transactions on Image Processing 13(4), 2004): a Gaussian window of 11 x 11,
-    sigma 1.5, K1 = 0.01, K2 = 0.03, the mean over all windows that lie inside the image. Images with
-    a side of less than 11 pixels are mirrored at their edges instead.
+    As Wang et al. define it (Image quality assessment: from error visibility to structural similarity, IEEE TIP 13, 2004), with K1 = 0.01, K2 = 0.03, the mean over all windows that lie inside the image.
+    Images with a side of less than 11 pixels are mirrored at their edges instead.
     """
     x, y = luma(a), luma(b)
 
@@ -92,9 +90,9 @@ def luma(pixels: npt.NDArray[Any]) -> Values:
 
 
 MOST_IMAGES = 48
+# Of all images that are compared, about 8 of 12 megapixels. A source pixel counts once and a stored one 4 times, for it
+# is compared in double precision.
 MOST_PIXELS = 100_000_000
-"""Of all images that are compared. So there are about 8 pictures of 12 megapixels. A source pixel counts once and a
-stored one 4 times, for it is compared in double precision."""
 MOST_PIXELS_EACH = 50_000_000  # of one that is compared: larger ones would take more than 2 GB of memory
 _S_A_PIXEL = 31e-9  # of one core (November 2026): 3 seconds for MOST_PIXELS
 _THREADS = 2
@@ -157,17 +155,12 @@ def compare(
     value_of: Callable[[dict[str, Any]], bytes],
     leaner: int | None = None,
 ) -> tuple[list[Comparison], list[Failure]]:
-    """Compare some images of the dataset of one size with their sources, as `choose` chooses them.
+    """Compare some images of the dataset of one size with their sources, as `choose` chooses them; `leaner` is a lower
+    quality to try. `read_source` and `value_of` return the bytes of the source, and the stored value, of a row of the
+    index; they are called from several threads.
 
-    Args:
-        index: the dataset's index, with each row's number in the source table as ``sample``.
-        read_source, value_of: return the bytes of the source, and the stored value, of a row of the index; called from
-            several threads.
-        leaner: a lower quality to try.
-
-    Returns:
-        The comparisons, and the images that could not be compared: those that `read_source` raises ImageError for.
-        Other errors are raised, so that the page is a function of what is stored and of the sources alone.
+    Returns the comparisons, and the images for which `read_source` raises ImageError. Other errors are raised, so that
+    the page is a function of what is stored and of the sources alone.
     """
     samples = index.column("sample").to_numpy()
     columns = ("source_height", "source_width", "height", "width")

@@ -12,29 +12,17 @@ import numpy as np
 from presize.errors import DatasetError
 from presize.pages.html import notebook_html, template
 from presize.pages.samples import Card, ViewedDataset, cards_of
-from presize.pages.selection import (
-    Filters,
-    Rows,
-    class_counts,
-    matching,
-    reason_counts,
-    split_counts,
-)
+from presize.pages.selection import Filters, Rows, class_counts, matching, reason_counts, split_counts
 from presize.store.data_files import MANIFEST
 from presize.store.dataset import Dataset
 from presize.system.files import is_url
 from presize.system.resources import usable_cores
 
-SAMPLES, SAMPLES_BESIDE_SOURCES, REJECTS = 60, 24, 200
-"""Of a page. Sources are large, and are decoded for each page."""
-
+SAMPLES, SAMPLES_BESIDE_SOURCES, REJECTS = 60, 24, 200  # of a page: sources are large, and are decoded for each
+# Longer side of pictures in pixels: alone on a card, beside others, and on the page of one sample.
 SIDE, SIDE_BESIDE, SIDE_ALONE = 220, 180, 720
-"""Longer side of pictures in pixels: alone on a card, beside others, and on the page of one sample."""
-
 NOTEBOOK_SAMPLES, NOTEBOOK_SIDE = 8, 128
-
-MOST_CHOICES = 1000
-"""Of a list to choose from; with more classes their name is typed."""
+MOST_CHOICES = 1000  # of a list to choose from; with more classes their name is typed
 
 
 class Pager(NamedTuple):
@@ -76,13 +64,11 @@ def view_dataset(
     filters: Filters = Filters(),
     images: int = SAMPLES,
 ) -> str:
-    """Return a page of a dataset, to be written to a file: what ``presize view root -o FILE`` writes.
+    """Return a page of the dataset in `root`, without links: what ``presize view root -o FILE`` writes. It shows up to
+    `images` samples or rejects, spread evenly over all that match.
 
     Args:
-        root: the dataset.
         raw: the folder that it was built from, to show sources beside what is stored.
-        filters: which samples to choose from.
-        images: how many to show at most, at least 1.
 
     Raises:
         DatasetError: `root` is not a dataset in a folder, or is damaged.
@@ -90,12 +76,6 @@ def view_dataset(
     """
     viewed = ViewedDataset.of(root, raw)
     viewed.check_sources()
-    return sample_page(viewed, filters, images)
-
-
-def sample_page(viewed: ViewedDataset, filters: Filters, images: int = SAMPLES) -> str:
-    """Return a page of its own, without links: up to `images` samples or rejects, spread evenly over all that match.
-    Errors are those of matching()."""
     matches = matching(viewed, filters)
     shown = _spread(matches, images)
     return _render(viewed, filters, Pager(1, 1, 1, len(shown), len(matches)), shown, is_served=False)

@@ -176,8 +176,7 @@ def _read(folder: Path, path: str) -> bytes:
         raise ImageError(f"cannot be read: {error.strerror}") from None
 
 
-MOST_MARKS = 300
-"""Boxes, and points, of a sample; more would hide the image, and make pages large."""
+MOST_MARKS = 300  # boxes, and points, of a sample; more would hide the image, and make pages large
 
 
 class Marks(NamedTuple):
@@ -233,8 +232,7 @@ def _names(row: Mapping[str, Any], count: int, column: str) -> list[str]:
     return [""] * count
 
 
-_MOST_CLASS_NUMBERS = 64
-"""A mask with more different values is taken for a depth map, and shown in shades of grey."""
+_MOST_CLASS_NUMBERS = 64  # a mask with more is taken for a depth map, and shown in shades of grey
 _MOST_TEXT, _MOST_TEXTS = 300, 12
 _MASK_SHARE = 0.6
 

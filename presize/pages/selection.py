@@ -31,10 +31,8 @@ class Filters:
     Attributes:
         show: stored images, or files that were not stored.
         text: part of the path, of another text column, or of the reason; upper and lower case are alike.
-        label: a class; empty for all.
-        split: a value of the column ``split``; empty for all.
+        label, split, reason: a class, a value of the column ``split``, why files were not stored; empty for all.
         min_side, max_side: of the source, its shorter side in pixels, inclusive; 0 for any.
-        reason: why files were not stored; empty for all.
         page: from 1.
         sample: the only sample to show, larger; -1 for a page of many.
     """

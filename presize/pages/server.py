@@ -26,11 +26,11 @@ from presize.pages.selection import Filters
 
 ADDRESS = "127.0.0.1"
 
+# Names of this machine in /etc/hosts of common distributions.
 _LOOPBACK = {
     *("localhost", "localhost.localdomain", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback"),
     *("localhost4.localdomain4", "localhost6.localdomain6"),
 }
-"""Names of this machine in /etc/hosts of common distributions."""
 
 HEADERS = {
     "Cache-Control": "no-store",
@@ -41,7 +41,6 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
-"""Of every answer."""
 
 
 def is_this_machine(host: str) -> bool:
@@ -61,10 +60,7 @@ def is_this_machine(host: str) -> bool:
 
 class GalleryServer(ThreadingHTTPServer):
     """Serves one dataset at `url` while serve_forever() runs. A context manager that closes the port, a free one for 0.
-
-    Raises:
-        OptionError: the port cannot be used.
-    """
+    Raises OptionError where that cannot be used."""
 
     daemon_threads = True
 
@@ -80,7 +76,6 @@ class GalleryServer(ThreadingHTTPServer):
 
     @property
     def host(self) -> str:
-        """Address and port."""
         return f"{ADDRESS}:{self.server_address[1]}"
 
     @property

@@ -13,7 +13,7 @@ from pages import HOSTILE, parsed
 from pictures import save_image
 from presize.builder.run import build_dataset
 from presize.options import SourceOptions
-from presize.pages.gallery import SAMPLES, Pager, gallery_page, sample_page
+from presize.pages.gallery import SAMPLES, Pager, gallery_page, view_dataset
 from presize.pages.samples import ViewedDataset
 from presize.pages.selection import Filters
 from presize.store.dataset import Dataset
@@ -70,7 +70,7 @@ def test_splits_are_chosen_by_name(raw: Path, tmp_path: Path) -> None:
 
 
 def test_where_nothing_matches_the_page_says_so(opened: ViewedDataset) -> None:
-    for page in (gallery_page(opened, Filters(text="no such")), sample_page(opened, Filters(text="no such"))):
+    for page in (gallery_page(opened, Filters(text="no such")), view_dataset(opened.root, filters=Filters(text="no such"))):
         assert "Nothing matches." in page
         assert parsed(page).tags["img"] == 0
 
@@ -93,11 +93,11 @@ def test_a_sample_has_a_page_with_all_of_its_columns(raw: Path, tmp_path: Path) 
 
 
 def test_a_page_of_its_own_has_no_links_and_spreads_its_samples(opened: ViewedDataset) -> None:
-    found = parsed(sample_page(opened, Filters(), images=3))
+    found = parsed(view_dataset(opened.root, images=3))
     assert (found.tags["a"], found.tags["form"], found.tags["img"]) == (0, 0, 3)
     alts = [value for name, value in found.attributes if name == "alt"]
     assert alts == [f"stored: {opened.row(sample)['path']}" for sample in (0, 28, 55)]
-    assert sample_page(opened, Filters(), 3) == sample_page(ViewedDataset.of(opened.root), Filters(), 3)
+    assert view_dataset(opened.root, images=3) == view_dataset(opened.root, images=3)
 
 
 def test_hostile_names_and_filters_are_texts_and_nothing_is_asked_for_from_elsewhere(tmp_path: Path) -> None:
