@@ -125,7 +125,7 @@ def _compared(before: str, after: str) -> str:
 
 def _watch(script: str, arguments: list[str], as_json: bool, shows_warnings: Any) -> int:
     """Run a script and say how long it waited for its loaders. Returns its exit code."""
-    from presize.measure.watch import Watch, run_script, share_with_ranks, watched_text
+    from presize.measure.watch import Watch, Watched, run_script, share_with_ranks, watched_text
 
     # What presize has set up for itself, back as Python has it.
     warnings.showwarning = shows_warnings
@@ -136,18 +136,18 @@ def _watch(script: str, arguments: list[str], as_json: bool, shows_warnings: Any
     out, messages = sys.stdout, sys.stderr  # the script may replace its own
 
     def tell_interim() -> None:
-        text = watched_text([one for one in watch.watched() if one.is_known])
+        text = watched_text([one for one in map(Watched.known, watch.watched()) if one["headline"]])
         click.echo(f"\nUntil now:\n{text}\n", file=messages)
 
     def tell() -> None:
-        found = watch.watched()
-        ranks = share_with_ranks([one.known() for one in found])
+        found = [one.known() for one in watch.watched()]
+        ranks = share_with_ranks(found)
         if ranks is None:
             return
         if not sys.stdout.closed:
             sys.stdout.flush()
         if as_json:
-            click.echo(json.dumps({"loaders": [one.known() for one in found], "ranks": ranks}), file=out)
+            click.echo(json.dumps({"loaders": found, "ranks": ranks}), file=out)
         else:
             click.echo(f"\n{watched_text(found, ranks)}", file=messages)
 

@@ -20,16 +20,13 @@ Device = Literal["cpu", "cuda"]
 Pinning = Literal["on", "off", "both"]
 Task = Literal["measure", "prove", "probe"]
 
+# In the order in which they are shown: Pillow and torchvision's transforms over the raw folder, FolderDataset over the
+# raw folder and over the presized one, and over the LMDB dataset LMDBDataset in a DataLoader and Loader.
 VARIANTS: Final[tuple[Variant, ...]] = get_args(Variant)
-"""In the order in which they are shown: Pillow and torchvision's transforms over the raw folder, FolderDataset over the
-raw folder and over the presized one, and over the LMDB dataset LMDBDataset in a DataLoader and Loader."""
-
-PINNINGS: Final[dict[Pinning, tuple[bool, ...]]] = {"on": (True,), "off": (False,), "both": (True, False)}
-
 READS: Final[dict[Variant, str]] = {
     "pil": "raw", "raw": "raw", "presized": "presized", "lmdb": "lmdb", "loader": "lmdb",
 }  # fmt: skip
-"""What each variant reads."""
+PINNINGS: Final[dict[Pinning, tuple[bool, ...]]] = {"on": (True,), "off": (False,), "both": (True, False)}
 
 
 @documented
@@ -81,8 +78,7 @@ class BenchOptions:
             raise OptionError("pin_memory: pinned memory needs a GPU; leave the option out, or choose --device cuda")
 
     def runs(self, variants: Sequence[Variant]) -> list[Run]:
-        """The runs of one repeat, in no particular order: of each variant with each model, number of workers, kind of
-        memory and state of the page cache."""
+        """The runs of one repeat: every combination once."""
         workers = self.workers or (usable_cores(),)
         pinned = self.pin_memory or (self.device == "cuda",)
         caches = (False, True) if self.cold else (False,)

@@ -24,14 +24,14 @@ import math
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, NamedTuple, Self
 
 from presize.formatting import duration, factor_text, plural, rate_text, seconds_text
 from presize.measure.profile import PARTS, Part
 from presize.measure.simulation import Pipeline, Times, fewest_workers, simulate, sweep
 from presize.measure.simulation_report import PictureVariant, picture, picture_policy
-from presize.measure.stages import VAGUE, Interval, Stages, explanation, headline, interval_text
+from presize.measure.stages import VAGUE, Interval, Stages, explanation, factor_interval, headline, rate_interval
 from presize.pages import charts
 from presize.pages.html import notebook_html, template
 
@@ -316,8 +316,8 @@ class Diagnosis:
             best = self.advice[0]
             how = "What helps makes the step itself faster. " if is_compute else ""
             said.append(
-                f"{how}{best.what[:-1]}: {interval_text(best.images_per_s, rate_text)} images/s, "
-                f"{interval_text(best.gain, factor_text)} times the present {rate_text(self.images_per_s.value)}."
+                f"{how}{best.what[:-1]}: {rate_interval(best.images_per_s)} images/s, "
+                f"{factor_interval(best.gain)} times the present {rate_text(self.images_per_s.value)}."
             )
             if best.gain.low > self.stages.bound:
                 said.append("That is more than loading costs, since a step on its batches is faster, too.")
@@ -341,8 +341,7 @@ class Diagnosis:
     def evidence(self) -> Iterator[tuple[str, str]]:
         """Yield (topic, figures), the most important first."""
         loading = self.loading
-        rate = interval_text(self.images_per_s, rate_text)
-        yield "training now", f"{rate} images/s with {plural(loading.workers, 'worker')}"
+        yield "training now", f"{rate_interval(self.images_per_s)} images/s with {plural(loading.workers, 'worker')}"
         possible = f"{rate_text(self.possible_images_per_s)} images/s: {seconds_text(self.step.mean_s)} per step"
         yield "step alone", f"{possible}, {seconds_text(self.trained_s)} with the loader"
         alone = f"{rate_text(loading.images * loading.batches_per_s)} images/s"
@@ -370,7 +369,7 @@ class Diagnosis:
     def _repr_html_(self) -> str:
         """For notebooks: the verdict, what to do, and the evidence, without the rates by workers."""
         advice = [
-            (one.what, f"{rate_text(one.images_per_s.value)} images/s, {interval_text(one.gain, factor_text)} ×")
+            (one.what, f"{rate_text(one.images_per_s.value)} images/s, {factor_interval(one.gain)} ×")
             for one in self.advice
         ]
         return notebook_html(self.headline, [self.explanation, *self.notes], [*advice, *self.evidence()])
@@ -423,7 +422,7 @@ def diagnosis_text(found: Diagnosis, width: int = 100) -> str:
     if found.advice:
         lines.append("What to do (gains do not add up):")
         for advice in found.advice:
-            rate, gain = interval_text(advice.images_per_s, rate_text), interval_text(advice.gain, factor_text)
+            rate, gain = rate_interval(advice.images_per_s), factor_interval(advice.gain)
             lines.append(f"  {rate:>12} images/s, {gain:>10} ×   {advice.what}")
         lines.append("")
     known = list(found.evidence())
@@ -445,13 +444,13 @@ def pictured(found: Diagnosis) -> list[PictureVariant]:
     """The pipeline as it is, and with the best advice: simulated, with the figures that were measured."""
     shown = [("as it is", found.pipeline(), found.images_per_s, "As measured", "")]
     for one in found.advice[:1]:
-        gain = f", {interval_text(one.gain, factor_text)} times the present rate"
+        gain = f", {factor_interval(one.gain)} times the present rate"
         shown.append((one.what[:-1], one.change.pipeline, one.images_per_s, "As tried", gain))
     variants = []
     for name, pipeline, rate, how, gain in shown:
         timeline = simulate(pipeline, batches=_ANIMATED)
         utilisation = min(rate.value * pipeline.step.mean_s / found.loading.images, 1.0)
-        said = f"{how}: {interval_text(rate, rate_text)} images/s{gain}."
+        said = f"{how}: {rate_interval(rate)} images/s{gain}."
         if abs(timeline.utilisation - utilisation) >= _ALIKE:
             said += f" In the animation, which is simulated, training works {timeline.utilisation:.0%} of the time."
         variants.append(PictureVariant(name, timeline, round(found.loading.images), said, utilisation))
@@ -481,6 +480,6 @@ def diagnosis_page(found: Diagnosis, of: str) -> str:
         evidence=list(found.evidence()),
         charts=found_charts,
         took=duration(found.seconds),
-        rate=partial(interval_text, number=rate_text),
-        factor=partial(interval_text, number=factor_text),
+        rate=rate_interval,
+        factor=factor_interval,
     )

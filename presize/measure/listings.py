@@ -79,7 +79,6 @@ def list_lmdb(root: str | os.PathLike[str]) -> Listing:
 
 
 LISTERS = {"raw": list_raw, "presized": list_presized, "lmdb": list_lmdb}
-"""For each thing that a variant reads (presize.measure.bench_options.READS)."""
 
 
 def link_samples(raw: Listing, chosen: Numbers, folder: Path) -> str:
@@ -127,15 +126,9 @@ def _numbers(table: pa.Table | pa.RecordBatch, name: str) -> Numbers:
 
 
 def common_samples(listings: Mapping[str, Listing], images: int | None = None, seed: int = 0) -> dict[str, Numbers]:
-    """The samples that all listings have, except those that a build rejected; of the first listing all, or so many
-    `images` drawn at random.
-
-    Returns:
-        For each listing the numbers of its samples, all in the order of the first listing.
-
-    Raises:
-        BenchError: A sample is missing, has another label, or was built from a file of another size.
-    """
+    """For each listing the numbers of the samples that all have, except those that a build rejected, in the order of
+    the first listing: all, or so many `images` drawn at random. Raises BenchError where a sample is missing, has
+    another label, or was built from a file of another size."""
     first, *_ = listings.values()
     wanted = np.arange(len(first))
     if images is not None and images < len(first):
@@ -194,11 +187,8 @@ def _check_alike(listing: Listing, numbers: Numbers, first: Listing, others: Num
 
 
 def build_trial(root: str, folder: Path, size: Size, *, images: int = 512, seed: int = 0) -> Path:
-    """An LMDB dataset, in `folder`, of `images` drawn at random by `seed` from the folder of images `root`, or of
-    all if there are fewer.
-
-    Raises SourceError when there are none, BenchError when none of those drawn can be stored, and BuildError.
-    """
+    """An LMDB dataset, in `folder`, of up to `images` drawn at random from the folder of images `root`. Raises
+    SourceError when there are none, BenchError when none of those drawn can be stored, and BuildError."""
     from presize.builder.run import build_dataset  # brings joblib
 
     raw = list_raw(root)

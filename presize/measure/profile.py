@@ -1,5 +1,4 @@
-"""Time spent in functions -> the parts of making a batch: read, decode, augment, collate, other. Pure; works on what
-cProfile counted, of any code.
+"""Time spent in functions, as cProfile counted it -> the parts of making a batch. Pure.
 
 A function is known by its file or its name. What is not known belongs to whoever called it: the time that Pillow's
 `resize` spends in a helper of the standard library is time for augmenting.
@@ -64,8 +63,7 @@ _KNOWN = [(part, re.compile("|".join(patterns))) for part, patterns in _PATTERNS
 
 _STDLIB = sysconfig.get_path("stdlib")
 
-_ROUNDS = 16
-"""How far up the callers of an unknown function are followed."""
+_ROUNDS = 16  # so far up the callers of an unknown function are followed
 
 
 class Spent(NamedTuple):
@@ -75,8 +73,8 @@ class Spent(NamedTuple):
 
 
 def split(profile: cProfile.Profile, most: int = 8, *, collate: Any = None) -> Spent:
-    """Split the own time of all profiled functions by part, and list the `most` functions that took longest. What
-    `collate`, a function or an object that is called, takes belongs to collating, whatever its name."""
+    """Split the own time of all profiled functions by part, and list the `most` that took longest. What `collate`, a
+    function or an object that is called, takes belongs to collating, whatever its name."""
     own, callers, mine = _calls(profile)
     known = {name: part_of(name) for name in own}
     code = getattr(collate, "__code__", None) or getattr(type(collate).__call__, "__code__", None)

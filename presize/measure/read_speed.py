@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 import contextlib
 import itertools
 import os
@@ -102,10 +101,7 @@ class Reading:
     cold: bool | None  # whether all came from the storage and not the page cache; None if that cannot be known
 
 
-class FilePart(NamedTuple):
-    path: Path
-    offset: int
-    nbytes: int
+Part = tuple[Path, int, int]  # a file, and the offset and number of bytes that are read at once
 
 
 def measure(content: Content, readers: int) -> Reading | None:
@@ -121,11 +117,11 @@ def measure(content: Content, readers: int) -> Reading | None:
     if content.shards:
         parts = random_parts(at_random, content.record_bytes, draw)
     else:
-        parts = [FilePart(path, 0, min(nbytes, _LARGEST_READ_BYTES)) for path, nbytes in at_random]
+        parts = [(path, 0, min(nbytes, _LARGEST_READ_BYTES)) for path, nbytes in at_random]
     count, read_bytes, random_s = _read(parts, readers, keep_open=content.shards, at_random=True)
     cold.append(_drop(in_order))
     blocks = [
-        FilePart(path, offset, min(_BLOCK_BYTES, nbytes - offset))
+        (path, offset, min(_BLOCK_BYTES, nbytes - offset))
         for path, nbytes in sorted(in_order)
         for offset in range(0, nbytes, _BLOCK_BYTES)
     ]
@@ -166,43 +162,35 @@ def _is_told(path: Path) -> bool:
     return is_owner or os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
 
 
-def random_parts(files: Sequence[File], nbytes: int, draw: random.Random) -> list[FilePart]:
+def random_parts(files: Sequence[File], nbytes: int, draw: random.Random) -> list[Part]:
     """Return up to 1,000 random parts of `nbytes` of the files. No two share a page, as LMDB's large records do not."""
     step = -(-max(1, nbytes) // _PAGE_BYTES) * _PAGE_BYTES
-    ends = list(itertools.accumulate(file.nbytes // step for file in files))
-    parts = []
-    for slot in draw.sample(range(ends[-1]), min(_RANDOM_READS, ends[-1])):
-        number = bisect.bisect_right(ends, slot)
-        first = ends[number - 1] if number else 0
-        parts.append(FilePart(files[number].path, (slot - first) * step, nbytes))
-    return parts
+    slots = [file.nbytes // step for file in files]
+    if not any(slots):
+        return []
+    numbers = draw.choices(range(len(files)), slots, k=_RANDOM_READS)
+    places = dict.fromkeys((number, draw.randrange(slots[number])) for number in numbers)
+    return [(files[number].path, slot * step, nbytes) for number, slot in places]
 
 
-def _read(
-    parts: Sequence[FilePart], readers: int, *, keep_open: bool, at_random: bool = False
-) -> tuple[int, int, float]:
+def _read(parts: Sequence[Part], readers: int, *, keep_open: bool, at_random: bool = False) -> tuple[int, int, float]:
     """Return the number of parts read in the time allowed, their bytes, and the seconds that they took. Each file is
     opened once, or for each part. at_random: without readahead."""
-    largest = max((part.nbytes for part in parts), default=0)
-    waiting = iter(parts)
+    waiting, largest = iter(parts), max((nbytes for _, _, nbytes in parts), default=0)
     with contextlib.ExitStack() as stack:
-        opened: dict[Path, int] = {}
-        for path in {part.path for part in parts} if keep_open else ():
-            opened[path] = os.open(path, os.O_RDONLY)
-            stack.callback(os.close, opened[path])
+        opened = {}
+        for path in {path for path, _, _ in parts} if keep_open else ():
+            opened[path] = stack.enter_context(open(path, "rb", buffering=0))
             if at_random and hasattr(os, "posix_fadvise"):
-                os.posix_fadvise(opened[path], 0, 0, os.POSIX_FADV_RANDOM)
+                os.posix_fadvise(opened[path].fileno(), 0, 0, os.POSIX_FADV_RANDOM)
 
         def read_some() -> list[int]:
             done = []
             buffer = memoryview(bytearray(largest))
             while time.perf_counter() < until and (part := next(waiting, None)) is not None:
                 path, offset, nbytes = part
-                if keep_open:
-                    done.append(os.preadv(opened[path], [buffer[:nbytes]], offset))
-                else:
-                    with open(path, "rb", buffering=0) as file:
-                        done.append(os.preadv(file.fileno(), [buffer[:nbytes]], offset))
+                with contextlib.nullcontext(opened[path]) if keep_open else open(path, "rb", buffering=0) as file:
+                    done.append(os.preadv(file.fileno(), [buffer[:nbytes]], offset))
             return done
 
         start = time.perf_counter()

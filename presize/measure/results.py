@@ -9,10 +9,10 @@ import json
 import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from presize.formatting import factor_text, plural, rate_text, seconds_text
 from presize.measure.bench_options import READS, VARIANTS, Run, Variant
@@ -39,10 +39,8 @@ class Results:
 
 def row_of(run: Run, repeat: int, resident_share: float, measured: Mapping[str, Any]) -> Row:
     """The row of a run, from its repeat, from 0, the share of its files that were in the page cache, and its answer.
-
-    first_epoch_images_per_s is of the whole first epoch, the start of the workers included. All other rates and times
-    are of the later epochs, or of the first if it is the only one.
-    """
+    Rates and times are of the later epochs, or of the first if it is the only one, but for first_epoch_images_per_s,
+    the start of the workers included."""
     epochs = measured["epochs"]
     first, later = epochs[0], epochs[1:] or epochs
     window_images = sum(epoch["window_images"] for epoch in later)
@@ -67,8 +65,7 @@ def row_of(run: Run, repeat: int, resident_share: float, measured: Mapping[str, 
 MODEL_WORDS = {"none": "no model, the loader alone", "small": "small CNN", "resnet50": "ResNet-50"}
 
 
-@dataclass(frozen=True)
-class Kind:
+class Kind(NamedTuple):
     """What all runs of one table have in common. They differ in their variants."""
 
     model: str
@@ -102,15 +99,14 @@ class Summary:
 
 
 def summarise(results: Results) -> dict[Kind, list[Summary]]:
-    """Return the kinds of runs in the order in which they were asked for, each with its variants in the order of
-    VARIANTS."""
+    """The kinds of runs in the order in which they were asked for, each with its variants in the order of VARIANTS."""
     groups: dict[Kind, dict[Variant, list[Row]]] = {}
     for row in results.rows:
-        kind = Kind(**{field.name: row[field.name] for field in fields(Kind)})
+        kind = Kind(*(row[name] for name in Kind._fields))
         groups.setdefault(kind, {}).setdefault(row["variant"], []).append(row)
     models = list(results.options.get("models", ()))
     order = sorted(groups, key=lambda kind: (models.index(kind.model), kind.workers, kind.pin_memory, kind.cold))
-    return {kind: _summaries(results, groups[kind], groups.get(replace(kind, cold=False), {})) for kind in order}
+    return {kind: _summaries(results, groups[kind], groups.get(kind._replace(cold=False), {})) for kind in order}
 
 
 def _summaries(results: Results, rows: dict[Variant, list[Row]], warm: dict[Variant, list[Row]]) -> list[Summary]:
@@ -160,7 +156,7 @@ def to_csv(results: Results) -> str:
 def to_json(results: Results) -> str:
     """Conditions, options, notes, all runs, and a summary of each kind of runs."""
     summary = [
-        {"kind": asdict(kind), "variants": list(map(_plain, variants))} for kind, variants in summarise(results).items()
+        {"kind": kind._asdict(), "variants": list(map(_plain, found))} for kind, found in summarise(results).items()
     ]
     return json.dumps(asdict(results) | {"summary": summary}, indent=1, ensure_ascii=False) + "\n"
 

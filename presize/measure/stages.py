@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, pairwise
 from statistics import fmean, median, stdev
 from typing import Final, Literal, NamedTuple, Self
@@ -26,15 +27,14 @@ _BANDS: Final[tuple[tuple[Bottleneck, float, str], ...]] = (
 that costs nothing would make training at most 1.25 times as fast from 0.80 on, and 1.05 times from 0.95 on, where runs
 differ by about that. MLPerf Storage asks for 0.90."""
 
-COMPUTE_BOUND: Final = _BANDS[1][1]
-"""From this utilisation on faster loading is not worth while."""
+COMPUTE_BOUND: Final = _BANDS[1][1]  # from this utilisation on faster loading is not worth while
 
+# For each stall what counts as the bottleneck, and the work that stalls training.
 _STALLS: Final = {
     "copy": ("Copying to the device", "Copying to the device"),
     "preparation": ("Loading", "Preparing batches"),
     "fetch": ("The disk", "Fetching from disk"),
 }
-"""For each stall what counts as the bottleneck, and the work that stalls training."""
 
 
 def bottleneck(utilisation: float) -> Bottleneck:
@@ -59,17 +59,13 @@ class Spread:
         return cls(median(values), min(values), max(values), len(values))
 
 
+# Student's t for 90 %, two-sided, by degrees of freedom from 1; beyond them 1.8.
 _T90 = (6.31, 2.92, 2.35, 2.13, 2.02, 1.94, 1.90, 1.86, 1.83)
-"""Student's t for 90 %, two-sided, by degrees of freedom from 1; beyond them 1.8."""
-
-UNKNOWN_ERROR = 0.25
-"""The error of a figure that was measured once."""
-
+UNKNOWN_ERROR = 0.25  # of a figure that was measured once
+# A measurement and another run each vary by a standard error; nine in ten differ by less than that many of them.
 _BOTH = 1.64 * math.sqrt(2)
-"""A measurement and another run each vary by a standard error; nine in ten differ by less than that many of them."""
-
-_LEAST_ERROR = 0.02
-"""Runs of one program minutes apart differ by that much."""
+_LEAST_ERROR = 0.02  # runs of one program minutes apart differ by that much
+VAGUE: Final = 0.30  # a figure with a larger error is given as a range
 
 
 @dataclass(frozen=True)
@@ -100,15 +96,14 @@ class Interval:
         return self.value * math.exp(self.error)
 
 
-VAGUE: Final = 0.30
-"""A figure with a larger error is given as a range."""
-
-
-def interval_text(interval: Interval, number: Callable[[float], str]) -> str:
+def rate_interval(interval: Interval, number: Callable[[float], str] = rate_text) -> str:
     """A figure with its error: ``1.90 ± 4%``; or from where to where it may be, if that is wide: ``1.1 to 3.2``."""
     if interval.error > VAGUE:
         return f"{number(interval.low)} to {number(interval.high)}"
     return f"{number(interval.value)} ± {interval.error:.0%}"
+
+
+factor_interval = partial(rate_interval, number=factor_text)
 
 
 def percentile(values: Sequence[float], percent: int) -> float:
@@ -187,12 +182,8 @@ def regular_stops(waits_s: Sequence[float], most: int, seconds: float) -> int | 
 
 
 def break_even_epochs(build_s: float, before_s: float, after_s: float) -> float:
-    """Epochs of `after_s` instead of `before_s` seconds after which a build of `build_s` breaks even; infinity when
-    they are no faster.
-
-    >>> break_even_epochs(100, 60, 20)
-    2.5
-    """
+    """Epochs of `after_s` instead of `before_s` seconds after which a build breaks even; infinity when they are no
+    faster."""
     return build_s / (before_s - after_s) if after_s < before_s else math.inf
 
 

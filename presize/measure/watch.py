@@ -25,15 +25,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from presize.formatting import factor_text, ordinal, plural, printable, rate_text, seconds_text
+from presize.formatting import factor_text, ordinal, plural, printable, seconds_text
 from presize.measure.stages import (
     UNKNOWN_ERROR,
-    Bottleneck,
     Interval,
     bottleneck,
     bottleneck_words,
-    interval_text,
+    factor_interval,
     percentile,
+    rate_interval,
     regular_stops,
 )
 from presize.system.files import write_atomically
@@ -84,74 +84,67 @@ class Watched:
     def batches(self) -> int:
         return len(self.starts_s) + len(self.waits_s)
 
-    @property
-    def images(self) -> float:
-        return self.all_images / max(self.batches, 1)
-
-    @property
-    def is_known(self) -> bool:
-        return len(self.waits_s) >= _LEAST_BATCHES
-
-    @property
-    def seconds(self) -> float:
-        return sum(self.starts_s) + sum(self.waits_s) + sum(self.steps_s)
-
-    @property
-    def wait(self) -> float:
-        """The share of its epochs that training waited for batches, 0 to 1; of a GPU, that it was idle meanwhile."""
-        waited_s = sum(self.waits_s) if self.idle_s is None else self.idle_s
-        return (sum(self.starts_s) + waited_s) / self.seconds if self.seconds else 0.0
-
-    @property
-    def start(self) -> float:
-        """The share of its epochs that passed before their first batches."""
-        return sum(self.starts_s) / self.seconds if self.seconds else 0.0
+    def known(self) -> dict[str, Any]:
+        """What was seen as plain values of JSON: rates, shares of the time, and in `sentences` what to try; these and
+        the `headline` only where there were enough batches to say something."""
+        starts_s, waits_s, steps_s = map(sum, (self.starts_s, self.waits_s, self.steps_s))
+        seconds = starts_s + waits_s + steps_s
+        # While a GPU was still at work it did not wait.
+        wait = (starts_s + (waits_s if self.idle_s is None else self.idle_s)) / (seconds or 1)
+        start = starts_s / (seconds or 1)
+        images, is_known = self.all_images / max(self.batches, 1), len(self.waits_s) >= _LEAST_BATCHES
+        headline = f"{bottleneck_words(1 - wait)}: training waits {wait:.0%} of the time for batches"
+        return {
+            "name": self.name,
+            "bottleneck": bottleneck(1 - wait),
+            "wait": wait,
+            "start": start,
+            "batches": self.batches,
+            "images": images,
+            "unit": "images" if images else "batches",
+            "seconds": seconds,
+            "workers": self.workers,
+            "worker_cores": self.worker_cores,
+            "headline": headline if is_known else None,
+            "sentences": list(self._sentences(wait, start, seconds)) if is_known else [],
+            "images_per_s": asdict(self._rate(images or 1)),
+            "epochs": len(self.starts_s),
+            "step_s": steps_s / max(len(self.steps_s), 1),
+            "wait_s": waits_s / max(len(self.waits_s), 1),
+            "wait_p50_s": percentile(self.waits_s, 50) if self.waits_s else None,
+            "wait_p99_s": percentile(self.waits_s, 99) if self.waits_s else None,
+        }
 
     @property
     def worker_cores(self) -> float | None:
         """Cores that a worker kept busy, on average; None where that is not known."""
         return self.worker_cpu_s / self.worker_wall_s if self.worker_wall_s else None
 
-    @property
-    def bottleneck(self) -> Bottleneck:
-        return bottleneck(1 - self.wait)
-
-    @property
-    def images_per_s(self) -> Interval:
+    def _rate(self, images: float) -> Interval:
         """The rate of training between the first and the last batch of an epoch, from tenths of all batches."""
         times = [wait + step for wait, step in zip(self.waits_s, self.steps_s, strict=False)]
         size = max(len(times) // 10, 2 * self.workers, 1)  # workers that begin together deliver together
         tenths = [sum(times[at : at + size]) for at in range(0, len(times) - size + 1, size)]
-        rates = [(self.images or 1) * size / seconds for seconds in tenths if seconds > 0]
+        rates = [images * size / seconds for seconds in tenths if seconds > 0]
         return Interval.of(rates) if rates else Interval(0.0, UNKNOWN_ERROR)
 
-    @property
-    def unit(self) -> str:
-        return "images" if self.all_images else "batches"
-
-    @property
-    def headline(self) -> str:
-        return f"{bottleneck_words(1 - self.wait)}: training waits {self.wait:.0%} of the time for batches"
-
-    def sentences(self) -> Iterator[str]:
+    def _sentences(self, wait: float, start: float, seconds: float) -> Iterator[str]:
         """Yield what was seen, and what to try."""
-        if self.wait > _NOTHING_ELSE:
+        if wait > _NOTHING_ELSE:
             yield "The script does next to nothing but wait for batches."
         else:
-            gain = factor_text(1 / (1 - self.wait))
-            yield f"If loading cost nothing, training would be {gain} times as fast."
-        every = regular_stops(self.waits_s, 2 * (self.workers or 1), self.seconds)
+            yield f"If loading cost nothing, training would be {factor_text(1 / (1 - wait))} times as fast."
+        every = regular_stops(self.waits_s, 2 * (self.workers or 1), seconds)
         if every:
             yield f"It stops before every {ordinal(every)} batch: workers that begin together deliver together."
-        if self.worker_cores is not None and self.workers:
-            yield f"Each worker keeps {self.worker_cores:.0%} of a core busy."
-        if self.bottleneck != "compute":
-            yield from self._advice(every is not None)
-
-    def _advice(self, stops: bool) -> Iterator[str]:
+        busy = self.worker_cores if self.workers else None
+        if busy is not None:
+            yield f"Each worker keeps {busy:.0%} of a core busy."
+        if bottleneck(1 - wait) == "compute":
+            return
         waits_s = sorted(self.waits_s, reverse=True)
         slow = sum(waits_s[: len(waits_s) // 10]) / (sum(waits_s) or 1)
-        if self.workers > 1 and self.prefetch and slow >= _SLOW_SHARE and not stops:
+        if self.workers > 1 and self.prefetch and slow >= _SLOW_SHARE and not every:
             also = " or in_order=False (the order of samples then varies)" if self.in_order else ""
             yield (
                 f"{slow:.0%} of the waiting is for one batch in ten: slow batches hold up the others. "
@@ -160,31 +153,19 @@ class Watched:
         spare = int(self.cores - self.workers)
         if self.workers == 0:
             yield f"Try num_workers={max(1, min(4, spare))}: now batches are made between steps."
-        elif self.worker_cores is not None and self.worker_cores >= _BUSY:
-            if spare >= 1:
-                cores = plural(self.cores - self.workers, "core")
-                yield f"Try num_workers={self.workers + spare}: the workers are at their limit, and {cores} are left."
-            else:
-                yield "The workers are at their limit, and so are the cores: make less work of an image, by presizing."
-        elif self.worker_cores is not None and self.worker_cores < _IDLE:
+        elif busy is not None and busy >= _BUSY and spare >= 1:
+            cores = plural(self.cores - self.workers, "core")
+            yield f"Try num_workers={self.workers + spare}: the workers are at their limit, and {cores} are left."
+        elif busy is not None and busy >= _BUSY:
+            yield "The workers are at their limit, and so are the cores: make less work of an image, by presizing."
+        elif busy is not None and busy < _IDLE:
             yield "The workers wait, too: for the disk, for cores, or for their batches to be taken."
-        if self.start >= _LONG_START:
+        if start >= _LONG_START:
             again = self.persistent is False and self.workers and len(self.starts_s) > 1
             how = "Try persistent_workers=True: " if again else ""
-            yield f"{how}{self.start:.0%} of the time passes before the first batch of an epoch."
+            yield f"{how}{start:.0%} of the time passes before the first batch of an epoch."
         if self.pinned is False:
             yield "Try pin_memory=True: batches are copied to the GPU from pageable memory."
-
-    def known(self) -> dict[str, Any]:
-        names = "name bottleneck wait start batches images unit seconds workers worker_cores"
-        return {name: getattr(self, name) for name in names.split()} | {
-            "headline": self.headline if self.is_known else None,
-            "sentences": list(self.sentences()) if self.is_known else [],
-            "images_per_s": asdict(self.images_per_s),
-            "epochs": len(self.starts_s),
-            "wait_p50_s": percentile(self.waits_s, 50) if self.waits_s else None,
-            "wait_p99_s": percentile(self.waits_s, 99) if self.waits_s else None,
-        }
 
     def count_events(self, *, wait: bool = False) -> None:
         """Add the time from the device's last work before a wait to the end of the wait, as the device saw it."""
@@ -195,22 +176,21 @@ class Watched:
             self.idle_s = (self.idle_s or 0.0) + before.elapsed_time(after) / 1e3
 
 
-def watched_text(found: Sequence[Watched], ranks: Sequence[dict[str, Any] | None] = ()) -> str:
-    """The verdict on each loader, and on ranks: the `known` of the first loader of each."""
+def watched_text(found: Sequence[dict[str, Any]], ranks: Sequence[dict[str, Any] | None] = ()) -> str:
+    """The verdict on what is `known` of each loader, and of the first loader of each rank."""
     lines: list[str] = []
     for one in found:
-        lines.append(f"{printable(one.name)}:")
-        batches = plural(one.batches, "batch", "batches")
-        if not one.is_known:
+        lines.append(f"{printable(one['name'])}:")
+        batches = plural(one["batches"], "batch", "batches")
+        if one["headline"] is None:
             lines.append(f"  {batches} came: too few to say anything.")
             continue
-        of = f" of {one.images:.0f}" if one.images else ""
-        step_s, wait_s = (sum(times) / max(len(times), 1) for times in (one.steps_s, one.waits_s))
-        lines += [f"  {one.headline}.", *(f"  {sentence}" for sentence in one.sentences())]
+        of = f" of {one['images']:.0f}" if one["images"] else ""
+        lines += [f"  {one['headline']}.", *(f"  {sentence}" for sentence in one["sentences"])]
         lines.append(
-            f"  {interval_text(one.images_per_s, rate_text)} {one.unit}/s in {batches}{of}; {seconds_text(step_s)} "
-            "from a batch to the next request, the step and all else in the loop, then "
-            f"{seconds_text(wait_s)} of waiting."
+            f"  {rate_interval(Interval(**one['images_per_s']))} {one['unit']}/s in {batches}{of}; "
+            f"{seconds_text(one['step_s'])} from a batch to the next request, the step and all else in the loop, then "
+            f"{seconds_text(one['wait_s'])} of waiting."
         )
     if not found:
         lines.append("No DataLoader or Loader was iterated: there is nothing to diagnose.")
@@ -238,8 +218,8 @@ def compared_text(before: dict[str, Any], after: dict[str, Any]) -> str:
         gain = Interval(now.value / was.value, (was.error**2 + now.error**2) ** 0.5)
         verdict = "faster" if gain.low > 1 else "slower" if gain.high < 1 else "no difference that could not be chance"
         lines.append(
-            f"{name}: {interval_text(was, rate_text)} → {interval_text(now, rate_text)} "
-            f"{old.get('unit', 'images')}/s, {interval_text(gain, factor_text)} times: {verdict}"
+            f"{name}: {rate_interval(was)} → {rate_interval(now)} {old.get('unit', 'images')}/s, "
+            f"{factor_interval(gain)} times: {verdict}"
         )
         waits = (one["wait"] if "wait" in one else 1 - one["utilisation"] for one in (old, new))
         lines.append(f"  waiting for batches: {' → '.join(f'{wait:.0%}' for wait in waits)} of the time")

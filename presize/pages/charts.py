@@ -109,20 +109,12 @@ def _number(value: float) -> str:
     return digits(value / (1e3 if letter == "k" else power)) + letter
 
 
-class Part(NamedTuple):
-    """A piece of a horizontal bar, in units of WIDTH from the left, and the number of its series."""
-
-    x: float
-    width: float
-    series: int
-
-
 class Line(NamedTuple):
-    """A horizontal bar between the texts `name` and `value`, and `label`, the bar in words. Whiskers are the start and
-    end of a thin line over it, in units of WIDTH."""
+    """A horizontal bar between the texts `name` and `value`, and `label`, the bar in words. Its parts are (left, width,
+    number of the series), and whiskers the start and end of a thin line over it, in units of WIDTH."""
 
     name: str
-    parts: list[Part]
+    parts: list[tuple[float, float, int]]
     whiskers: tuple[float, float] | None
     value: str
     label: str
@@ -144,7 +136,7 @@ def bars(title: str, values: Mapping[str, tuple[float, float, float]]) -> Lines:
         middle, low, high = (round(value / most * WIDTH, 1) for value in numbers)
         said = [_number(value) for value in numbers]
         label = f"{name}: {said[0]}, from {said[1]} to {said[2]}"
-        lines.append(Line(name, [Part(0, middle, 0)], (low, high), said[0], label))
+        lines.append(Line(name, [(0, middle, 0)], (low, high), said[0], label))
     return Lines(title, lines, ())
 
 
@@ -156,7 +148,7 @@ def shares(title: str, amounts: Mapping[str, Mapping[str, float]], values: Mappi
     for name, amount in amounts.items():
         total = sum(amount.values()) or 1.0
         ends = [round(end / total * WIDTH, 1) for end in accumulate((amount[part] for part in series), initial=0.0)]
-        parts = [Part(at, round(end - at, 1), number) for number, (at, end) in enumerate(pairwise(ends)) if end > at]
+        parts = [(at, round(end - at, 1), number) for number, (at, end) in enumerate(pairwise(ends)) if end > at]
         said = ", ".join(f"{part} {amount[part] / total:.0%}" for part in series)
         lines.append(Line(name, parts, None, values[name], f"{name}, {values[name]}: {said}"))
     return Lines(title, lines, series)

@@ -65,8 +65,9 @@ def psnr(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> float:
 def ssim(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> float:
     """Structural similarity of the luma (ITU-R 601) of two images of one shape, values from 0 to 255: at most 1.
 
-    As Wang et al. define it (Image quality assessment: from error visibility to structural similarity, IEEE TIP 13, 2004), with K1 = 0.01, K2 = 0.03, the mean over all windows that lie inside the image.
-    Images with a side of less than 11 pixels are mirrored at their edges instead.
+    As Wang et al. define it (Image quality assessment: from error visibility to structural similarity, 2004), with
+    K1 = 0.01, K2 = 0.03, the mean over all windows inside the image. Images with a side of less than 11 pixels are
+    mirrored at their edges instead.
     """
     x, y = luma(a), luma(b)
 

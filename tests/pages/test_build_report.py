@@ -15,6 +15,7 @@ from html import unescape
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import pytest
 from hypothesis import given
@@ -30,7 +31,7 @@ from presize.builder.run import build_dataset
 from presize.builder.shard_table import ShardDone
 from presize.codecs.source_facts import COLORS, FIELDS, KINDS, PROCESSES, Facts, unpack_facts
 from presize.errors import BuildError, OptionError, PresizeWarning
-from presize.options import BuildOptions, ImageOptions, RunOptions, Size, SourceOptions
+from presize.options import KEEP, BuildOptions, ImageOptions, RunOptions, Size, SourceOptions
 from presize.pages import charts, comparison
 from presize.pages.build_report import REASONS, reject_groups
 from presize.sources import source_files
@@ -494,3 +495,41 @@ def test_a_bar_stands_where_its_numbers_are() -> None:
     assert found[950.0] == "all: 2 from 19 to 20"
     assert [text for _, text in chart.ticks] == ["0", "5", "10", "15", "20"]
     assert charts.linear("t", "", {"sources": np.full(9, 75)}, 1).summary == "sources: all 75"
+
+
+@pytest.fixture(scope="module")
+def deep(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An image each: a JPEG, 16 bits, and with transparency."""
+    folder = tmp_path_factory.mktemp("raw")
+    photo = smooth_image(90, 120)
+    alpha = np.repeat(np.linspace(255, 0, 120).round().astype(np.uint8)[np.newaxis], 90, axis=0)
+    cv2.imwrite(str(folder / "photo.jpg"), photo)
+    cv2.imwrite(str(folder / "deep.png"), photo.astype(np.uint16) * 251)
+    cv2.imwrite(str(folder / "alpha.png"), np.dstack((photo, alpha)))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("options", "warnings", "done"),
+    [
+        ({"color": "rgba", "format": "png"}, 1, {"transparency": "kept", "more than 8 bits": "scaled to 8"}),
+        ({"color": "rgba", "format": "png", "fit": "pad"}, 1, {"transparency": "kept"}),
+        ({"depth": 16, "format": "raw"}, 1, {"transparency": "composited on white", "more than 8 bits": "kept"}),
+        ({"depth": 16, "format": "png", "color": "rgba"}, 0, {"transparency": "kept", "more than 8 bits": "kept"}),
+        ({"depth": 16, "format": "png", "color": "gray"}, 1, {"more than 8 bits": "kept"}),
+        ({"filter": "nearest", "format": "png"}, 2, {"larger than stored": "resized, nearest<"}),
+        ({"sizes": (KEEP,), "icc": "ignore"}, 2, {"in the stored format already": "stored unchanged"}),
+    ],
+    ids=lambda value: "-".join(map(str, value.values())) if isinstance(value, dict) and "format" in value else None,
+)
+def test_what_is_stored_is_compared_with_an_exact_resize(
+    deep: Path, options: dict[str, Any], warnings: int, done: dict[str, str], tmp_path: Path
+) -> None:
+    image = ImageOptions(**{"sizes": (Size(40, 40),), "resize_backend": "pillow", **options})
+    page = report_of(deep, tmp_path / "out", BuildOptions(image))
+    said = {0: "no warnings", 1: "1 warning<", 2: "2 warnings<"}[warnings]
+    assert f"3 images stored, {said}" in page
+    assert "differ from their sources" not in page and "could not be compared" not in page
+    for what, how in done.items():
+        row = page[page.index(f'scope="row">{what}') :]
+        assert how in row[: row.index("</tr>")]
