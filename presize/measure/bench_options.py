@@ -78,7 +78,8 @@ class BenchOptions:
             raise OptionError("pin_memory: pinned memory needs a GPU; leave the option out, or choose --device cuda")
 
     def runs(self, variants: Sequence[Variant]) -> list[Run]:
-        """The runs of one repeat: every combination once."""
+        """The runs of one repeat, in no particular order: of each variant with each model, number of workers, kind of
+        memory and state of the page cache."""
         workers = self.workers or (usable_cores(),)
         pinned = self.pin_memory or (self.device == "cuda",)
         caches = (False, True) if self.cold else (False,)

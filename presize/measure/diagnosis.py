@@ -292,6 +292,7 @@ class Diagnosis:
 
     @property
     def headline(self) -> str:
+        """The bottleneck in a few words."""
         return headline(self.stages, "GPU" if self.device == "cuda" else "training step")
 
     @property

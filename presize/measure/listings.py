@@ -50,9 +50,7 @@ class Listing:
 def list_raw(root: str | os.PathLike[str]) -> Listing:
     """A folder of images as FolderDataset lists it. Raises SourceError."""
     source = scan_images(root)
-    labels = None
-    if source.classes is not None:
-        labels = np.array(source.classes, object)[_numbers(source.table, "label")]
+    labels = None if source.classes is None else np.array(source.classes, object)[_numbers(source.table, "label")]
     paths = _paths(source.table, "path")
     files = tuple(source.root / path for path in paths.to_pylist())
     return Listing(os.fspath(root), paths, _numbers(source.table, "source_nbytes"), labels, files)

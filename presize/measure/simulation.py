@@ -189,11 +189,6 @@ class Timeline:
                 return warmup_steps * rounds / span_s
         return done / self.seconds if self.seconds else 0.0
 
-    @property
-    def settled_batches_per_s(self) -> float:
-        """Mean rate without the first batch of each worker."""
-        return self.batches_per_s(max(1, self.pipeline.workers))
-
     def queue(self) -> list[tuple[float, int]]:
         """Length of the queue of finished batches: (seconds, length from then on) for each change."""
         changes = Counter(load.ready_s for load in self.loads)
@@ -413,5 +408,5 @@ def sweep(pipeline: Pipeline, workers: Iterable[int], *, batches: int = 200, see
 
 def fewest_workers(timelines: dict[int, Timeline], within: float = 0.05) -> int:
     """The smallest number of workers whose rate is within the share `within` of the fastest."""
-    rates = {number: timeline.settled_batches_per_s for number, timeline in timelines.items()}
+    rates = {number: timeline.batches_per_s(max(number, 1)) for number, timeline in timelines.items()}
     return min(number for number, rate in rates.items() if rate >= (1 - within) * max(rates.values()) * (1 - 1e-9))

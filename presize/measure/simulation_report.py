@@ -123,15 +123,12 @@ def comparison(variants: Sequence[PictureVariant]) -> str | None:
 
 def sweep_rows(sweep: Mapping[int, Timeline]) -> list[dict[str, Any]]:
     """A row for each number of workers, without the start, as JSON has it."""
-    rates = {number: timeline.settled_batches_per_s for number, timeline in sweep.items()}
-    return [
-        {
-            "workers": number,
-            "batches_per_s": rate,
-            "utilisation": min(1.0, rate * sweep[number].pipeline.step.mean_s),
-        }
-        for number, rate in rates.items()
-    ]
+    rows = []
+    for number, timeline in sweep.items():
+        rate = timeline.batches_per_s(max(number, 1))
+        utilisation = min(1.0, rate * timeline.pipeline.step.mean_s)
+        rows.append({"workers": number, "batches_per_s": rate, "utilisation": utilisation})
+    return rows
 
 
 def fewest(sweep: Mapping[int, Timeline]) -> str:

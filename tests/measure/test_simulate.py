@@ -335,9 +335,9 @@ def test_json_is_one_object_with_the_whole_timeline(run: Run) -> None:
 
 def test_the_documentation_names_every_value_of_the_json_and_shows_what_is_printed(run: Run) -> None:
     found = json.loads(run("--json", "--sweep", 2, "--then-workers", 8).out)
-    pages = [(ROOT / "docs" / name).read_text("utf-8") for name in ("simulate.md", "bottleneck.md")]
-    assert [name for name in found if f"`{name}`" not in pages[0]] == []
-    assert all(f"```\n{run('--seconds', 30).out}```\n" in page for page in pages)
+    page = (ROOT / "docs" / "simulate.md").read_text("utf-8")
+    assert [name for name in found if f"`{name}`" not in page] == []
+    assert f"```\n{run('--seconds', 30).out}```\n" in page
 
 
 def test_options_reach_the_simulation(run: Run) -> None:
