@@ -17,7 +17,7 @@ from typing import NamedTuple
 from presize.errors import DatasetError
 from presize.store.manifest import read_manifest
 from presize.system.files import check_file
-from presize.system.pagecache import drop, resident_share
+from presize.system.pagecache import drop_pages, resident_share
 
 FILES_LISTED = 4000
 _LISTING_S = 1.0
@@ -148,7 +148,9 @@ def _some(files: Sequence[File], are_shards: bool) -> list[File]:
 def _drop(files: Sequence[File]) -> bool | None:
     """Drop these files from the page cache. Returns whether that worked; None if it cannot be known."""
     paths = [file.path for file in files]
-    drop(paths)
+    for path in paths:
+        with open(path, "rb", buffering=0) as opened:
+            drop_pages(opened.fileno())
     try:
         is_cold = resident_share(paths) <= _COLD_SHARE
     except DatasetError:  # a file system without maps

@@ -218,7 +218,11 @@ def test_the_page_plays_what_is_and_what_could_be(watch: Callable[..., Watched],
     (tmp_path / "page.html").write_text(diagnosis_page(found, "RAW"), "utf-8")
     page = watch(tmp_path / "page.html").page
     assert page.locator(".variant h3").all_inner_texts() == ["as it is", "Use 3 workers instead of 1"]
-    page.keyboard.press("Space")  # which scrolls: the picture does not have the focus
+    clock = page.locator(".clock")
+    begin = clock.get_attribute("data-value")
+    for key in ("Space", "ArrowRight"):  # which scroll: the picture does not have the focus
+        page.keyboard.press(key)
+    assert clock.get_attribute("data-value") == begin
     page.locator(".picture").focus()
     page.keyboard.press("End")
     done = [int(text) for text in page.locator(".variant .batches").all_inner_texts()]

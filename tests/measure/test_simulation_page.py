@@ -247,16 +247,3 @@ def test_of_a_long_timeline_the_beginning_is_embedded(show: Show) -> None:
     seen.press("End")
     assert 1490 <= seen.number("batches") <= 1500
     assert seen.number("utilisation") == pytest.approx(timeline.utilisation, abs=0.01)
-
-
-def test_a_picture_inside_a_page_leaves_the_keys_of_the_page_alone(watch: Watch, tmp_path: Path) -> None:
-    page = tmp_path / "page.html"
-    body = picture([PictureVariant("a pipeline", simulate(SEVEN, seconds=30))])
-    page.write_text(f"<!doctype html><meta charset=utf-8><p id=other>text</p>{body}", "utf-8")
-    seen = Picture(watch(page))
-    begin = seen.at
-    seen.press("ArrowRight")
-    assert seen.at == begin
-    seen.page.get_by_role("button", name="Next event").focus()
-    seen.press("Home", "ArrowRight")
-    assert seen.at == 2
