@@ -121,9 +121,7 @@ def _variants(roots: Mapping[str, str], options: BenchOptions) -> tuple[Variant,
     return tuple(variant for variant in possible if options.variants is None or variant in options.variants)
 
 
-_PACKAGES = (
-    "presize", "torch", "torchvision", "simplejpeg", "opencv-python-headless", "numpy", "lmdb",
-)  # fmt: skip
+_PACKAGES = ("presize", "torch", "torchvision", "simplejpeg", "opencv-python-headless", "numpy", "lmdb")
 
 
 def conditions(places: Iterable[Path]) -> dict[str, str]:

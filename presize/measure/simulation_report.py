@@ -33,12 +33,6 @@ class PictureVariant:
     sentence: str | None = None
     utilisation: float | None = None
 
-    @property
-    def shares(self) -> tuple[float, float]:
-        if self.utilisation is None:
-            return self.timeline.utilisation, self.timeline.stall
-        return self.utilisation, 1 - self.utilisation
-
 
 def verdict(timeline: Timeline) -> str:
     pipeline, utilisation = timeline.pipeline, timeline.utilisation
