@@ -17,7 +17,7 @@ from presize.options import Companion, SourceOptions
 from presize.sources.columns import inner_types, plain_table
 from presize.sources.contents import Contents, field_name
 from presize.sources.parquet_rows import first_line, is_bytes, is_image, open_parquet
-from presize.sources.source_files import Container, row_place
+from presize.sources.source_files import GROUP_ROWS, Container
 from presize.store.filenames import unsafe_paths
 from presize.system.file_version import FileVersion
 
@@ -58,7 +58,7 @@ def list_parquet(path: str, name: str, options: SourceOptions, _: Sequence[Compa
     samples = {
         "path": _paths(names, len(number), os.path.splitext(name)[0]),
         "source_nbytes": pa.array(np.repeat(np.array(sizes, np.int64), rows)),
-        "offset": pa.array(row_place(number, row)),
+        "offset": pa.array(number * GROUP_ROWS + row),
         "run": pa.array(number),
     }
     columns = {field_name(one): fields.column(one) for one in fields.column_names}
