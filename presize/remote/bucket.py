@@ -40,7 +40,6 @@ _ATTEMPTS = 6
 _CONNECT_S = 10
 SILENCE_S = 30
 """How long a server may send nothing in the middle of an answer."""
-
 _CREDENTIALS = {
     "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (and AWS_SESSION_TOKEN, if there is one); profiles are not "
     "read; for a public bucket set AWS_SKIP_SIGNATURE=true",
@@ -51,8 +50,7 @@ _CREDENTIALS = {
 _NOT_ALLOWED = re.compile(r"status code: 40[13]|169\.254\.169\.254|metadata\.google")
 """In what obstore says with wrong credentials, or none, where it asks the machine for them."""
 
-_used_in: int | None = None
-"""The process that has used obstore."""
+_used_in: int | None = None  # the process that has used obstore
 
 
 def in_background(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
@@ -93,12 +91,8 @@ class Bucket:
     """What lies below a URL: s3://BUCKET/PREFIX, http(s)://HOST/PATH, gs:// or az://.
 
     Credentials, region and endpoint are those that obstore finds in the environment or on the machine. For all threads
-    of one process, but no forked child: threads that work for it are not forked. Any method may raise RemoteError: an
-    object or the bucket is not there, cannot be read or cannot be written.
-
-    Raises:
-        RemoteError: the URL is none, obstore is not installed, there are no credentials, or this process was forked
-            from one that has used a store.
+    of one process, but no forked child: threads that work for it are not forked. Any method, and making one, may raise
+    RemoteError.
     """
 
     def __init__(self, url: str) -> None:
@@ -154,8 +148,8 @@ class Bucket:
         """Write an object of `nbytes` to `path`, or the rest of it; go on where a connection breaks off.
 
         `on_bytes` is called with the bytes that have come since the last call, before they are written, and with 0 when
-        a connection has broken off; what it raises ends the download. Raises RemoteError when the object has another
-        size, is not there or cannot be read, and BuildError when it cannot be written."""
+        a connection has broken off; what it raises ends the download. Raises BuildError when `path` cannot be written.
+        """
         broken_off = 0
         with writing(path), path.open("ab") as file:
             while (have := file.tell()) < nbytes:
@@ -207,8 +201,7 @@ class Bucket:
 
         def read() -> tuple[bytes, str]:
             found = self._get(self._store, name)
-            nbytes = found.meta["size"]
-            if nbytes > max_bytes:
+            if (nbytes := found.meta["size"]) > max_bytes:
                 raise RemoteError(f"{self._at(name)} has {nbytes} bytes, more than the {max_bytes} expected")
             return bytes(found.bytes()), str(found.meta["e_tag"])
 
@@ -310,7 +303,6 @@ class Bucket:
         ask = interruptible(self._ask)
         token: str | None = ""
         while token is not None:
-            listed = []
             with self._at_name(""):
                 page = ask(query)
                 decoded = unquote_plus if page.findtext("{*}EncodingType") == "url" else str
@@ -319,10 +311,9 @@ class Bucket:
                     path = key.removeprefix(self._prefix).removesuffix("/")  # as obstore
                     changed = datetime.fromisoformat(found.findtext("{*}LastModified", ""))
                     size = int(found.findtext("{*}Size", ""))
-                    listed.append(self._listed({"path": path, "size": size, "last_modified": changed}))
+                    yield self._listed({"path": path, "size": size, "last_modified": changed})
                 token = page.findtext("{*}NextContinuationToken")
                 query["continuation-token"] = token or ""
-            yield from listed
 
     def _ask(self, query: dict[str, str]) -> ElementTree.Element:
         """Return what S3 answers to a query about the bucket, which obstore signs as the name of an object."""

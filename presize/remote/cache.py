@@ -58,19 +58,17 @@ class _Kept(NamedTuple):
 
 @dataclass(frozen=True)
 class CacheFolder:
-    """A dataset's folder `root` in PLACE, named by the SHA-256 of its manifest, for all processes of this machine.
-    Shards of all datasets in PLACE may take `max_bytes`; None for any number."""
+    """A dataset's folder in PLACE, named by the SHA-256 of its manifest. Shards of all datasets in PLACE may take
+    `max_bytes`; None for any number."""
 
     root: Path
     max_bytes: int | None
 
     def is_there(self) -> bool:
-        """Return whether nobody has removed it, or part of it."""
         names = names_in(self.root)
         return MANIFEST in names and "shards" in names and any(name.startswith("index") for name in names)
 
     def has(self, file: DataFile) -> bool:
-        """Return whether a file is there. It was compared with its SHA-256 before it had its name."""
         return is_file_of(self.root / file.file, file.bytes)
 
     def make_room(self, file: DataFile, keep: Collection[str]) -> bool:
@@ -123,7 +121,7 @@ def _look_at(shard: Path) -> _Kept:
 
 
 def _lock_of(path: Path) -> Path:
-    """Locked by whoever fetches a file; says how many bytes the file will have."""
+    """Return the lock of a file that is being fetched; it says how many bytes that will have."""
     return path.with_name(f".{path.name}.lock")
 
 
@@ -151,10 +149,8 @@ def place_in(folder: Path) -> Path:
 def prepare(url: str, place: Path) -> Path:
     """Have the manifest and the index of the dataset at `url` in its folder of the cache at `place`, and return that.
 
-    Raises:
-        RemoteError, BuildError: as Bucket and download_file.
-        DatasetError: there is no presize dataset at `url`, or one of image files.
-        OptionError: the cache is not for this user alone, or cannot be written.
+    Raises as Bucket and download_file; DatasetError for image files; and OptionError when the cache is not for this
+    user alone, or cannot be written.
     """
     bucket = Bucket(url)
     text, manifest = read_manifest_of(bucket)

@@ -44,7 +44,6 @@ class FetchResult:
         out: the folder, as it was given.
         bytes: of all files of the dataset.
         fetched: bytes that came over the network.
-        seconds: from the request for the manifest to its rename.
     """
 
     out: Path
@@ -150,12 +149,9 @@ def _begin(out: Path, text: bytes, url: str) -> bool:
     return True
 
 
-_Image = tuple[str, int, int]
-"""The file of an image, its size and its CRC-32."""
-
-
-def _images(index: pa.RecordBatch, url: str) -> Iterator[_Image]:
-    """Yield the images of a folder dataset. Raises DatasetError for a name that leaves it, or is one of ours."""
+def _images(index: pa.RecordBatch, url: str) -> Iterator[tuple[str, int, int]]:
+    """Yield the file of each image of a folder dataset, its size and CRC-32. Raises DatasetError for a name that leaves
+    it, or is one of ours."""
     for batch in (index.slice(at, 10_000) for at in range(0, index.num_rows, 10_000)):
         for image in zip(*(batch.column(name).to_pylist() for name in ("file", "nbytes", "crc32")), strict=True):
             if not can_be_made(image[0]) or re.match(OUR_NAMES, image[0]):
@@ -163,7 +159,7 @@ def _images(index: pa.RecordBatch, url: str) -> Iterator[_Image]:
             yield image
 
 
-def _fetch_image(bucket: Bucket, image: _Image, out: Path, on_bytes: Callable[[int], None]) -> None:
+def _fetch_image(bucket: Bucket, image: tuple[str, int, int], out: Path, on_bytes: Callable[[int], None]) -> None:
     """Fetch a file of a folder dataset, unless it is there."""
     name, nbytes, crc32 = image
     path = out / name

@@ -74,8 +74,7 @@ class Connections:
             self._on_bytes(nbytes)
 
 
-MANIFEST_BYTES = 256 << 20
-"""A manifest of a million shards has less."""
+MANIFEST_BYTES = 256 << 20  # a manifest of a million shards has less
 
 
 def read_manifest_of(bucket: Bucket) -> tuple[bytes, Manifest]:
@@ -92,7 +91,6 @@ def part_of(path: Path) -> Path:
 
 
 def size_of(path: Path) -> int:
-    """In bytes; 0 where there is no file."""
     try:
         return path.stat().st_size
     except FileNotFoundError:

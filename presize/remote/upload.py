@@ -41,7 +41,6 @@ class UploadResult:
     Attributes:
         bytes: of all files of the dataset.
         uploaded: bytes that went over the network.
-        seconds: all of it took.
         sent_again: files of a dataset at `url` that were missing or differed.
     """
 
@@ -96,8 +95,18 @@ def upload_dataset(
     known = None if claim else bucket.get_with_etag(CLAIM, _CLAIM_BYTES)
     content, etag = (known or there or (b"", ""))[:2]
     compare_etags = etag_of(BytesIO(content)) == etag.strip('"')  # not where it is encrypted
+    missing: list[DataFile] = []
+
+    def look(file: DataFile) -> None:
+        check_file(root / file.file, file.bytes)
+        is_etag = partial(_is_etag_of, root / file.file) if compare_etags else lambda _: True
+        if not bucket.holds(file.file, file.bytes, file.sha256, is_etag):
+            missing.append(file)
+
     try:
-        sent = _copy_files(bucket, root, manifest, connections, on_plan, compare_etags)
+        connections.all_of(look, manifest.files())
+        on_plan(sum(file.bytes for file in missing))
+        connections.all_of(lambda file: upload_file(bucket, root, file, connections.passed), missing)
     except (DatasetError, RemoteError):
         if gone := replaced(root, manifest):
             raise gone from None
@@ -111,12 +120,13 @@ def upload_dataset(
         if is_data_file(found.path) and found.path not in files:
             bucket.remove(found.path)
     bucket.remove(CLAIM)
+    sent = sorted(file.file for file in missing)
     if there is None or there[2]:
-        sent = ()  # nothing of this state was there
+        sent = []  # nothing of this state was there
     elif there[0] != text:
-        sent = (*sent, MANIFEST)
+        sent.append(MANIFEST)
     seconds = time.perf_counter() - start
-    return UploadResult(bucket.url, manifest.samples, nbytes, connections.bytes, seconds, sent)
+    return UploadResult(bucket.url, manifest.samples, nbytes, connections.bytes, seconds, tuple(sent))
 
 
 def _files_of(manifest: Manifest) -> dict[str, DataFile]:
@@ -209,29 +219,6 @@ def _holds_files_of(bucket: Bucket, manifest: Manifest) -> bool:
     names = {found.path for found in bucket.list() if is_data_file(found.path)}
     shards = (file for file in manifest.shards if file.file in names)
     return names <= {*_files_of(manifest)} and any(bucket.holds(each.file, each.bytes, each.sha256) for each in shards)
-
-
-def _copy_files(
-    bucket: Bucket,
-    root: Path,
-    manifest: Manifest,
-    connections: Connections,
-    on_plan: Callable[[int], None],
-    compare_etags: bool,
-) -> tuple[str, ...]:
-    """Copy files that are missing at the place or differ, and return their names."""
-    missing: list[DataFile] = []
-
-    def look(file: DataFile) -> None:
-        check_file(root / file.file, file.bytes)
-        is_etag = partial(_is_etag_of, root / file.file) if compare_etags else lambda _: True
-        if not bucket.holds(file.file, file.bytes, file.sha256, is_etag):
-            missing.append(file)
-
-    connections.all_of(look, manifest.files())
-    on_plan(sum(file.bytes for file in missing))
-    connections.all_of(lambda file: upload_file(bucket, root, file, connections.passed), missing)
-    return tuple(sorted(file.file for file in missing))
 
 
 def _is_etag_of(path: Path, etag: str) -> bool:

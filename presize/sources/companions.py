@@ -28,8 +28,7 @@ from presize.store.rejects_file import Rejects
 def add_companions(
     source: Source, companions: Sequence[Companion], follow_links: bool = False, listed: bool = False
 ) -> Source:
-    """`source` with the sizes and modification times of companions, ``mask_source_nbytes`` and
-    ``mask_source_mtime_ns`` for a companion called mask.
+    """`source` with ``mask_source_nbytes`` and ``mask_source_mtime_ns`` for a companion called mask.
 
     Samples whose companion is missing become rejects. Files that are companions by a pattern are no samples, and a
     class folder that holds nothing else is no class. Files whose name does not end as a pattern says are skipped, but

@@ -21,18 +21,14 @@ from presize.sources.tree import FileTree
 from presize.store.filenames import MAX_FOLDERS, unsafe_paths
 from presize.store.rejects import UNREADABLE
 
-Identity = tuple[int, int]
-"""(device, inode) of a file or folder."""
-
-Folder = tuple[str, tuple[Identity, ...]]
-"""A folder: its path from the source, and the identity of it and of each folder above it."""
+Folder = tuple[str, tuple[tuple[int, int], ...]]
+"""A folder: its path from the source, and (device, inode) of it and of each folder above it."""
 
 Refuse = Callable[[int, str, "RefusedFile"], None]
 """Takes the row, the path and the reason of a file that cannot be used."""
 
 LookUp = Callable[[pa.ChunkedArray, Refuse], npt.NDArray[np.int64]]
-"""Returns sizes in bytes and modification times in nanoseconds, int64 (files, 2), of the files that a table lists.
-Their paths are large_string, null where there is none. Those that it refuses have -1."""
+"""Returns sizes and modification times in nanoseconds, int64 (files, 2), of paths that may be null; -1 if refused."""
 
 UNSEEN = "cannot be looked at"
 """In the reason of what was refused, unlisted, because the disk failed."""
@@ -44,10 +40,7 @@ _NO_FILE = {None, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.
 
 
 class RefusedFile(Exception):
-    """A file, or all in a folder, cannot be a sample; ``str()`` is the reason.
-
-    The `error` to record is UNREADABLE if later runs should try again.
-    """
+    """A file, or all in a folder, cannot be a sample. `error` is UNREADABLE if later runs should try again."""
 
     def __init__(self, reason: str, error: str = SourceError.__name__, is_folder: bool = False) -> None:
         super().__init__(reason)
@@ -122,7 +115,9 @@ def refused_folder(error: OSError, folder: str, is_root: bool) -> RefusedFile:
     return _unseen(error, is_folder=True)
 
 
-def _look_at(entry: os.DirEntry[str], chain: tuple[Identity, ...], root: str, follow_links: bool) -> os.stat_result:
+def _look_at(
+    entry: os.DirEntry[str], chain: tuple[tuple[int, int], ...], root: str, follow_links: bool
+) -> os.stat_result:
     """Return the status of a file or folder. RefusedFile for neither; OSError if the disk fails on a folder."""
     try:
         status = entry.stat()
@@ -145,7 +140,7 @@ def _look_at(entry: os.DirEntry[str], chain: tuple[Identity, ...], root: str, fo
     return status
 
 
-def _identity(status: os.stat_result) -> Identity:
+def _identity(status: os.stat_result) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
@@ -153,13 +148,13 @@ def names_in(root: str, folder: str) -> list[str]:
     """Return the names in a folder, "" or with a slash behind it: those of folders have one, too."""
     try:
         with os.scandir(f"{root}/{folder}") as entries:
-            return [entry.name + "/" * _is_folder(entry) for entry in entries if is_utf8(entry.name)]
+            return [
+                entry.name + "/" * (os.path.isdir(entry.path) if entry.is_symlink() else entry.is_dir())
+                for entry in entries
+                if is_utf8(entry.name)
+            ]
     except OSError:
         return []
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    return os.path.isdir(entry.path) if entry.is_symlink() else entry.is_dir()
 
 
 def look_up_files(

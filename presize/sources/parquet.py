@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from presize.errors import SourceError
 from presize.options import Companion, SourceOptions
-from presize.sources.columns import inner_types, plain_table
+from presize.sources.columns import all_types, plain_table
 from presize.sources.contents import Contents, field_name
 from presize.sources.parquet_rows import first_line, is_bytes, is_image, open_parquet
 from presize.sources.source_files import GROUP_ROWS, Container
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 
 
 def list_parquet(path: str, name: str, options: SourceOptions, _: Sequence[Companion] = ()) -> Contents:
-    """List the samples of a Parquet file, in its order; ``keys`` is the column of images, if there are several.
-
-    Images are not read: not even their sizes, for which a mean of the row group stands.
-    """
+    """List the samples of a Parquet file, in its order; ``keys`` is the column of images, if there are several. Images
+    are not read: not even their sizes, for which a mean of the row group stands."""
     try:
         version = FileVersion.at(path)
         file = open_parquet(path)
         schema = file.schema_arrow
         image = _image_column(schema, options.keys)
-        others = [one.name for one in schema if not _holds_bytes(one.type) and schema.names.count(one.name) == 1]
+        # Binary values are images, sounds or pickles, and no labels.
+        with_bytes = {one.name for one in schema if any(is_bytes(kind) for kind, _ in all_types(one.type))}
+        others = [name for name in schema.names if name not in with_bytes and schema.names.count(name) == 1]
         has_names = is_image(schema.field(image).type) and schema.field(image).type.get_field_index("path") >= 0
         # Names of columns alone: with no column at all a table has no rows.
         table = file.read(columns=[*others, *([f"{image}.path"] if has_names else [])])
@@ -78,11 +78,6 @@ def _image_column(schema: pa.Schema, asked: str | None) -> str:
     if names:
         raise SourceError(f"it has {len(names)} columns of images; choose one, such as --keys {names[0]}")
     raise SourceError(f"it has no column of images ({{bytes, path}} or binary); it has {has}")
-
-
-def _holds_bytes(kind: pa.DataType) -> bool:
-    """Whether a column has binary values anywhere in it: they are images, sounds or pickles, and no labels."""
-    return is_bytes(kind) or any(map(_holds_bytes, inner_types(kind)))
 
 
 def _mean_bytes(group: pq.RowGroupMetaData, image: str) -> int:

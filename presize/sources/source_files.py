@@ -1,7 +1,7 @@
 """Where the bytes of a sample lie, alone or in a container, which must stay as it was listed, and how they are read.
 
 From the page cache a photograph takes 50 microseconds, and passing it between threads as much again. From a disk or
-over a network it takes milliseconds, during which the codecs would be idle: slow files are read ahead of time.
+over a network it takes milliseconds, during which the codecs would be idle.
 """
 
 from __future__ import annotations

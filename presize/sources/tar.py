@@ -67,7 +67,7 @@ def _read(file: BinaryIO, begin: int, nbytes: int) -> bytes:
 
 
 def _after_zeros(file: BinaryIO, begin: int) -> int:
-    """Return where the first block from `begin` on begins that is not all zeros; the end of the file if none does."""
+    """Return where the next block begins that is not all zeros; the end of the file if none does."""
     while content := _read(file, begin, _PADDING_BYTES):
         if content != bytes(len(content)):
             return begin + (len(content) - len(content.lstrip(b"\0"))) // BLOCK * BLOCK
@@ -181,42 +181,34 @@ def list_tar(path: str, name: str, options: SourceOptions, companions: Sequence[
     ``.json`` gives a field for each of its keys, ``.cls`` a number called ``label``, ``.txt`` a text called ``txt``;
     other files beside an image are left out, unless they are its companions.
     """
-    samples = _Samples(name, options.keys, companions)
     try:
         with open(path, "rb", buffering=_WINDOW_BYTES, opener=open_at_once) as file:
             version = FileVersion.of(os.fstat(file.fileno()))
-            _check_begin(file, name)
+            begin = _read(file, 0, BLOCK)
+            if program := next((each for magic, each in _COMPRESSED.items() if begin.startswith(magic)), None):
+                raise SourceError(
+                    f"it is compressed, so that no image can be read by itself; decompress it first: {program} -d "
+                    f"{os.path.basename(name)}"
+                )
+            if begin != ZEROS and not is_header(begin):
+                raise SourceError("it is no tar: its first block is no header")
+            samples = _Samples(file, name, options.keys, companions)
             try:
                 for member in members(file):
-                    if member is END_MARK:
-                        samples.finish(file)
-                    else:
-                        samples.add(member, file)
-                samples.finish(file)
+                    samples.add(member)
+                samples.finish()
             except CutShort as error:
-                samples.finish_early(error, file)
+                samples.finish_early(error)
     except OSError as error:
         raise SourceError(f"it cannot be read: {error.strerror}") from error
     return samples.listing(version)
 
 
-def _check_begin(file: BinaryIO, name: str) -> None:
-    begin = _read(file, 0, BLOCK)
-    for magic, program in _COMPRESSED.items():
-        if begin.startswith(magic):
-            raise SourceError(
-                f"it is compressed, so that no image can be read by itself; decompress it first: {program} -d "
-                f"{os.path.basename(name)}"
-            )
-    if begin != ZEROS and not is_header(begin):
-        raise SourceError("it is no tar: its first block is no header")
-
-
 class _Samples:
     """Collects the samples of a tar from its files, in their order."""
 
-    def __init__(self, name: str, extension: str | None, companions: Sequence[Companion]) -> None:
-        self._tar = name
+    def __init__(self, file: BinaryIO, name: str, extension: str | None, companions: Sequence[Companion]) -> None:
+        self._file, self._tar = file, name
         self._companions = companions
         self._beside: list[dict[str, tuple[str, Member]]] = []
         """For each row the other files of its sample by name, fields apart, with their extensions."""
@@ -232,7 +224,10 @@ class _Samples:
         self._hidden = 0
         self._left_out: Counter[str] = Counter()
 
-    def add(self, member: Member, file: BinaryIO) -> None:
+    def add(self, member: Member) -> None:
+        if member is END_MARK:
+            self.finish()
+            return
         if member.name.startswith("./"):
             member = member._replace(name=_trimmed(member.name))
         if member.name.rpartition("/")[2].startswith("."):
@@ -246,11 +241,11 @@ class _Samples:
             return
         stem, extension = match[1], match[2].lower()
         if stem != self._stem or extension in self._files:
-            self.finish(file)
+            self.finish()
             self._stem = stem
         self._files[extension] = member
 
-    def finish(self, file: BinaryIO) -> None:
+    def finish(self) -> None:
         """The files since the last call are a sample."""
         files, self._files = self._files, {}
         if not files:
@@ -261,7 +256,7 @@ class _Samples:
         if len(images) == 1:
             image = files.pop(images[0])
             try:
-                self._fields.append(self._read_fields(files, file))
+                self._fields.append(self._read_fields(files))
             except SourceError as error:
                 self._reject(image.name, str(error))
                 return
@@ -281,17 +276,17 @@ class _Samples:
                 first.name, f"no {wanted} among {names}; the files of a sample have to follow each other", NOT_AN_IMAGE
             )
 
-    def finish_early(self, error: CutShort, file: BinaryIO) -> None:
+    def finish_early(self, error: CutShort) -> None:
         """Keep the last sample if it is whole: another has begun, or it has files like those of the one before."""
         match = None if error.name is None else _STEM.fullmatch(_trimmed(error.name))
         another_began = match is not None and match[1] != self._stem
         if another_began or set(self._before) == set(self._files):
-            self.finish(file)
+            self.finish()
         elif self._files:
             self._reject(next(iter(self._files.values())).name, "the tar ends before this sample does")
         self._reject("", f"{error}; what lies before is kept")
 
-    def _read_fields(self, files: Mapping[str, Member], file: BinaryIO) -> dict[str, Any]:
+    def _read_fields(self, files: Mapping[str, Member]) -> dict[str, Any]:
         """The fields of a sample. SourceError says why it cannot be used."""
         fields: dict[str, Any] = {}
         for extension, member in sorted(files.items()):  # a label in .json replaces that of .cls
@@ -302,7 +297,7 @@ class _Samples:
             if member.nbytes > _FIELD_BYTES:
                 raise SourceError(f"its .{extension} has {size_text(member.nbytes)}, too many for a label")
             try:
-                values = read(_read(file, member.offset, member.nbytes).removeprefix(codecs.BOM_UTF8).decode())
+                values = read(_read(self._file, member.offset, member.nbytes).removeprefix(codecs.BOM_UTF8).decode())
             except (ValueError, RecursionError) as error:
                 raise SourceError(f"its .{extension} cannot be read: {getattr(error, 'msg', error)}") from None
             fields |= {field_name(name): value for name, value in values.items()}
