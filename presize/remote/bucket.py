@@ -9,7 +9,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from functools import cached_property, partial, wraps
@@ -33,7 +33,6 @@ PART_BYTES = 5 << 20
 _PARTS_BYTES = tuple(mib << 20 for mib in (5, 8, 10, 15, 16, 25, 32, 50, 64, 100, 128))
 """The parts in which common tools write: obstore and rclone 5 MiB or more, the AWS tools 8, s3fs 10, s3cmd 15."""
 CHUNK_BYTES = 1 << 20
-"""How much of a download is written at once, or a little more."""
 _SHA256 = "sha256"
 _ATTEMPTS = 6
 """How often in a row a download may break off without a byte more; the pauses add up to 6 s."""
@@ -268,7 +267,6 @@ class Bucket:
 
     @interruptible
     def get_range(self, name: str, nbytes: int) -> bytes:
-        """Return the first `nbytes` of an object."""
         with self._at_name(name):
             return bytes(self._obstore.get_range(self._store, name, start=0, length=nbytes))
 
@@ -378,7 +376,6 @@ class Bucket:
 
     @interruptible
     def remove(self, name: str) -> None:
-        """Remove an object, if it is there."""
         with self._at_name(name), suppress(FileNotFoundError):
             self._obstore.delete(self._store, name)
 
@@ -434,3 +431,60 @@ def _reason(error: Exception) -> str:
         return f"the name {named[1]!r} is no path; rename that object, or remove it"
     asking = r"Error performing \w+ \S+ in \S+( after \d+ retries.*?)? +- "
     return re.sub(rf"^(Generic \w+ error: )?(Error performing list request: )?({asking})?", "", first)
+
+
+_CHECK_S = 0.2
+ENDS_WITHIN_S = 2
+"""How long stopped transfers are waited for. One without an answer is left behind, and ends with the process."""
+
+
+class TransferStoppedError(Exception):
+    """Another file could not be moved."""
+
+
+class Connections:
+    """Moves files, `count` at a time. `on_bytes` is called, in any thread, with the bytes that have passed since the
+    last call; `bytes` is their sum."""
+
+    def __init__(self, on_bytes: Callable[[int], None] = lambda _: None, count: int = 8) -> None:
+        self._on_bytes, self._count = on_bytes, count
+        self._lock, self._stopped = threading.Lock(), threading.Event()
+        self.bytes = 0
+
+    def all_of(self, move: Callable[[T], None], files: Iterable[T]) -> None:
+        """Call `move` with each of `files`, which are drawn as connections become free. An error ends all."""
+        running: set[Future[None]] = set()
+        try:
+            for file in files:
+                running.add(in_background(move, file))
+                if len(running) == self._count:
+                    running = self._after_one(running)
+            while running:
+                running = self._after_one(running)
+        except BaseException:
+            self.stop()
+            wait(running, ENDS_WITHIN_S)
+            raise
+
+    def _after_one(self, running: set[Future[None]]) -> set[Future[None]]:
+        """Wait until at least one has ended, raise its error, and return the others."""
+        ended: set[Future[None]] = set()
+        while not ended:
+            if self._stopped.is_set():
+                raise TransferStoppedError
+            ended, others = wait(running, _CHECK_S, FIRST_COMPLETED)
+        for one in ended:
+            one.result()
+        return others
+
+    def stop(self) -> None:
+        """End what is under way as soon as it goes on, and begin nothing more."""
+        self._stopped.set()
+
+    def passed(self, nbytes: int) -> None:
+        """Count bytes that have passed. Raises, to end this transfer, when another one has failed."""
+        if self._stopped.is_set():
+            raise TransferStoppedError
+        with self._lock:
+            self.bytes += nbytes
+            self._on_bytes(nbytes)

@@ -21,7 +21,6 @@ from presize.options import ValueType
 from presize.store.index import INDEX_COLUMNS
 
 ROWS_AT_ONCE = 65536
-"""As Python objects."""
 
 _LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType, pa.ListViewType, pa.LargeListViewType)
 _DEEPEST = 32
@@ -165,7 +164,6 @@ def with_types(
 
 
 def all_types(kind: pa.DataType, depth: int = 1) -> Iterator[tuple[pa.DataType, int]]:
-    """Yield a type and all types in it, with their depths."""
     yield kind, depth
     for number in range(kind.num_fields):
         yield from all_types(kind.field(number).type, depth + 1)
@@ -196,19 +194,20 @@ def _plain(values: pa.Array) -> pa.Array:
 
 def read_texts(texts: pa.ChunkedArray, is_label: bool = False) -> pa.ChunkedArray:
     """Return a column of texts as what it holds. Booleans of labels stay text, since they are two classes."""
-    if all(_match(pc.all, texts, _WHOLE)):
-        numbers = whole_numbers(_known(texts))
-        if numbers.null_count == len(numbers):
-            return pa.chunked_array([pa.nulls(len(texts))])
+    known = _known(texts)
+    if known.null_count == len(known):
+        return pa.chunked_array([pa.nulls(len(texts))])
+    if _all_match(known, _WHOLE):
+        numbers = whole_numbers(known)
         return numbers if pa.types.is_integer(numbers.type) else texts
-    if all(_match(pc.all, texts, _NUMBER)) and all(any(_match(pc.any, texts, each)) for each in (_SURE, "[0-9]")):
-        return _known(texts).cast(pa.float64())
-    if not all(_match(pc.all, texts, _BOOLEAN)):
+    if _all_match(known, _NUMBER):
+        is_sure = (pc.any(pc.match_substring_regex(known, pattern)).as_py() for pattern in (_SURE, "[0-9]"))
+        return known.cast(pa.float64()) if all(is_sure) else texts
+    if not _all_match(known, _BOOLEAN):
         return texts
-    words = _known(texts)
     if not is_label:
-        return pc.equal(pc.utf8_lower(words), "true")
-    return words if len(words.unique().drop_null()) <= 2 else pc.utf8_lower(words)
+        return pc.equal(pc.utf8_lower(known), "true")
+    return known if len(known.unique().drop_null()) <= 2 else pc.utf8_lower(known)
 
 
 def whole_numbers(texts: Any) -> Any:
@@ -294,7 +293,6 @@ def as_text(value: bytes) -> str | None:
 
 
 def no_text(value: bytes) -> SourceError:
-    """The error for a label that is bytes."""
     like = looks_like(value)
     return SourceError(
         f"the label {repr(value)[:80]} is not text{f': it looks like {like}' if like else ''}; write labels as text, "
@@ -328,7 +326,6 @@ def _known(texts: Any) -> Any:
     return pc.if_else(missing, pa.scalar(None, texts.type), plain)
 
 
-def _match(quantified: Any, texts: pa.ChunkedArray, pattern: str) -> Iterator[bool]:
-    """Yield for each chunk whether all or any of its values match, but for missing ones."""
-    found = (pc.match_substring_regex(_known(chunk), pattern) for chunk in texts.chunks)
-    return (quantified(each, min_count=0).as_py() for each in found)
+def _all_match(texts: pa.ChunkedArray, pattern: str) -> bool:
+    """Whether all values but nulls match. Ends at the first chunk of which one does not."""
+    return all(pc.all(pc.match_substring_regex(chunk, pattern), min_count=0).as_py() for chunk in texts.chunks)

@@ -10,7 +10,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -52,7 +51,8 @@ ListContainer = Callable[[str, str, SourceOptions, Sequence[Companion]], Content
 has beside it. Raises SourceError where it cannot be read, or OptionError."""
 
 
-class ContainerKind(NamedTuple):
+@dataclass(frozen=True)
+class ContainerKind:
     """A kind of file that holds samples: its name, and in the plural; the options that make sense for it, of those that
     do not for every source; and the suffixes, in lower case, and the first bytes by which it is recognized."""
 
@@ -155,11 +155,10 @@ def _of_file(name: str) -> Containers | None:
         raise SourceError(f"source {name!r} is a zip; unpack it, and give the folder")
     kind = next((kind for kind in KINDS if begin.startswith(kind.magic[1], kind.magic[0])), kind_of(name))
     root, path = os.path.split(os.path.realpath(name))
-    return kind and Containers(kind, root, (path,))
+    return None if kind is None else Containers(kind, root, (path,))
 
 
 def _refuse_dataset(name: str) -> None:
-    """Raise SourceError when a folder is a dataset of shards, whose images are resized already."""
     folders = [name]
     if not os.path.exists(os.path.join(name, MANIFEST)):  # OUT/256, OUT/160, ... perhaps
         with suppress(OSError), os.scandir(name) as entries:  # of one that cannot be read, scan() tells
@@ -296,8 +295,6 @@ def _version(path: str) -> FileVersion | None:
 
 @dataclass
 class _Listed:
-    """The samples of all containers, while they are checked."""
-
     table: pa.Table
     containers: tuple[Container, ...]
     rejects: list[Reject]

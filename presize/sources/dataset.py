@@ -20,8 +20,9 @@ from presize.formatting import plural
 from presize.options import Size, Stream
 from presize.sources.columns import python_values, with_column
 from presize.sources.contents import Source
+from presize.sources.folder import names_of
 from presize.sources.labels import check_classes, naming
-from presize.sources.spellings import Spellings, names_of
+from presize.sources.spellings import Spellings
 from presize.store.data_files import DataFile
 from presize.store.filenames import path_problem
 from presize.store.index import COMPANION_COLUMNS, INDEX_COLUMNS, open_settled, read_index, record_columns
@@ -83,11 +84,8 @@ class PublishedDataset:
 @dataclass(frozen=True, kw_only=True)
 class DatasetSource(Source):
     """Samples of datasets of one size each, and of the same streams: `row_of` each in the index of `dataset_of` it.
-
-    Attributes:
-        derived: how they differ from all samples of one dataset, in words of OF_SAMPLES.
-        resizes: whether images that do not fit the size of the build are resized. Otherwise all are copied.
-    """
+    `derived` says how they differ from all samples of one dataset, in words of OF_SAMPLES. If it `resizes`, images that
+    do not fit the size of the build are resized; otherwise all are copied."""
 
     datasets: tuple[PublishedDataset, ...]
     dataset_of: Rows
@@ -276,13 +274,12 @@ def _check_alike(first: PublishedDataset, other: PublishedDataset) -> None:
     labelled = {"label" in dataset.indexes[0].schema.names: dataset.roots[0] for dataset in (first, other)}
     if len(labelled) == 2:
         raise SourceError(f"{labelled[True]} has labels and {labelled[False]} has none")
-    kinds = [_kind(dataset.manifests[0]) for dataset in (first, other)]
-    for name in sorted({*kinds[0], *kinds[1]}):
-        values = [kind.get(name) for kind in kinds]
-        if values[0] != values[1]:
+    ours, theirs = (_kind(dataset.manifests[0]) for dataset in (first, other))
+    for name in sorted({*ours, *theirs}):
+        if ours.get(name) != theirs.get(name):
             raise SourceError(
-                f"{first.roots[0]} and {other.roots[0]} cannot be one dataset: {name} is {values[0] or 'not given'} in "
-                f"the one, {values[1] or 'not given'} in the other"
+                f"{first.roots[0]} and {other.roots[0]} cannot be one dataset: {name} is "
+                f"{ours.get(name) or 'not given'} in the one, {theirs.get(name) or 'not given'} in the other"
             )
 
 
@@ -322,10 +319,10 @@ def _class_list(datasets: Sequence[PublishedDataset], classes: Sequence[str] | N
     """The classes given; else the longest list, if the others are its beginning; else all names, if all are sorted."""
     lists = [dataset.manifests[0].classes for dataset in datasets]
     known = [names for names in lists if names is not None]
-    if not known:
-        if classes is not None:
-            raise SourceError(f"--classes: {datasets[0].roots[0]} has no classes")
+    if not known and classes is None:
         return None
+    if not known:
+        raise SourceError(f"--classes: {datasets[0].roots[0]} has no classes")
     if len(known) < len(lists):
         with_classes = {names is not None: dataset.roots[0] for names, dataset in zip(lists, datasets, strict=True)}
         raise SourceError(f"{with_classes[True]} has classes and {with_classes[False]} has none")

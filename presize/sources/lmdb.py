@@ -179,8 +179,11 @@ def _numbered(
     texts[has_label] = _label_texts(values, label_rows[nearest[has_label]], column)
     is_good = np.array([isinstance(text, str) for text in texts], np.bool_)
     keys = [as_utf8(os.fsdecode(key)) for key in values.keys.take(pa.array(rows[~is_good])).to_pylist()]
-    reasons = map(_reason, texts[~is_good])
-    rejects = [rejected(f"{name}/{key}", reason) for key, reason in zip(keys, reasons, strict=True)]
+    rejects = []
+    for key, label in zip(keys, texts[~is_good], strict=True):
+        like = label and looks_like(label)
+        reason = f"its label is not UTF-8 text{f'; it looks like {like}' if like else ''}"
+        rejects.append(rejected(f"{name}/{key}", "it has no label" if label is None else reason))
     good = pa.array(texts[is_good], pa.large_string())
     # Labels are numbers if all are whole ones; otherwise they are names of classes.
     numbered = whole_numbers(pc.utf8_trim_whitespace(good)) if column == "label" else good
@@ -197,13 +200,6 @@ def _label_texts(values: LmdbValues, rows: Numbers, column: str) -> list[str | b
             text = as_text(value) if is_text else None
             texts.append(value if text is None else text)
     return texts
-
-
-def _reason(label: bytes | None) -> str:
-    if label is None:
-        return "it has no label"
-    like = looks_like(label)
-    return f"its label is not UTF-8 text{f'; it looks like {like}' if like else ''}"
 
 
 def _warn_of_count(values: LmdbValues, images: int, name: str) -> None:
@@ -252,20 +248,15 @@ def _expected(values: LmdbValues) -> str:
     shown = [_shown(key) for key in values.keys.slice(0, _KEYS_SHOWN).to_pylist()]
     if not shown:
         return "it is empty"
-    more = ", …" if len(values.keys) > len(shown) else ""
-    pattern = _pattern_of(values.keys)
-    example = "image-{:09d} for image-000000001" if pattern is None else f"{pattern} for {shown[0][1:-1]}"
+    more, example = ", …" if len(values.keys) > len(shown) else "", "image-{:09d} for image-000000001"
+    if match := _NUMBERED.fullmatch(values.keys[0].as_py().decode("utf-8", "replace")):
+        pattern = KeyPattern(match[1], len(match[2]), match[3])
+        if 3 * len(pattern.numbers(values.keys)[0]) >= len(values.keys) > 1:
+            example = f"{pattern} for {shown[0][1:-1]}"
     return (
         f"its first keys are {', '.join(shown)}{more}; expected a pattern, such as --keys {example}, or one of "
         f"{', '.join(_PRESETS)}"
     )
-
-
-def _pattern_of(keys: pa.LargeBinaryArray) -> KeyPattern | None:
-    """A pattern that many of the keys fit: the last number of the first key is all that differs between them."""
-    match = _NUMBERED.fullmatch(keys[0].as_py().decode("utf-8", "replace"))
-    pattern = None if match is None else KeyPattern(match[1], len(match[2]), match[3])
-    return pattern if pattern is not None and 3 * len(pattern.numbers(keys)[0]) >= len(keys) > 1 else None
 
 
 def _check_values(values: LmdbValues, rows: Numbers, is_chosen: bool = True) -> None:

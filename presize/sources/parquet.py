@@ -67,7 +67,6 @@ def list_parquet(path: str, name: str, options: SourceOptions, _: Sequence[Compa
 
 
 def _image_column(schema: pa.Schema, asked: str | None) -> str:
-    """The column of the images: the one asked for, or the only one that can be."""
     images, plain = ([str(one.name) for one in schema if fits(one.type)] for fits in (is_image, is_bytes))
     names = (images or plain) if asked is None else [asked]
     if len(names) == 1 and schema.names.count(names[0]) == 1 and names[0] in (*images, *plain):
@@ -81,7 +80,6 @@ def _image_column(schema: pa.Schema, asked: str | None) -> str:
 
 
 def _mean_bytes(group: pq.RowGroupMetaData, image: str) -> int:
-    """About how many bytes an image of a row group has."""
     columns = map(group.column, range(group.num_columns))
     leaves = (image, f"{image}.bytes")
     nbytes = sum(int(column.total_uncompressed_size) for column in columns if column.path_in_schema in leaves)

@@ -71,7 +71,6 @@ def class_name(label: int, classes: int) -> str:
 
 
 def sample_file(options: SampleOptions, index: int) -> tuple[str, bytes]:
-    """Return the path and content of file `index`, from 0 to images - 1."""
     name = class_name(options.label(index), options.classes)
     path = f"{name}/{index:0{max(4, len(str(options.images - 1)))}}"
     rng = np.random.default_rng((options.seed, index, 1))
@@ -83,7 +82,6 @@ def sample_file(options: SampleOptions, index: int) -> tuple[str, bytes]:
 
 
 def encoded(pixels: NDArray[np.uint8], rotated: bool, rng: np.random.Generator) -> tuple[str, bytes]:
-    """The suffix and the bytes of a file with these pixels, uint8 (height, width, 3). Rotated files are JPEGs."""
     image, stream, draw = Image.fromarray(pixels), io.BytesIO(), rng.random(4).tolist()
     if draw[0] < 0.02 and not rotated:
         if draw[1] < 0.5:
@@ -137,7 +135,6 @@ def picture(options: SampleOptions, index: int) -> NDArray[np.uint8]:
     canvas = cv2.GaussianBlur(canvas, (0, 0), rng.uniform(0.3, 0.85) * softness)
 
     def noise(alpha: float, strength: float) -> NDArray[np.float32]:
-        """Noise of amplitude 1 / frequency**alpha, cut from a random place."""
         field = _field(options.seed, float(alpha))
         if max(height, width) > FIELD_SIDE:
             field = np.tile(field, [-(-height // FIELD_SIDE), -(-width // FIELD_SIDE)])
@@ -176,7 +173,6 @@ def _colours(light: Light, count: int, rng: np.random.Generator) -> NDArray[np.f
 
 
 def _paint_leaves(canvas: NDArray[Any], rng: np.random.Generator, count: int, smallest: float, light: Light) -> None:
-    """Paint blobs whose radii run from `smallest` to 0.4 of the shorter side, few of them large."""
     height, width = canvas.shape[:2]
     # Radii of density 1 / radius**3: a scene then looks alike at every scale, as natural ones do.
     radii = min(height, width) / np.sqrt(rng.uniform(0.4**-2, smallest**-2, (count, 1)))
@@ -191,7 +187,6 @@ def _paint_leaves(canvas: NDArray[Any], rng: np.random.Generator, count: int, sm
 
 
 def _paint_subject(canvas: NDArray[Any], rng: np.random.Generator, label: int) -> None:
-    """Paint the shape of a class in its hue, with random size, direction and lightness, near the middle."""
     height, width = canvas.shape[:2]
     corners, inner = SUBJECTS[_subject(label)]
     radii = np.where(np.arange(corners) % 2, inner, 1.0) * min(height, width) * rng.uniform(0.15, 0.4)
@@ -219,7 +214,6 @@ def _outline(radii: NDArray[Any], squeeze: Any, turn: Any) -> NDArray[np.float64
 
 
 def _fill(canvas: NDArray[Any], outline: NDArray[np.float64], colour: list[float]) -> None:
-    """Fill a polygon in place, antialiased, with corners rounded to a sixteenth of a pixel."""
     cv2.fillPoly(canvas, [np.round(outline * 16).astype(np.int32)], colour, cv2.LINE_AA, 4)
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,12 +15,11 @@ import pyarrow.compute as pc
 from presize.errors import SourceError, warn
 from presize.formatting import printable
 from presize.options import ColumnType, Companion, SourceOptions
-from presize.sources.bucket import walk_bucket
 from presize.sources.columns import python_values
 from presize.sources.companions import add_companions, images_folder
 from presize.sources.containers import check_options, list_containers, recognize
 from presize.sources.contents import Source
-from presize.sources.folder import resolve, walk_folder
+from presize.sources.folder import resolve, walk_bucket, walk_folder
 from presize.sources.labels import check_classes, folder_at, naming, with_splits
 from presize.sources.source_files import Url, starts_like_an_image
 from presize.sources.table import is_list, list_table
@@ -52,18 +50,16 @@ def scan(
             samples = replace(samples, classes=check_classes(samples.classes))
     url, given, images = Url.of(root), dict(types), ""
     containers = None if samples.table is not None or url else recognize(root, samples.keys is not None)
-    check = partial(
-        check_options, source=root, keys=samples.keys, label_keys=samples.label_keys, column_type=types, pair=companions
-    )
+    kind = containers.kind.plural if containers else "buckets" if url else "folders"
+    if samples.table is not None:
+        kind = "label tables of buckets" if url else "label tables"
+    check_options(kind, root, keys=samples.keys, label_keys=samples.label_keys, column_type=types, pair=companions)
     if containers is not None:
-        check(containers.kind.plural)
         source = list_containers(containers, samples, follow_links, given, companions)
     elif samples.table is not None:
-        check("label tables of buckets" if url else "label tables")
         with naming(f"labels {os.fspath(samples.table)!r}"):
             source = list_table(samples.table, root, url or Path(resolve(root)), samples, follow_links, given)
     else:
-        check("buckets" if url else "folders")
         tree = walk_bucket(url) if url else walk_folder(root, follow_links)
         by_folder = samples.labels != "none" or samples.split == "folders"
         found = images_folder(tree.paths, companions) if by_folder else ""

@@ -222,28 +222,32 @@ class SourceReader:
         self._folder = os.path.join(root, "")  # once: joining paths for each file takes longer than joining texts
         self._here = threading.local()
 
-    def read(self, file: SourceFile) -> bytes:
+    def read(self, file: SourceFile, for_report: bool = False) -> bytes:
         """The content of a file; of a large one that does not start like an image, the start alone.
+
+        The bytes of report.html must not depend on luck: where the disk fails, it is read once more, then the build
+        stops.
 
         Raises:
             UnreadableError: this file cannot be read, or has changed.
             ImageError: it is too large for any decoder.
             BuildError: reading failed for a reason that is not about this file.
         """
+        if for_report:
+            with suppress(OSError):
+                return self._content(file)
         try:
             return self._content(file)
         except OSError as error:
-            raise self._failure(file, error) from None
-
-    def read_again(self, file: SourceFile) -> bytes:
-        """read() for report.html, whose bytes must not depend on luck: a disk may fail at one read and not at the next,
-        so the read is repeated once, then the build stops."""
-        with suppress(OSError):
-            return self._content(file)
-        try:
-            return self._content(file)
-        except OSError as error:
-            raise self._failure(file, error, for_report=True) from None
+            about_one = _BAD_SECTOR if file.container else _ABOUT_THE_FILE
+            about_one = about_one - _BAD_SECTOR if for_report else about_one
+            if error.errno in about_one and Path(self.root).is_dir():
+                raise UnreadableError(f"cannot be read: {error.strerror}") from None
+            reason = f"{error.strerror}; run again to resume"
+            if for_report:
+                reason = f"again for report.html: {reason}, with --no-report if it fails again"
+            path = file.container.path if file.container else file.path
+            raise unreadable(self.root, path, reason) from None
 
     def can_read(self, file: SourceFile) -> bool:
         """Whether the disk can read a file now. The page cache is not asked: it may outlive the disk."""
@@ -256,14 +260,11 @@ class SourceReader:
                 os.close(descriptor)
         try:
             self.read(file)
-        except UnreadableError:
-            return False
-        except ImageError:
-            pass
+        except ImageError as error:
+            return not isinstance(error, UnreadableError)
         return True
 
     def crc32(self, file: SourceFile) -> int | None:
-        """The CRC-32 of a file; None when it cannot be read."""
         try:
             return zlib_ng.crc32(self.read(file))
         except ImageError:
@@ -329,16 +330,6 @@ class SourceReader:
         """With the credentials that the environment has now."""
         return Bucket(str(self.root))
 
-    def _failure(self, file: SourceFile, error: OSError, for_report: bool = False) -> UnreadableError | BuildError:
-        """Return the error to raise: UnreadableError if it is about one sample, and not about all others, too."""
-        about_one = _BAD_SECTOR if file.container else _ABOUT_THE_FILE
-        if error.errno in about_one and not (for_report and error.errno in _BAD_SECTOR) and Path(self.root).is_dir():
-            return UnreadableError(f"cannot be read: {error.strerror}")
-        reason = f"{error.strerror}; run again to resume"
-        if for_report:
-            reason = f"again for report.html: {reason}, with --no-report if it fails again"
-        return unreadable(self.root, file.container.path if file.container else file.path, reason)
-
 
 @dataclass
 class _OpenContainer:
@@ -353,7 +344,6 @@ class _OpenContainer:
 
 
 def _read(file: int, nbytes: int, offset: int, max_bytes: int) -> bytes:
-    """The `nbytes` at `offset`; asks for `max_bytes`."""
     if nbytes > LARGE_BYTES and not is_known(head := os.pread(file, _SNIFFED_BYTES, offset)):
         return head
     if nbytes > _MAX_BYTES:

@@ -6,26 +6,24 @@ import re
 import unicodedata
 from array import array
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
+from pathlib import Path
 from urllib.parse import unquote
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from presize.sources.columns import python_values
-from presize.sources.folder import LookUp, Refuse
+from presize.sources.folder import Facts, NamesIn, Refuse, look_up_files, look_up_objects, names_in, names_in_bucket
+from presize.sources.source_files import Url
 from presize.store.filenames import PATH_MAX_BYTES, is_safe
 from presize.store.rejects import claims_to_be_an_image
 
-NamesIn = Callable[[str], Iterable[str]]
-"""Returns the names in a folder, "" for the source: those of folders end with a slash. What is no folder has none."""
-
 _DRIVE = re.compile(r"[A-Za-z]:(?=[/\\])")
 _FOLDERS_TRIED = 100
-"""How many folders of a source a hint looks into."""
 
 
 def _nfc(name: str) -> str:
@@ -134,37 +132,31 @@ def _stem(name: str) -> str:
     return name.rpartition(".")[0] or name
 
 
-def look_up_spelled(
-    paths: pa.ChunkedArray, look_up: LookUp, spellings: Spellings, refuse: Refuse
-) -> tuple[pa.ChunkedArray, npt.NDArray[np.int64]]:
-    """Return the paths of the files that a table lists, as the source spells them, with their sizes and times."""
-    missing = array("q")
-    facts = look_up(paths, lambda row, *_: missing.append(row))
-    if not missing:
-        return paths, facts
-    rows = np.frombuffer(missing, np.int64)
-    texts = paths.take(pa.array(rows))
-    spelled = pa.chunked_array([pa.array(map(spellings.spelled, python_values(texts)), pa.large_string())])
-    facts[rows] = look_up(spelled, lambda at, _, why: refuse(missing[at], texts[at].as_py() or "", why))
-    is_missing = np.zeros(len(paths), np.bool_)
-    is_missing[rows] = True
-    found = pc.replace_with_mask(paths.combine_chunks(), is_missing, spelled.combine_chunks())
-    return pa.chunked_array([found]), facts
+class SourceFiles(Spellings):
+    """The files of a source: a folder, with `follow_links` those that links lead out to, too, or its URL."""
 
+    def __init__(self, base: Path | Url, follow_links: bool) -> None:
+        super().__init__(names_in_bucket(base) if isinstance(base, Url) else partial(names_in, str(base)))
+        self.base = base
+        self._follow_links = follow_links
 
-def names_of(paths: Iterable[str]) -> NamesIn:
-    """Return what lists the folders of a tree of these files. They are gone through once, when it is first called."""
-    folders: defaultdict[str, set[str]] = defaultdict(set)
+    def look_up(self, paths: pa.ChunkedArray, refuse: Refuse, any_form: bool = False) -> Facts:
+        """Look up paths, null where there is none; in a folder in `any_form`, in another normalization, too."""
+        if isinstance(self.base, Url):
+            return look_up_objects(self.base, paths, refuse)
+        return look_up_files(str(self.base), self._follow_links, paths, refuse, any_form)
 
-    def names_in(folder: str) -> Iterable[str]:
-        if not folders:
-            for path in paths:
-                while path:
-                    above = path[: path.rstrip("/").rfind("/") + 1]
-                    if path[len(above) :] in folders[above]:
-                        break
-                    folders[above].add(path[len(above) :])
-                    path = above
-        return folders.get(folder, ())
-
-    return names_in
+    def look_up_spelled(self, paths: pa.ChunkedArray, refuse: Refuse) -> tuple[pa.ChunkedArray, Facts]:
+        """Return the paths of the files that a table lists, as the source spells them, too."""
+        missing = array("q")
+        facts = self.look_up(paths, lambda row, *_: missing.append(row))
+        if not missing:
+            return paths, facts
+        rows = np.frombuffer(missing, np.int64)
+        texts = paths.take(pa.array(rows))
+        spelled = pa.chunked_array([pa.array(map(self.spelled, python_values(texts)), pa.large_string())])
+        facts[rows] = self.look_up(spelled, lambda at, _, why: refuse(missing[at], texts[at].as_py() or "", why))
+        is_missing = np.zeros(len(paths), np.bool_)
+        is_missing[rows] = True
+        found = pc.replace_with_mask(paths.combine_chunks(), is_missing, spelled.combine_chunks())
+        return pa.chunked_array([found]), facts

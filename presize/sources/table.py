@@ -17,7 +17,6 @@ from types import MappingProxyType
 from typing import Any, BinaryIO
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
@@ -26,7 +25,6 @@ import pyarrow.parquet
 from presize.errors import SourceError, warn
 from presize.formatting import plural
 from presize.options import Repeated, SourceOptions, ValueType
-from presize.sources.bucket import look_up_objects, names_in_bucket
 from presize.sources.columns import (
     joined,
     label_texts,
@@ -41,10 +39,10 @@ from presize.sources.columns import (
     with_types,
 )
 from presize.sources.contents import Source, is_utf8
-from presize.sources.folder import LookUp, RefusedFile, look_up_files, names_in
+from presize.sources.folder import RefusedFile
 from presize.sources.labels import class_labels, folder_at
 from presize.sources.source_files import Url
-from presize.sources.spellings import Spellings, look_up_spelled
+from presize.sources.spellings import SourceFiles
 from presize.store.index import INDEX_COLUMNS
 from presize.store.rejects import IMAGE_NAMES, IMAGE_SUFFIXES, claims_to_be_an_image
 from presize.system.files import open_at_once
@@ -83,56 +81,18 @@ def list_table(
     follow_links: bool,
     types: Mapping[str, ValueType],
 ) -> Source:
-    files = _Files(base, follow_links)
-    table = read_table(path, root, options.repeated, types, files)
+    table = read_table(path, root, options.repeated, types, SourceFiles(base, follow_links))
     if "label" not in table.column_names and is_list(path):
         folders = folder_at(table.column("path"), 1 if options.split == "folders" else 0)
         table = table if folders.null_count else table.append_column("label", folders)
-    columns = dict(zip(table.column_names, table.columns, strict=True))
-    classes = None
-    if "label" in columns and pa.types.is_large_string(columns["label"].type):
-        columns["label"], classes = class_labels(columns["label"], options.classes, types.get("label") == "class")
+    classes, has_labels = None, "label" in table.column_names
+    if has_labels and pa.types.is_large_string(table.column("label").type):
+        labels, classes = class_labels(table.column("label"), options.classes, types.get("label") == "class")
+        table = with_column(table, "label", labels)
     elif options.classes is not None:
-        fix = "; --column-type label:class reads numbers as their names" if "label" in columns else ""
+        fix = "; --column-type label:class reads numbers as their names" if has_labels else ""
         raise SourceError(f"--classes needs a label column of strings{fix}")
-    paths = columns.pop("path")
-    facts = files.facts_of(paths)
-    own = {"path": paths, "source_nbytes": facts[:, 0], "source_mtime_ns": facts[:, 1]}
-    return Source(base, pa.table(own | columns), classes)
-
-
-class _Files:
-    def __init__(self, base: Path | Url, follow_links: bool) -> None:
-        self._base = base
-        self._look_up: LookUp = partial(look_up_files, str(base), follow_links)
-        self.spellings = Spellings(partial(names_in, str(base)))
-        if isinstance(base, Url):
-            self._look_up = partial(look_up_objects, base)
-            self.spellings = Spellings(names_in_bucket(base))
-
-    def find(self, paths: pa.ChunkedArray, column: str | None) -> pa.ChunkedArray:
-        """Return the paths in `column` as the source spells them. Raises SourceError unless each is that of a file."""
-        refused, first = 0, ""
-
-        def refuse(_: int, path: str, reason: RefusedFile) -> None:
-            nonlocal refused, first
-            refused, first = refused + 1, first or f"{path!r} {reason}{self.spellings.hint(path)}"
-
-        texts = paths.combine_chunks().dictionary_encode()
-        found, self._facts = look_up_spelled(
-            pa.chunked_array([texts.dictionary]), self._look_up, self.spellings, refuse
-        )
-        if refused:
-            why = f"; no column is called path, so {column!r} was taken for it" if column in ID_NAMES else ""
-            raise SourceError(
-                f"{refused} of its {len(texts.dictionary)} paths cannot be used, the first: {first}; source "
-                f"{str(self._base)!r}{why}"
-            )
-        self._found = found.combine_chunks()
-        return pa.chunked_array([self._found.take(texts.indices)])
-
-    def facts_of(self, found: pa.ChunkedArray) -> npt.NDArray[np.int64]:
-        return np.asarray(self._facts[pc.index_in(found, self._found).to_numpy()])
+    return Source(base, table, classes)
 
 
 def read_table(
@@ -140,20 +100,15 @@ def read_table(
     root: str | os.PathLike[str] | None = None,
     repeated: Repeated = "refuse",
     types: Mapping[str, ValueType] = MappingProxyType({}),
-    files: _Files | None = None,
+    files: SourceFiles | None = None,
 ) -> pa.Table:
-    """The label table at `path`: a ``path`` column of strings and any others, in its own order.
+    """The label table at `path`, read as its suffix says: a ``path`` column and any others, in its own order.
 
-    The suffix decides how it is read. Columns are normalized: strings and binaries have 64-bit offsets, lists are large
-    lists, dictionaries are decoded. Equal values give equal bytes, those under nulls included, whatever the file.
-
-    Args:
-        root: the source; absolute paths that lie in it become relative.
-        repeated: "refuse" a path that several rows have, or make these rows one, at the place of the first: all other
-            columns then hold lists.
-        files: those of the source: paths become what it calls them. None takes paths as they are.
+    Columns are normalized: strings and binaries have 64-bit offsets, lists are large lists, dictionaries are decoded.
+    Equal values give equal bytes, those under nulls included, whatever the file. Absolute paths in `root` become
+    relative. With `files` paths become what the source calls them, with ``source_nbytes`` and ``source_mtime_ns``.
     """
-    table = _read_file(os.fspath(path), types, None if files is None else files.spellings.fits)
+    table = _read_file(os.fspath(path), types, None if files is None else files.fits)
     column, table = _path_name(table.column_names), _with_path(table)
     _check_columns(table.column_names)
     if len(table) == 0:
@@ -161,8 +116,8 @@ def read_table(
     table = pa.table({name: plain_column(name, table.column(name)) for name in table.column_names})
     table = with_types(table, types)
     _check_named(table.column("path"), column)
-    paths = _relative(table.column("path"), root)
-    table = with_column(table, "path", paths if files is None else files.find(paths, column))
+    table = with_column(table, "path", _relative(table.column("path"), root))
+    table = table if files is None else _looked_up(table, files, column)
     if "label" in table.column_names:
         table = with_column(table, "label", _whole_labels(table.column("label")))
     return _without_repeats(table, repeated)
@@ -217,7 +172,14 @@ def _read_csv(file: BinaryIO, types: Types, separators: str = ",;\t|") -> pa.Tab
             spelled[name] = text
         empty = pc.and_(empty, pc.equal(texts, ""))
     if spelled:
-        _tell_spelling(file.name, spelled)
+        name = "label" if "label" in spelled else next(iter(spelled))
+        not_class = ", not a class" if name == "label" else ""
+        more = f", and {plural(len(spelled) - 1, 'more column')} likewise" if len(spelled) > 1 else ""
+        warn(
+            f"labels {file.name!r}: {spelled[name]!r} in column {name!r} is read as the number {float(spelled[name])}"
+            f"{not_class}{more}; --column-type {name}:text keeps texts as they are written, --column-type {name}:float "
+            "reads numbers without this warning"
+        )
     table = pa.table(columns, names)  # of separators alone are the rows that spreadsheets write below the last one
     return table.filter(pc.invert(empty)) if pc.any(empty).as_py() else table
 
@@ -231,7 +193,10 @@ def _texts(file: BinaryIO, separators: str) -> pa.Table:
         return "error"
 
     content, header = file, file.readline(_HEADER_BYTES)
-    separator = _separator(header, separators)
+    line = header.decode("utf-8-sig", "replace").strip("\r\n")
+    cells = {each: {name.strip(' "') for name in line.split(each)} for each in separators}
+    # That which gives a column of paths, or else most columns.
+    separator = max(cells, key=lambda each: (not cells[each].isdisjoint((*PATH_NAMES, *ID_NAMES)), line.count(each)))
     options = pa.csv.ParseOptions(delimiter=separator, newlines_in_values=True, invalid_row_handler=refuse)
     how: dict[str, Any] = {"parse_options": options}
     after = separator.encode()
@@ -280,25 +245,6 @@ def _wrong_row(row: pa.csv.InvalidRow, separator: str) -> SourceError:
         f"row {row.number - 1:,} has {plural(row.actual_columns, 'value')}, and the header "
         f"{plural(row.expected_columns, 'column')}: {one_line(repr(row.text))}; {fix}"
     )
-
-
-def _tell_spelling(path: str, spelled: Mapping[str, str]) -> None:
-    """Warn of columns of decimals that would not be printed as they are written."""
-    name = "label" if "label" in spelled else next(iter(spelled))
-    not_class = ", not a class" if name == "label" else ""
-    more = f", and {plural(len(spelled) - 1, 'more column')} likewise" if len(spelled) > 1 else ""
-    warn(
-        f"labels {path!r}: {spelled[name]!r} in column {name!r} is read as the number {float(spelled[name])}{not_class}"
-        f"{more}; --column-type {name}:text keeps texts as they are written, --column-type {name}:float reads numbers "
-        "without this warning"
-    )
-
-
-def _separator(header: bytes, separators: str) -> str:
-    """The first separator that gives a column of paths, or the one with most columns."""
-    line = header.decode("utf-8-sig", "replace").strip("\r\n")
-    names = {separator: {name.strip(' "') for name in line.split(separator)} for separator in separators}
-    return max(names, key=lambda each: (not names[each].isdisjoint((*PATH_NAMES, *ID_NAMES)), line.count(each)))
 
 
 def _read_list(file: BinaryIO, types: Types, fits: Fits = None) -> pa.Table:
@@ -477,14 +423,39 @@ def _relative(paths: pa.ChunkedArray, root: str | os.PathLike[str] | None) -> pa
     return pc.replace_substring_regex(paths, r"^(?:\./+)+", "")
 
 
+def _looked_up(table: pa.Table, files: SourceFiles, column: str | None) -> pa.Table:
+    """Begin with what is known of the files. Raises SourceError unless all paths, taken from `column`, are of some."""
+    refused, first = 0, ""
+
+    def refuse(_: int, path: str, reason: RefusedFile) -> None:
+        nonlocal refused, first
+        refused, first = refused + 1, first or f"{path!r} {reason}{files.hint(path)}"
+
+    texts = table.column("path").combine_chunks().dictionary_encode()
+    found, facts = files.look_up_spelled(pa.chunked_array([texts.dictionary]), refuse)
+    if refused:
+        why = f"; no column is called path, so {column!r} was taken for it" if column in ID_NAMES else ""
+        raise SourceError(
+            f"{refused} of its {len(found)} paths cannot be used, the first: {first}; source {str(files.base)!r}{why}"
+        )
+    known = pa.table({"path": found, "source_nbytes": facts[:, 0], "source_mtime_ns": facts[:, 1]}).take(texts.indices)
+    others = table.drop_columns("path")
+    return pa.table([*known.columns, *others.columns], [*known.column_names, *others.column_names])
+
+
 def _without_repeats(table: pa.Table, repeated: Repeated) -> pa.Table:
     paths = table.column("path").combine_chunks().dictionary_encode()
     counts = np.bincount(paths.indices)
     if repeated == "list":  # one row for each path, in the order in which they first come
-        rows = pa.array(np.argsort(paths.indices.to_numpy(), kind="stable"))
+        order = np.argsort(paths.indices.to_numpy(), kind="stable")
         ends = np.concatenate([[0], np.cumsum(counts)])
-        lists = [pa.LargeListArray.from_arrays(ends, each.take(rows).combine_chunks()) for each in table.columns]
-        return with_column(pa.table(lists, table.column_names), "path", paths.dictionary)
+        rows, firsts, columns = pa.array(order), pa.array(order[ends[:-1]]), {}
+        for name, column in zip(table.column_names, table.columns, strict=True):
+            if name in INDEX_COLUMNS:
+                columns[name] = column.take(firsts)
+            else:
+                columns[name] = pa.LargeListArray.from_arrays(ends, column.take(rows).combine_chunks())
+        return pa.table(columns)
     many = np.flatnonzero(counts > 1)
     if len(many):
         first = paths.dictionary[many[0]].as_py()

@@ -22,7 +22,6 @@ from presize.store.rejects import UNREADABLE, Reject, claims_to_be_an_image
 from presize.store.rejects_file import Rejects
 
 PATHS_AT_ONCE = 65536
-"""Before they become an Arrow array."""
 
 
 class FileTree:
@@ -82,8 +81,7 @@ class FileTree:
         self.rejects.sort()
         self.refused_folders.sort()
         names = sorted(self._number_of, key=lambda folder: (folder.split("/")[:levels], folder))
-        rank = np.empty(len(names), np.int64)
-        rank[[self._number_of[name] for name in names]] = np.arange(len(names))
+        rank = np.argsort([self._number_of[name] for name in names])
         folders = rank[np.frombuffer(self._folders, np.int64)]
         counts = np.bincount(folders, minlength=len(names))
         columns = {

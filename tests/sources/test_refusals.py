@@ -125,6 +125,8 @@ REFUSED: list[tuple[Make, dict[str, Any], str, str]] = [
     (files(), {}, "raw' holds no files (nothing at all); expected image files", "an empty folder"),
     (files(".a", "b/.c"), {}, "holds no files (2 hidden); expected", "hidden files alone"),
     (files("1.jpg", "2.jpg", "thumbs/"), {}, "no files (2 beside the class folders)", "a stray empty folder"),
+    (files("logo.jpg", "train -> ../../far", "../../far/1.jpg"), {},
+     "no files (1 beside the class folders, 1 refused, the first is 'train', a li", "class folders that are links out"),
     (files("a/1\n.jpg -> /dev"), {}, r"1 refused, the first is 'a/1\n.jpg', a link out", "refused files alone"),
     (files("ant/1", "be\ne/1", "cow/1"), {"classes": ["ant"]},
      r"class folder 'be\ne' (2 such) is not in the class list of 1 names, such as 'ant'", "no such class"),
