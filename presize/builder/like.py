@@ -12,7 +12,7 @@ from typing import NamedTuple
 from presize.errors import DatasetError
 from presize.options import BuildOptions, Size
 from presize.remote.bucket import Bucket
-from presize.remote.transfer import MANIFEST_BYTES
+from presize.remote.fetch import MANIFEST_BYTES
 from presize.sources.dataset import OF_SAMPLES
 from presize.store.data_files import MANIFEST
 from presize.store.index import COMPANION_COLUMNS, INDEX_COLUMNS, read_index

@@ -225,7 +225,7 @@ def _write_report(plan: Plan, merged: _Merged, manifest: Manifest, root: Path, i
 
     def source_of(row: dict[str, Any]) -> bytes:
         (file,) = plan.source.files(np.array([row["sample"]]))
-        return reader.read_again(file)
+        return reader.read(file, for_report=True)
 
     def value_of(row: dict[str, Any]) -> bytes:
         if manifest.layout == "folder":

@@ -24,10 +24,9 @@ from presize.builder.shard_table import ShardDone, ShardTable
 from presize.builder.work import shard_files
 from presize.errors import BuildError, DatasetError, OptionError
 from presize.options import BuildOptions, RunOptions, SourceOptions
-from presize.remote.bucket import Bucket
+from presize.remote.bucket import Bucket, Connections
 from presize.remote.cache import default_cache_dir
-from presize.remote.fetch import fetch_dataset
-from presize.remote.transfer import MANIFEST_BYTES, Connections, download_file
+from presize.remote.fetch import MANIFEST_BYTES, download_file, fetch_dataset
 from presize.remote.upload import claim_place, upload_dataset, upload_file, writable_bucket
 from presize.store.data_files import FETCHING, MANIFEST, DataFile
 from presize.store.manifest import Manifest, parse_manifest

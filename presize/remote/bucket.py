@@ -9,7 +9,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from functools import cached_property, partial, wraps
@@ -33,14 +33,12 @@ PART_BYTES = 5 << 20
 _PARTS_BYTES = tuple(mib << 20 for mib in (5, 8, 10, 15, 16, 25, 32, 50, 64, 100, 128))
 """The parts in which common tools write: obstore and rclone 5 MiB or more, the AWS tools 8, s3fs 10, s3cmd 15."""
 CHUNK_BYTES = 1 << 20
-"""How much of a download is written at once, or a little more."""
 _SHA256 = "sha256"
 _ATTEMPTS = 6
 """How often in a row a download may break off without a byte more; the pauses add up to 6 s."""
 _CONNECT_S = 10
 SILENCE_S = 30
 """How long a server may send nothing in the middle of an answer."""
-
 _CREDENTIALS = {
     "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (and AWS_SESSION_TOKEN, if there is one); profiles are not "
     "read; for a public bucket set AWS_SKIP_SIGNATURE=true",
@@ -51,8 +49,7 @@ _CREDENTIALS = {
 _NOT_ALLOWED = re.compile(r"status code: 40[13]|169\.254\.169\.254|metadata\.google")
 """In what obstore says with wrong credentials, or none, where it asks the machine for them."""
 
-_used_in: int | None = None
-"""The process that has used obstore."""
+_used_in: int | None = None  # the process that has used obstore
 
 
 def in_background(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
@@ -93,12 +90,8 @@ class Bucket:
     """What lies below a URL: s3://BUCKET/PREFIX, http(s)://HOST/PATH, gs:// or az://.
 
     Credentials, region and endpoint are those that obstore finds in the environment or on the machine. For all threads
-    of one process, but no forked child: threads that work for it are not forked. Any method may raise RemoteError: an
-    object or the bucket is not there, cannot be read or cannot be written.
-
-    Raises:
-        RemoteError: the URL is none, obstore is not installed, there are no credentials, or this process was forked
-            from one that has used a store.
+    of one process, but no forked child: threads that work for it are not forked. Any method, and making one, may raise
+    RemoteError.
     """
 
     def __init__(self, url: str) -> None:
@@ -154,8 +147,8 @@ class Bucket:
         """Write an object of `nbytes` to `path`, or the rest of it; go on where a connection breaks off.
 
         `on_bytes` is called with the bytes that have come since the last call, before they are written, and with 0 when
-        a connection has broken off; what it raises ends the download. Raises RemoteError when the object has another
-        size, is not there or cannot be read, and BuildError when it cannot be written."""
+        a connection has broken off; what it raises ends the download. Raises BuildError when `path` cannot be written.
+        """
         broken_off = 0
         with writing(path), path.open("ab") as file:
             while (have := file.tell()) < nbytes:
@@ -207,8 +200,7 @@ class Bucket:
 
         def read() -> tuple[bytes, str]:
             found = self._get(self._store, name)
-            nbytes = found.meta["size"]
-            if nbytes > max_bytes:
+            if (nbytes := found.meta["size"]) > max_bytes:
                 raise RemoteError(f"{self._at(name)} has {nbytes} bytes, more than the {max_bytes} expected")
             return bytes(found.bytes()), str(found.meta["e_tag"])
 
@@ -275,7 +267,6 @@ class Bucket:
 
     @interruptible
     def get_range(self, name: str, nbytes: int) -> bytes:
-        """Return the first `nbytes` of an object."""
         with self._at_name(name):
             return bytes(self._obstore.get_range(self._store, name, start=0, length=nbytes))
 
@@ -310,7 +301,6 @@ class Bucket:
         ask = interruptible(self._ask)
         token: str | None = ""
         while token is not None:
-            listed = []
             with self._at_name(""):
                 page = ask(query)
                 decoded = unquote_plus if page.findtext("{*}EncodingType") == "url" else str
@@ -319,10 +309,9 @@ class Bucket:
                     path = key.removeprefix(self._prefix).removesuffix("/")  # as obstore
                     changed = datetime.fromisoformat(found.findtext("{*}LastModified", ""))
                     size = int(found.findtext("{*}Size", ""))
-                    listed.append(self._listed({"path": path, "size": size, "last_modified": changed}))
+                    yield self._listed({"path": path, "size": size, "last_modified": changed})
                 token = page.findtext("{*}NextContinuationToken")
                 query["continuation-token"] = token or ""
-            yield from listed
 
     def _ask(self, query: dict[str, str]) -> ElementTree.Element:
         """Return what S3 answers to a query about the bucket, which obstore signs as the name of an object."""
@@ -387,7 +376,6 @@ class Bucket:
 
     @interruptible
     def remove(self, name: str) -> None:
-        """Remove an object, if it is there."""
         with self._at_name(name), suppress(FileNotFoundError):
             self._obstore.delete(self._store, name)
 
@@ -443,3 +431,60 @@ def _reason(error: Exception) -> str:
         return f"the name {named[1]!r} is no path; rename that object, or remove it"
     asking = r"Error performing \w+ \S+ in \S+( after \d+ retries.*?)? +- "
     return re.sub(rf"^(Generic \w+ error: )?(Error performing list request: )?({asking})?", "", first)
+
+
+_CHECK_S = 0.2
+ENDS_WITHIN_S = 2
+"""How long stopped transfers are waited for. One without an answer is left behind, and ends with the process."""
+
+
+class TransferStoppedError(Exception):
+    """Another file could not be moved."""
+
+
+class Connections:
+    """Moves files, `count` at a time. `on_bytes` is called, in any thread, with the bytes that have passed since the
+    last call; `bytes` is their sum."""
+
+    def __init__(self, on_bytes: Callable[[int], None] = lambda _: None, count: int = 8) -> None:
+        self._on_bytes, self._count = on_bytes, count
+        self._lock, self._stopped = threading.Lock(), threading.Event()
+        self.bytes = 0
+
+    def all_of(self, move: Callable[[T], None], files: Iterable[T]) -> None:
+        """Call `move` with each of `files`, which are drawn as connections become free. An error ends all."""
+        running: set[Future[None]] = set()
+        try:
+            for file in files:
+                running.add(in_background(move, file))
+                if len(running) == self._count:
+                    running = self._after_one(running)
+            while running:
+                running = self._after_one(running)
+        except BaseException:
+            self.stop()
+            wait(running, ENDS_WITHIN_S)
+            raise
+
+    def _after_one(self, running: set[Future[None]]) -> set[Future[None]]:
+        """Wait until at least one has ended, raise its error, and return the others."""
+        ended: set[Future[None]] = set()
+        while not ended:
+            if self._stopped.is_set():
+                raise TransferStoppedError
+            ended, others = wait(running, _CHECK_S, FIRST_COMPLETED)
+        for one in ended:
+            one.result()
+        return others
+
+    def stop(self) -> None:
+        """End what is under way as soon as it goes on, and begin nothing more."""
+        self._stopped.set()
+
+    def passed(self, nbytes: int) -> None:
+        """Count bytes that have passed. Raises, to end this transfer, when another one has failed."""
+        if self._stopped.is_set():
+            raise TransferStoppedError
+        with self._lock:
+            self.bytes += nbytes
+            self._on_bytes(nbytes)

@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 from presize.errors import BuildError, DatasetError, OptionError, PresizeError, RemoteError
 from presize.formatting import plural, size_text
 from presize.options import check_range
-from presize.remote.bucket import Bucket
-from presize.remote.transfer import Connections, download_file, part_of, read_manifest_of, size_of
+from presize.remote.bucket import Bucket, Connections
+from presize.remote.fetch import download_file, part_of, read_manifest_of, size_of
 from presize.store.data_files import MANIFEST, DataFile
 from presize.store.dataset import Dataset
 from presize.system.child import Child, ChildDiedError
@@ -58,19 +58,17 @@ class _Kept(NamedTuple):
 
 @dataclass(frozen=True)
 class CacheFolder:
-    """A dataset's folder `root` in PLACE, named by the SHA-256 of its manifest, for all processes of this machine.
-    Shards of all datasets in PLACE may take `max_bytes`; None for any number."""
+    """A dataset's folder in PLACE, named by the SHA-256 of its manifest. Shards of all datasets in PLACE may take
+    `max_bytes`; None for any number."""
 
     root: Path
     max_bytes: int | None
 
     def is_there(self) -> bool:
-        """Return whether nobody has removed it, or part of it."""
         names = names_in(self.root)
         return MANIFEST in names and "shards" in names and any(name.startswith("index") for name in names)
 
     def has(self, file: DataFile) -> bool:
-        """Return whether a file is there. It was compared with its SHA-256 before it had its name."""
         return is_file_of(self.root / file.file, file.bytes)
 
     def make_room(self, file: DataFile, keep: Collection[str]) -> bool:
@@ -123,7 +121,7 @@ def _look_at(shard: Path) -> _Kept:
 
 
 def _lock_of(path: Path) -> Path:
-    """Locked by whoever fetches a file; says how many bytes the file will have."""
+    """Return the lock of a file that is being fetched; it says how many bytes that will have."""
     return path.with_name(f".{path.name}.lock")
 
 
@@ -151,10 +149,8 @@ def place_in(folder: Path) -> Path:
 def prepare(url: str, place: Path) -> Path:
     """Have the manifest and the index of the dataset at `url` in its folder of the cache at `place`, and return that.
 
-    Raises:
-        RemoteError, BuildError: as Bucket and download_file.
-        DatasetError: there is no presize dataset at `url`, or one of image files.
-        OptionError: the cache is not for this user alone, or cannot be written.
+    Raises as Bucket and download_file; DatasetError for image files; and OptionError when the cache is not for this
+    user alone, or cannot be written.
     """
     bucket = Bucket(url)
     text, manifest = read_manifest_of(bucket)
@@ -165,7 +161,11 @@ def prepare(url: str, place: Path) -> Path:
         place.parent.mkdir(parents=True, exist_ok=True)
         for folder in (place, root, root / "shards"):
             folder.mkdir(mode=0o700, exist_ok=True)
-            _check_private(folder)
+            status = folder.lstat()  # nobody else may write there: files are not compared with their SHA-256 again
+            if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
+                raise OptionError(
+                    f"cache_dir: {folder} is not for you alone; remove it, chmod 700, or choose another cache_dir"
+                )
         index = root / manifest.index.file
         with file_lock(_lock_of(index), patience_s=_FOREVER_S):
             if not index.exists() or file_digest(index) != (manifest.index.bytes, manifest.index.sha256):
@@ -173,15 +173,6 @@ def prepare(url: str, place: Path) -> Path:
                 download_file(bucket, manifest.index, index)
             write_atomically(root / MANIFEST, text)
     return root
-
-
-def _check_private(folder: Path) -> None:
-    """Nobody else may write there: files are not compared with their SHA-256 again."""
-    status = folder.lstat()
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
-        raise OptionError(
-            f"cache_dir: {folder} is not for you alone; remove it, chmod 700, or choose another cache_dir"
-        )
 
 
 @contextmanager
@@ -302,16 +293,11 @@ def default_cache_dir(option: str = "cache_dir") -> Path:
 
 
 class Cache:
-    """A ShardFetcher that brings the shards of a Dataset from a store to the folder `root`.
+    """A ShardFetcher that brings the shards of the dataset at `url` to the folder `root`, in `cache_dir`, by default
+    default_cache_dir(), where all shards may take `cache_bytes`, from 1 on; None for any number.
 
     For all threads and processes of this machine: each shard comes once. It can be pickled, and does not use obstore in
     this process. Raises as prepare.
-
-    Args:
-        url: of the folder with manifest.json, as for fetch_dataset.
-        cache_dir: where the shards are kept, from run to run, in a private folder (see place_in); None for
-            default_cache_dir().
-        cache_bytes: bytes that all shards there may take together, at least 1; None for any number.
     """
 
     def __init__(
@@ -338,9 +324,8 @@ class Cache:
     def fetch_ahead(self, groups: Sequence[Sequence[DataFile]]) -> None:
         """Begin to fetch groups of files in the background, in place of what was begun before. Raises OptionError when
         two groups in a row are more than the cache may hold."""
-        if self.max_bytes is not None:
-            for two in zip(groups, [*groups[1:], ()], strict=True):
-                self._check_room([*two[0], *two[1]], "two groups of shards")
+        for one, other in zip(groups, [*groups[1:], ()], strict=True):
+            self._check_room([*one, *other], "two groups of shards")
         if self._stop is not None:
             self._stop()
         if any(not self._folder.has(file) for group in groups for file in group):

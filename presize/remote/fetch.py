@@ -7,7 +7,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,11 +16,11 @@ from zlib_ng import zlib_ng
 
 from presize.errors import BuildError, DatasetError, RemoteError
 from presize.formatting import size_text
-from presize.remote.bucket import Bucket
-from presize.remote.transfer import Connections, download_file, part_of, read_manifest_of, size_of
+from presize.remote.bucket import Bucket, Connections
 from presize.store.data_files import FETCHING, MANIFEST, OUR_NAMES, DataFile
 from presize.store.filenames import can_be_made
 from presize.store.index import read_index
+from presize.store.manifest import Manifest, parse_manifest
 from presize.system.files import (
     expanded,
     file_digest,
@@ -30,10 +30,12 @@ from presize.system.files import (
     sync_folder,
     working_in,
     write_atomically,
+    writing,
 )
 from presize.system.locks import file_lock
 
 _LOCK = ".presize.lock"
+MANIFEST_BYTES = 256 << 20  # a manifest of a million shards has less
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,6 @@ class FetchResult:
         out: the folder, as it was given.
         bytes: of all files of the dataset.
         fetched: bytes that came over the network.
-        seconds: from the request for the manifest to its rename.
     """
 
     out: Path
@@ -119,16 +120,14 @@ def fetch_dataset(
 
 @contextmanager
 def _locked(out: Path) -> Iterator[None]:
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(made_folder(out))
-            stack.enter_context(file_lock(out / _LOCK, optional=True))
-        except BlockingIOError:
-            raise BuildError(f"another command is writing to {out}; wait, or choose another folder") from None
-        try:
-            yield
-        finally:
-            (out / _LOCK).unlink(missing_ok=True)
+    try:
+        with made_folder(out), file_lock(out / _LOCK, optional=True):
+            try:
+                yield
+            finally:
+                (out / _LOCK).unlink(missing_ok=True)
+    except BlockingIOError:
+        raise BuildError(f"another command is writing to {out}; wait, or choose another folder") from None
 
 
 def _begin(out: Path, text: bytes, url: str) -> bool:
@@ -150,12 +149,9 @@ def _begin(out: Path, text: bytes, url: str) -> bool:
     return True
 
 
-_Image = tuple[str, int, int]
-"""The file of an image, its size and its CRC-32."""
-
-
-def _images(index: pa.RecordBatch, url: str) -> Iterator[_Image]:
-    """Yield the images of a folder dataset. Raises DatasetError for a name that leaves it, or is one of ours."""
+def _images(index: pa.RecordBatch, url: str) -> Iterator[tuple[str, int, int]]:
+    """Yield the file of each image of a folder dataset, its size and CRC-32. Raises DatasetError for a name that leaves
+    it, or is one of ours."""
     for batch in (index.slice(at, 10_000) for at in range(0, index.num_rows, 10_000)):
         for image in zip(*(batch.column(name).to_pylist() for name in ("file", "nbytes", "crc32")), strict=True):
             if not can_be_made(image[0]) or re.match(OUR_NAMES, image[0]):
@@ -163,7 +159,7 @@ def _images(index: pa.RecordBatch, url: str) -> Iterator[_Image]:
             yield image
 
 
-def _fetch_image(bucket: Bucket, image: _Image, out: Path, on_bytes: Callable[[int], None]) -> None:
+def _fetch_image(bucket: Bucket, image: tuple[str, int, int], out: Path, on_bytes: Callable[[int], None]) -> None:
     """Fetch a file of a folder dataset, unless it is there."""
     name, nbytes, crc32 = image
     path = out / name
@@ -179,3 +175,49 @@ def _fetch_image(bucket: Bucket, image: _Image, out: Path, on_bytes: Callable[[i
     part = part_of(path)
     part.write_bytes(value)
     os.replace(part, path)
+
+
+def read_manifest_of(bucket: Bucket) -> tuple[bytes, Manifest]:
+    """Return the manifest below the URL, as text and parsed. Raises RemoteError when there is none."""
+    found = bucket.get_with_etag(MANIFEST, MANIFEST_BYTES)
+    if found is None:
+        raise RemoteError(f"{bucket.url}/{MANIFEST} does not exist; give the URL of the folder that has it")
+    return found[0], parse_manifest(found[0], bucket.url)
+
+
+def part_of(path: Path) -> Path:
+    """Where a file is kept until it is whole."""
+    return path.with_name(f".{path.name}.part")
+
+
+def size_of(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def download_file(
+    bucket: Bucket,
+    file: DataFile,
+    path: Path,
+    on_bytes: Callable[[int], None] = lambda _: None,
+    mark: Callable[[Path], object] = lambda _: None,
+) -> None:
+    """Fetch a file of a dataset to `path`, on from where an earlier attempt ended. For one process at a time. `mark` is
+    called with the file before it has its name. Raises RemoteError when it is not what the manifest says."""
+    part = part_of(path)
+    if size_of(part) > file.bytes:
+        part.unlink()
+    bucket.download(file.file, file.bytes, part, on_bytes)
+    if file_digest(part) != (file.bytes, file.sha256):
+        part.unlink()
+        raise RemoteError(
+            f"{bucket.url}/{file.file}: its SHA-256 differs from the manifest: it was damaged or replaced, "
+            "there or on its way; run again to fetch it once more"
+        )
+    with writing(path):
+        with part.open("rb") as written:
+            os.fsync(written.fileno())
+        mark(part)
+        os.replace(part, path)

@@ -13,15 +13,14 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 from presize.errors import DatasetError, RemoteError
 from presize.formatting import printable
-from presize.remote.bucket import PART_BYTES, Bucket, etag_of
-from presize.remote.transfer import MANIFEST_BYTES, Connections
+from presize.remote.bucket import PART_BYTES, Bucket, Connections, etag_of
+from presize.remote.fetch import MANIFEST_BYTES
 from presize.store.data_files import MANIFEST, DataFile, is_data_file
 from presize.store.manifest import Manifest, parse_manifest, read_manifest, replaced
 from presize.system.files import check_file, expanded
@@ -41,7 +40,6 @@ class UploadResult:
     Attributes:
         bytes: of all files of the dataset.
         uploaded: bytes that went over the network.
-        seconds: all of it took.
         sent_again: files of a dataset at `url` that were missing or differed.
     """
 
@@ -96,8 +94,22 @@ def upload_dataset(
     known = None if claim else bucket.get_with_etag(CLAIM, _CLAIM_BYTES)
     content, etag = (known or there or (b"", ""))[:2]
     compare_etags = etag_of(BytesIO(content)) == etag.strip('"')  # not where it is encrypted
+    missing: list[DataFile] = []
+
+    def look(file: DataFile) -> None:
+        check_file(root / file.file, file.bytes)
+
+        def is_etag(etag: str) -> bool:
+            with (root / file.file).open("rb") as opened:
+                return etag_of(opened, PART_BYTES if "-" in etag else None) == etag.strip('"')
+
+        if not bucket.holds(file.file, file.bytes, file.sha256, is_etag if compare_etags else lambda _: True):
+            missing.append(file)
+
     try:
-        sent = _copy_files(bucket, root, manifest, connections, on_plan, compare_etags)
+        connections.all_of(look, manifest.files())
+        on_plan(sum(file.bytes for file in missing))
+        connections.all_of(lambda file: upload_file(bucket, root, file, connections.passed), missing)
     except (DatasetError, RemoteError):
         if gone := replaced(root, manifest):
             raise gone from None
@@ -111,12 +123,13 @@ def upload_dataset(
         if is_data_file(found.path) and found.path not in files:
             bucket.remove(found.path)
     bucket.remove(CLAIM)
+    sent = sorted(file.file for file in missing)
     if there is None or there[2]:
-        sent = ()  # nothing of this state was there
+        sent = []  # nothing of this state was there
     elif there[0] != text:
-        sent = (*sent, MANIFEST)
+        sent.append(MANIFEST)
     seconds = time.perf_counter() - start
-    return UploadResult(bucket.url, manifest.samples, nbytes, connections.bytes, seconds, sent)
+    return UploadResult(bucket.url, manifest.samples, nbytes, connections.bytes, seconds, tuple(sent))
 
 
 def _files_of(manifest: Manifest) -> dict[str, DataFile]:
@@ -142,8 +155,12 @@ def claim_place(bucket: Bucket, claim: bytes) -> None:
             f"{bucket.url}: this store does not refuse to write what is there already (If-None-Match), so that two "
             "copies to one place could mix; copy it with another tool, or to another store"
         )
-    ours = json.loads(claim)
-    while not bucket.put(CLAIM, json.dumps({**ours, "by": _whoever_runs_this()}).encode()):
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container's user without a name
+        user = str(os.getuid())
+    ours, me = json.loads(claim), f"{user}@{platform.node()}, process {os.getpid()}"
+    while not bucket.put(CLAIM, json.dumps({**ours, "by": me}).encode()):
         found, listed = bucket.get_with_etag(CLAIM, _CLAIM_BYTES), bucket.head(CLAIM)
         if found is None or listed is None:
             continue
@@ -170,14 +187,6 @@ def _object(text: bytes) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _whoever_runs_this() -> str:
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a container's user without a name
-        user = str(os.getuid())
-    return f"{user}@{platform.node()}, process {os.getpid()}"
-
-
 def _find_earlier(bucket: Bucket, manifest: Manifest, text: bytes) -> tuple[bytes, str, bool] | None:
     """Return the manifest at the place, its ETag, and whether it is that of an older state. Raises RemoteError unless
     `manifest` may take its place."""
@@ -189,7 +198,9 @@ def _find_earlier(bucket: Bucket, manifest: Manifest, text: bytes) -> tuple[byte
     try:
         old = parse_manifest(there[0], bucket.url)
     except DatasetError as error:
-        if not _holds_files_of(bucket, manifest):
+        names = {found.path for found in bucket.list() if is_data_file(found.path)}
+        ours = (each for each in manifest.shards if each.file in names)
+        if names - {*_files_of(manifest)} or not any(bucket.holds(one.file, one.bytes, one.sha256) for one in ours):
             raise RemoteError(
                 f"{error}; to copy a dataset there, remove what is there with a tool of the store, or choose another "
                 "place"
@@ -204,54 +215,21 @@ def _find_earlier(bucket: Bucket, manifest: Manifest, text: bytes) -> tuple[byte
     return *there, True
 
 
-def _holds_files_of(bucket: Bucket, manifest: Manifest) -> bool:
-    """Return whether the place has a shard of this dataset, and no file of another dataset or state."""
-    names = {found.path for found in bucket.list() if is_data_file(found.path)}
-    shards = (file for file in manifest.shards if file.file in names)
-    return names <= {*_files_of(manifest)} and any(bucket.holds(each.file, each.bytes, each.sha256) for each in shards)
-
-
-def _copy_files(
-    bucket: Bucket,
-    root: Path,
-    manifest: Manifest,
-    connections: Connections,
-    on_plan: Callable[[int], None],
-    compare_etags: bool,
-) -> tuple[str, ...]:
-    """Copy files that are missing at the place or differ, and return their names."""
-    missing: list[DataFile] = []
-
-    def look(file: DataFile) -> None:
-        check_file(root / file.file, file.bytes)
-        is_etag = partial(_is_etag_of, root / file.file) if compare_etags else lambda _: True
-        if not bucket.holds(file.file, file.bytes, file.sha256, is_etag):
-            missing.append(file)
-
-    connections.all_of(look, manifest.files())
-    on_plan(sum(file.bytes for file in missing))
-    connections.all_of(lambda file: upload_file(bucket, root, file, connections.passed), missing)
-    return tuple(sorted(file.file for file in missing))
-
-
-def _is_etag_of(path: Path, etag: str) -> bool:
-    with path.open("rb") as file:
-        return etag_of(file, PART_BYTES if "-" in etag else None) == etag.strip('"')
-
-
 def upload_file(bucket: Bucket, root: Path, file: DataFile, on_bytes: Callable[[int], None]) -> None:
     """Copy a file of `root`. What `on_bytes` raises ends it. Raises DatasetError when it is not `file`."""
-    bucket.upload(file.file, _chunks(root, file, on_bytes), file.sha256)
+
+    def chunks() -> Iterator[bytes]:
+        digest = hashlib.sha256()
+        with (root / file.file).open("rb") as opened:
+            while chunk := opened.read(_CHUNK):
+                digest.update(chunk)
+                on_bytes(len(chunk))
+                yield chunk
+        if digest.hexdigest() != file.sha256:
+            raise DatasetError(
+                f"{root / file.file}: its SHA-256 differs from the manifest; presize repair makes it again"
+            )
+
+    bucket.upload(file.file, chunks(), file.sha256)
     if not bucket.holds(file.file, file.bytes, file.sha256):
         raise RemoteError(f"{bucket.url}/{file.file} is not what was written there; run again")
-
-
-def _chunks(root: Path, file: DataFile, on_bytes: Callable[[int], None]) -> Iterator[bytes]:
-    digest = hashlib.sha256()
-    with (root / file.file).open("rb") as opened:
-        while chunk := opened.read(_CHUNK):
-            digest.update(chunk)
-            on_bytes(len(chunk))
-            yield chunk
-    if digest.hexdigest() != file.sha256:
-        raise DatasetError(f"{root / file.file}: its SHA-256 differs from the manifest; presize repair makes it again")

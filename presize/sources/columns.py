@@ -1,7 +1,6 @@
 """Columns as the index stores them, from whatever Arrow, JSON, Python or a text file holds.
 
-A column of texts holds numbers if a program would print all of them as it is written: 7 and 1e-05, not 007, 12E5 or
-0x1F. Every doubtful column stays text.
+Texts are numbers if a program would print all of them so: 7 and 1e-05, not 007, 12E5 or 0x1F. Doubtful ones stay text.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ from presize.options import ValueType
 from presize.store.index import INDEX_COLUMNS
 
 ROWS_AT_ONCE = 65536
-"""How many values exist as Python objects at a time."""
 
 _LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType, pa.ListViewType, pa.LargeListViewType)
 _DEEPEST = 32
@@ -55,8 +53,8 @@ _GIVEN: dict[ValueType, str] = {
 _DOUBLED = r'(?s)^(?:[^"]|"")*$'
 _ESCAPED = r'(?s)^(?:[^"\\]|\\.)*$'
 _KINDS: Mapping[str, pa.DataType] = {"int": pa.int64(), "float": pa.float64(), "text": pa.large_string()}
-_NO_TEXT = r"(?s)[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|^[ILFSV].*\n\.$"
-"""Control characters but tabs and line breaks, or a pickle of protocol 0."""
+NO_TEXT = r"(?s)[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|^[ILFSV].*\n\.$"
+"""Bytes that happen to be UTF-8: control characters but tabs and line breaks, or a pickle of protocol 0."""
 _PICKLE = re.compile(rb"(?s)(\x80[\x02-\x05]|[ILFSV].*\n).*\.$")
 
 
@@ -133,7 +131,7 @@ def plain_table(table: pa.Table, left_out: Counter[str]) -> pa.Table:
 
 def plain_column(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
     """The column `name`, normalized as read_table documents. SourceError for what an index or Python cannot hold."""
-    if _depth(column.type) > _DEEPEST:
+    if any(depth > _DEEPEST for _, depth in all_types(column.type)):
         raise SourceError(f"column {name!r} holds lists or objects nested more than {_DEEPEST} deep; leave it out")
     try:
         plain = pa.chunked_array([_plain(chunk) for chunk in column.chunks])
@@ -141,7 +139,7 @@ def plain_column(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
         raise SourceError(
             f"column {name!r} holds {one_line(column.type)}, which an index cannot store; leave it out"
         ) from None
-    if _has_times(plain.type):
+    if any(pa.types.is_temporal(kind) for kind, _ in all_types(plain.type)):  # Arrow has more of them than Python
         try:
             deque(python_values(plain), 0)
         except (ValueError, OverflowError, KeyError, pa.ArrowException) as error:  # KeyError: of an unknown time zone
@@ -165,17 +163,10 @@ def with_types(
     return table
 
 
-def inner_types(kind: pa.DataType) -> list[pa.DataType]:
-    return [kind.field(number).type for number in range(kind.num_fields)]
-
-
-def _depth(kind: pa.DataType) -> int:
-    return 1 + max(map(_depth, inner_types(kind)), default=0)
-
-
-def _has_times(kind: pa.DataType) -> bool:
-    """Whether there are dates or times in a type, of which Arrow has more than Python."""
-    return pa.types.is_temporal(kind) or any(map(_has_times, inner_types(kind)))
+def all_types(kind: pa.DataType, depth: int = 1) -> Iterator[tuple[pa.DataType, int]]:
+    yield kind, depth
+    for number in range(kind.num_fields):
+        yield from all_types(kind.field(number).type, depth + 1)
 
 
 def _plain(values: pa.Array) -> pa.Array:
@@ -203,19 +194,20 @@ def _plain(values: pa.Array) -> pa.Array:
 
 def read_texts(texts: pa.ChunkedArray, is_label: bool = False) -> pa.ChunkedArray:
     """Return a column of texts as what it holds. Booleans of labels stay text, since they are two classes."""
-    if _all_match(texts, _WHOLE):
-        numbers = whole_numbers(_known(texts))
-        if numbers.null_count == len(numbers):
-            return pa.chunked_array([pa.nulls(len(texts))])
+    known = _known(texts)
+    if known.null_count == len(known):
+        return pa.chunked_array([pa.nulls(len(texts))])
+    if _all_match(known, _WHOLE):
+        numbers = whole_numbers(known)
         return numbers if pa.types.is_integer(numbers.type) else texts
-    if _all_match(texts, _NUMBER) and _any_matches(texts, _SURE) and _any_matches(texts, "[0-9]"):
-        return _known(texts).cast(pa.float64())
-    if not _all_match(texts, _BOOLEAN):
+    if _all_match(known, _NUMBER):
+        is_sure = (pc.any(pc.match_substring_regex(known, pattern)).as_py() for pattern in (_SURE, "[0-9]"))
+        return known.cast(pa.float64()) if all(is_sure) else texts
+    if not _all_match(known, _BOOLEAN):
         return texts
-    words = _known(texts)
     if not is_label:
-        return pc.equal(pc.utf8_lower(words), "true")
-    return words if len(words.unique().drop_null()) <= 2 else pc.utf8_lower(words)
+        return pc.equal(pc.utf8_lower(known), "true")
+    return known if len(known.unique().drop_null()) <= 2 else pc.utf8_lower(known)
 
 
 def whole_numbers(texts: Any) -> Any:
@@ -245,12 +237,9 @@ def unquoted(texts: Any, separators: str) -> Any:
 
 
 def lost_spelling(texts: pa.ChunkedArray) -> str | None:
-    for chunk in texts.chunks:
-        known = _known(chunk)
-        lost = known.filter(pc.match_substring_regex(known, _SPELLING_LOST))
-        if len(lost):
-            return str(lost[0])
-    return None
+    known = _known(texts)
+    lost = known.filter(pc.match_substring_regex(known, _SPELLING_LOST))
+    return str(lost[0]) if len(lost) else None
 
 
 def as_type(name: str, column: pa.ChunkedArray, kind: ValueType) -> pa.ChunkedArray:
@@ -287,11 +276,9 @@ def _as_numbers(texts: pa.ChunkedArray, kind: ValueType, option: str) -> pa.Chun
 def label_texts(labels: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return booleans and bytes as texts, which name classes; other labels as they are."""
     kind = labels.type
-    if pa.types.is_boolean(kind):
-        return labels.cast(pa.large_string())
-    if not (pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)):
+    if not (pa.types.is_boolean(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)):
         return labels
-    labels = labels.cast(pa.large_binary())
+    labels = labels if pa.types.is_boolean(kind) else labels.cast(pa.large_binary())
     try:
         return labels.cast(pa.large_string())
     except pa.ArrowInvalid:
@@ -306,7 +293,6 @@ def as_text(value: bytes) -> str | None:
 
 
 def no_text(value: bytes) -> SourceError:
-    """The error for a label that is bytes."""
     like = looks_like(value)
     return SourceError(
         f"the label {repr(value)[:80]} is not text{f': it looks like {like}' if like else ''}; write labels as text, "
@@ -315,7 +301,6 @@ def no_text(value: bytes) -> SourceError:
 
 
 def looks_like(value: bytes) -> str | None:
-    """What bytes look like that should be a text and are none; None for nothing known."""
     if _PICKLE.match(value):
         return "a Python pickle"
     if value.startswith(b"\x93NUMPY"):
@@ -326,18 +311,12 @@ def looks_like(value: bytes) -> str | None:
         return None
     bits = 8 * len(value)
     for order, sign in (("little", "<"), ("big", ">")):
-        whole = np.frombuffer(value, f"{sign}i{len(value)}")[0]
-        real = np.frombuffer(value, f"{sign}f{len(value)}")[0]
+        whole, real = (np.frombuffer(value, f"{sign}{kind}{len(value)}")[0] for kind in "if")
         if abs(int(whole)) < 1 << bits * 3 // 4:
             return f"a {order}-endian {bits}-bit integer, {whole}"
         if bits > 16 and 1e-6 < abs(real) < 1e9:
             return f"a {order}-endian {bits}-bit float, {real:g}"
     return None
-
-
-def are_no_texts(texts: Any) -> Any:
-    """Which texts are none but bytes that happen to be UTF-8, such as a packed number."""
-    return pc.match_substring_regex(texts, _NO_TEXT)
 
 
 def _known(texts: Any) -> Any:
@@ -348,11 +327,5 @@ def _known(texts: Any) -> Any:
 
 
 def _all_match(texts: pa.ChunkedArray, pattern: str) -> bool:
-    """Whether all values but missing ones match. Ends at the first chunk of which one does not."""
-    found = (pc.match_substring_regex(_known(chunk), pattern) for chunk in texts.chunks)
-    return all(pc.all(each, min_count=0).as_py() for each in found)
-
-
-def _any_matches(texts: pa.ChunkedArray, pattern: str) -> bool:
-    found = (pc.match_substring_regex(_known(chunk), pattern) for chunk in texts.chunks)
-    return any(pc.any(each, min_count=0).as_py() for each in found)
+    """Whether all values but nulls match. Ends at the first chunk of which one does not."""
+    return all(pc.all(pc.match_substring_regex(chunk, pattern), min_count=0).as_py() for chunk in texts.chunks)

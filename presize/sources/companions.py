@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,10 @@ from presize.errors import ImageError, OptionError, SourceError
 from presize.options import SPELLINGS, Companion
 from presize.sources.columns import with_column
 from presize.sources.contents import OFFSET_OF, Source
-from presize.sources.folder import RefusedFile, look_up_files, names_in
+from presize.sources.folder import RefusedFile
 from presize.sources.labels import folder_at
 from presize.sources.source_files import starts_like_an_image
-from presize.sources.spellings import Spellings, look_up_spelled
+from presize.sources.spellings import SourceFiles
 from presize.store.index import COMPANION_COLUMNS
 from presize.store.rejects import IMAGE_NAMES, NOT_AN_IMAGE, UNREADABLE, Reject, claims_to_be_an_image, of_companion
 from presize.store.rejects_file import Rejects
@@ -28,12 +27,11 @@ from presize.store.rejects_file import Rejects
 def add_companions(
     source: Source, companions: Sequence[Companion], follow_links: bool = False, listed: bool = False
 ) -> Source:
-    """`source` with the sizes and modification times of companions, ``mask_source_nbytes`` and
-    ``mask_source_mtime_ns`` for a companion called mask.
+    """`source` with ``mask_source_nbytes`` and ``mask_source_mtime_ns`` for a companion called mask.
 
-    Samples whose companion is missing become rejects. Files that are companions by a pattern are no samples, and a
-    class folder that holds nothing else is no class. Files whose name does not end as a pattern says are skipped, but
-    for those that are `listed` by a table. The paths in columns become what the source calls these files.
+    Samples whose companion is missing become rejects. Files that are companions by a pattern are no samples. Files
+    whose name does not end as a pattern says are skipped, but for those that are `listed` by a table. The paths in
+    columns become what the source calls these files.
     """
     if not companions or source.containers:  # which were listed with theirs
         return source
@@ -42,24 +40,21 @@ def add_companions(
     table = source.table
     reasons: dict[int, tuple[str, str, str]] = {}
     """For samples without one of their companions: the error, its reason, and the path of the companion."""
-    look_up = partial(look_up_files, str(source.root), follow_links)
-    spellings = Spellings(partial(names_in, str(source.root)))
+    files = SourceFiles(source.root, follow_links)
     for companion in companions:
 
         def refuse(row: int, path: str, reason: RefusedFile, companion: Companion = companion) -> None:
-            where = (
-                "" if path else f" by {companion.pattern}" if companion.pattern else f" in column {companion.column}"
-            )
-            error = UNREADABLE if reason.error == UNREADABLE else ImageError.__name__
-            if companion.pattern and not path and not listed:
-                error = NOT_AN_IMAGE  # a sample of others
-            reasons.setdefault(row, (error, f"{of_companion(companion.name)} {reason}{where}", path))
+            by = f" by {companion.pattern}" if companion.pattern else f" in column {companion.column}"
+            error = reason.error
+            if error != UNREADABLE:  # or a sample of others
+                error = NOT_AN_IMAGE if companion.pattern and not path and not listed else ImageError.__name__
+            reasons.setdefault(row, (error, f"{of_companion(companion.name)} {reason}{'' if path else by}", path))
 
         paths = companion_paths(companion, table)
         if companion.column is None:
-            facts = look_up(paths, refuse, any_form=True)
+            facts = files.look_up(paths, refuse, any_form=True)
         else:
-            paths, facts = look_up_spelled(paths, look_up, spellings, refuse)
+            paths, facts = files.look_up_spelled(paths, refuse)
             table = with_column(table, companion.column, paths)
         for name, values in zip(("source_nbytes", "source_mtime_ns"), facts.T, strict=True):
             table = table.append_column(f"{companion.name}_{name}", pa.array(values))
@@ -67,15 +62,17 @@ def add_companions(
         return replace(source, table=table)
     rows = np.array(sorted(reasons), np.int64)
     paths = table.column("path").take(pa.array(rows)).to_pylist()
-    rejects = [_reject(source, path, *reasons[row][:2]) for row, path in zip(rows.tolist(), paths, strict=True)]
+    rejects = []
+    for row, path in zip(rows.tolist(), paths, strict=True):
+        is_image = claims_to_be_an_image(path) or starts_like_an_image(Path(source.root), path)
+        error, reason = reasons[row][:2] if is_image else (NOT_AN_IMAGE, "not an image format that presize reads")
+        rejects.append(Reject(path, error, reason))
     if len(rejects) == len(table):
         _, reason, missing = reasons[0]
-        named = f": {missing!r}{spellings.hint(missing)}" if missing else ""
+        named = f": {missing!r}{files.hint(missing)}" if missing else ""
         raise SourceError(f"no sample of {source.root} can be used; {paths[0]}: the {reason}{named}")
-    stays = np.ones(len(table), np.bool_)
-    stays[rows] = False
-    left_out = Rejects.joined([source.rejects, Rejects.of(rejects)])
-    return replace(source, table=table.filter(pa.array(stays)), rejects=left_out)
+    stays = pa.array(~np.isin(np.arange(len(table)), rows))
+    return replace(source, table=table.filter(stays), rejects=Rejects.joined([source.rejects, Rejects.of(rejects)]))
 
 
 def images_folder(paths: pa.ChunkedArray, companions: Sequence[Companion]) -> str:
@@ -182,9 +179,3 @@ def _are_among(paths: pa.ChunkedArray, named: pa.ChunkedArray) -> pa.ChunkedArra
     if not pc.all(pc.string_is_ascii(paths)).as_py():
         paths, named = (pc.utf8_normalize(each, "NFC") for each in (paths, named))
     return pc.is_in(paths, value_set=pc.unique(named))
-
-
-def _reject(source: Source, path: str, error: str, reason: str) -> Reject:
-    if claims_to_be_an_image(path) or starts_like_an_image(Path(source.root), path):
-        return Reject(path, error, reason)
-    return Reject(path, NOT_AN_IMAGE, "not an image format that presize reads")

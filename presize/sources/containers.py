@@ -53,14 +53,8 @@ has beside it. Raises SourceError where it cannot be read, or OptionError."""
 
 @dataclass(frozen=True)
 class ContainerKind:
-    """A kind of file that holds samples.
-
-    Attributes:
-        plural: several of them, in messages.
-        options: those that make sense for it, of the options that do not make sense for every source.
-        suffixes: of names, in lower case.
-        magic: where such a file holds what.
-    """
+    """A kind of file that holds samples: its name, and in the plural; the options that make sense for it, of those that
+    do not for every source; and the suffixes, in lower case, and the first bytes by which it is recognized."""
 
     name: str
     plural: str
@@ -78,8 +72,7 @@ KINDS = (
         "tar", "tar shards", ("keys", "column_type", "pair"), list_tar, (".tar", *COMPRESSED_TARS), (257, b"ustar")
     ),
 )
-"""The kinds of files that hold samples, and the options that each takes. Another one is a module with such a function,
-and a line here; SourceReader reads its images as bytes at an offset, or learns otherwise, as it has for Parquet."""
+"""Another kind is a module with such a function, and a line here; its images are read as bytes at an offset."""
 
 _OPTIONS: dict[str, tuple[str, ...]] = {
     "folders": ("pair",),
@@ -124,11 +117,8 @@ def check_options(kind: str, source: str | os.PathLike[str], **given: object) ->
 
 
 def recognize(source: str | os.PathLike[str], among_images: bool = False) -> Containers | None:
-    """Return the containers that a source consists of; None for a folder of image files.
-
-    A folder has containers when there are some at any depth, and no image file, but for `among_images`. Names decide in
-    folders, and the first bytes where the source is a file.
-    """
+    """Return the containers that a source consists of, at any depth; None for a folder with an image file, but for
+    `among_images`. Names decide in folders, and the first bytes where the source is a file."""
     name = os.fspath(source)
     if _URL.match(name) and not os.path.lexists(name):
         raise SourceError(f"source {name!r} is a URL; download it, or mount it, and give the local folder")
@@ -164,14 +154,11 @@ def _of_file(name: str) -> Containers | None:
     if begin.startswith((b"PK\x03\x04", b"PK\x05\x06")):
         raise SourceError(f"source {name!r} is a zip; unpack it, and give the folder")
     kind = next((kind for kind in KINDS if begin.startswith(kind.magic[1], kind.magic[0])), kind_of(name))
-    if kind is None:
-        return None
     root, path = os.path.split(os.path.realpath(name))
-    return Containers(kind, root, (path,))
+    return None if kind is None else Containers(kind, root, (path,))
 
 
 def _refuse_dataset(name: str) -> None:
-    """Raise SourceError when a folder is a dataset of shards, whose images are resized already."""
     folders = [name]
     if not os.path.exists(os.path.join(name, MANIFEST)):  # OUT/256, OUT/160, ... perhaps
         with suppress(OSError), os.scandir(name) as entries:  # of one that cannot be read, scan() tells
@@ -219,7 +206,7 @@ def list_containers(
     left_out = sum((one.left_out for one in listings), Counter[str]())
     rejects = [*source.unseen, *refused, *(reject for one in listings for reject in one.rejects)]
     table = joined([one.samples for one in listings], left_out)
-    listed = _Listed(table, [one.container for one in listings], rejects)
+    listed = _Listed(table, tuple(one.container for one in listings), rejects)
     if left_out:
         names = ", ".join(f"{printable(name)} ({count:,})" for name, count in left_out.most_common(_FIELDS_NAMED))
         more = f" and {len(left_out) - _FIELDS_NAMED} more" if len(left_out) > _FIELDS_NAMED else ""
@@ -228,9 +215,13 @@ def list_containers(
             "it is left out"
         )
     classes = None
-    if len(listed.table):
+    if len(table):
         _check_paths(listed)
-        own = _common_classes(listings)
+        own = listings[0].classes
+        for other in (one for one in listings if one.classes != own):
+            paths = " and ".join(repr(one.container.path) for one in (listings[0], other))
+            raise SourceError(f"the class lists of {paths} differ; build each separately")
+        own = None if own is None else check_classes(own)
         if own and types.get("label") in ("text", "class"):  # their numbers have names
             types = {name: kind for name, kind in types.items() if name != "label"}
         listed.table = with_types(listed.table, types, _OWN_COLUMNS)
@@ -240,11 +231,10 @@ def list_containers(
     if not len(listed.table):
         first = f"; the first, {printable(rejects[0].path)!r}: {rejects[0].reason}" if rejects else ""
         raise SourceError(f"source {source.name!r} holds no samples in {plural(len(source.paths), 'file')}{first}")
-    listed.table = with_column(listed.table, "run", _runs(listed.table))
-    fields = [name for name in listed.table.column_names if name not in _OWN_COLUMNS]
-    table = listed.table.select([*_OWN_COLUMNS, *fields])
+    table = with_column(listed.table, "run", _runs(listed.table))
+    table = table.select(list(dict.fromkeys([*_OWN_COLUMNS, *table.column_names])))
     hidden = sum(one.hidden for one in listings)
-    return Source(Path(source.root), table, classes, Rejects.of(rejects), hidden, containers=tuple(listed.containers))
+    return Source(Path(source.root), table, classes, Rejects.of(rejects), hidden, containers=listed.containers)
 
 
 def _list_all(
@@ -266,8 +256,8 @@ def _list_all(
             raise SourceError(f"{path!r} in {source.root} changes while it is listed; run again when it is complete")
         rows, mtime_ns = len(listed.samples), indexed_ns(listed.container.version.mtime_ns)
         table = listed.samples.append_column("container", pa.array(np.full(rows, len(listings), np.int32)))
-        for name in ("source_mtime_ns", *(f"{companion.name}_source_mtime_ns" for companion in companions)):
-            table = table.append_column(name, pa.array(np.full(rows, mtime_ns, np.int64)))
+        for prefix in ("", *(f"{companion.name}_" for companion in companions)):
+            table = table.append_column(f"{prefix}source_mtime_ns", pa.array(np.full(rows, mtime_ns, np.int64)))
         listings.append(replace(listed, samples=table))
     warn_left_out(source.root, "folder", source.unseen)
     if listings:
@@ -305,10 +295,8 @@ def _version(path: str) -> FileVersion | None:
 
 @dataclass
 class _Listed:
-    """The samples of all containers, while they are checked."""
-
     table: pa.Table
-    containers: list[Container]
+    containers: tuple[Container, ...]
     rejects: list[Reject]
 
     def keep(self, kept: npt.NDArray[np.bool_], reason: str) -> None:
@@ -340,13 +328,13 @@ def _check_paths(listed: _Listed) -> None:
 
 
 def _without_suffix(path: str) -> str:
-    """The name of a container for the paths of its samples. An LMDB in a folder is called as that."""
+    """Name a container in the paths of its samples. An LMDB in a folder is called as that."""
     folder = path.removesuffix("/data.mdb")
     return os.path.splitext(path)[0] if folder == path else folder
 
 
 def _path_numbers(table: pa.Table) -> npt.NDArray[np.int64]:
-    """A number for each path: the same for the same paths."""
+    """Return a number for each path: the same for the same paths."""
     return np.asarray(table.column("path").combine_chunks().dictionary_encode().indices.to_numpy(), np.int64)
 
 
@@ -357,15 +345,6 @@ def _runs(table: pa.Table) -> pa.Array:
         return pa.array(groups_of(container))
     begins = (np.diff(container) != 0) | (np.diff(table.column("run").to_numpy()) != 0)
     return pa.array(np.cumsum(np.append(False, begins)))
-
-
-def _common_classes(listings: Sequence[Contents]) -> tuple[str, ...] | None:
-    first = listings[0]
-    for other in listings:
-        if other.classes != first.classes:
-            paths = [repr(one.container.path) for one in (first, other)]
-            raise SourceError(f"the class lists of {' and '.join(paths)} differ; build each separately")
-    return None if first.classes is None else check_classes(first.classes)
 
 
 def _number_labels(

@@ -21,11 +21,10 @@ from presize.store.rejects import Reject
 from presize.store.rejects_file import Rejects
 
 PLACE_COLUMNS = ("container", "offset", "run")
-"""Where a sample lies: the number of its container, its offset there (see SourceFile), and the run that is read in one
-go. The index does not have them."""
+"""The number of a sample's container, its offset there, and the run that is read in one go. No index has them."""
 
 OFFSET_OF = "offset:"
-"""Before the name of a companion in the column of its offsets, where it lies in the containers of the images."""
+"""Before the name of a companion in the column of its offsets."""
 
 LINK_OUT = "a link out of the source; use --follow-links if you trust it"
 
@@ -39,9 +38,7 @@ class Source:
         table: one row per file, in dataset order; with PLACE_COLUMNS where there are `containers`.
         classes: the class names that ``label`` indexes; None when the labels are not classes.
         rejects: files and folders that are rejected unread: links out of the source, names that are not UTF-8, ...
-        hidden: files and folders whose names begin with a dot.
-        outside: files beside the class folders.
-        by_folder: whether the classes are folders of the source.
+        hidden, outside: how many names begin with a dot, and how many files lie beside the class folders.
         containers: the files that hold the samples; empty where each sample is a file.
     """
 
@@ -85,10 +82,8 @@ class Source:
 @dataclass(frozen=True)
 class Contents:
     """The samples of one container: ``path``, ``source_nbytes``, ``offset`` and fields, in dataset order; ``run`` where
-    it is a row group; ``mask_source_nbytes`` and ``offset:mask`` for a companion called mask.
-
-    Fields that an index cannot store are `left_out`, with the number of samples that have them.
-    """
+    it is a row group; ``mask_source_nbytes`` and ``offset:mask`` for a companion called mask. `left_out` counts the
+    samples that have a field which no index can store."""
 
     container: Container
     samples: pa.Table

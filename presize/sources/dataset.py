@@ -1,7 +1,4 @@
-"""Presize datasets as a source: what is published in a folder, and several datasets as one table of samples.
-
-Their records take the place of source files: they are copied as they are where nothing changes.
-"""
+"""Presize datasets as a source: their records take the place of files, and are copied where nothing changes."""
 
 from __future__ import annotations
 
@@ -21,19 +18,14 @@ import pyarrow.compute as pc
 from presize.errors import DatasetError, SourceError
 from presize.formatting import plural
 from presize.options import Size, Stream
-from presize.sources.columns import python_values
+from presize.sources.columns import python_values, with_column
 from presize.sources.contents import Source
+from presize.sources.folder import names_of
 from presize.sources.labels import check_classes, naming
-from presize.sources.spellings import Spellings, names_of
+from presize.sources.spellings import Spellings
 from presize.store.data_files import DataFile
 from presize.store.filenames import path_problem
-from presize.store.index import (
-    COMPANION_COLUMNS,
-    INDEX_COLUMNS,
-    open_settled,
-    read_index,
-    record_columns,
-)
+from presize.store.index import COMPANION_COLUMNS, INDEX_COLUMNS, open_settled, read_index, record_columns
 from presize.store.manifest import Manifest, read_manifest, replaced
 from presize.store.rejects_file import Rejects, read_rejects
 from presize.store.shard import ENGINE
@@ -42,11 +34,8 @@ from presize.system.files import check_file, expanded
 
 Rows = npt.NDArray[np.int64]
 
-_OF_SOURCES = ("path", "source_nbytes", "source_mtime_ns")
-
 OF_SAMPLES = ("several datasets", "some of the samples", "other classes", "prefixed paths")
-"""How the samples of a derived dataset may differ from those of one source: what its manifest has under ``derived``
-beside options that differed."""
+"""What a manifest has under ``derived``, beside options that differed."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +47,6 @@ class PublishedDataset:
             too), ``shard`` and ``row`` of each record, in dataset order; then of each rejected file that an update need
             not try again, with shard -1, and its position in `rejects` as row.
         rows: the records of each shard, as rows of `samples`, in the order in which the shard stores them.
-        rejects: the files that were not stored.
         damaged: the shards that are missing or do not have their size, of any size; nothing of them is used.
     """
 
@@ -95,14 +83,9 @@ class PublishedDataset:
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetSource(Source):
-    """Samples of datasets of one size each, and of the same streams; their records take the place of source files.
-
-    Attributes:
-        dataset_of: for each sample the position of its dataset.
-        row_of: for each sample its row in the index of that dataset.
-        derived: how they differ from all samples of one dataset, in words of OF_SAMPLES.
-        resizes: whether images that do not fit the size of the build are resized. Otherwise all are copied.
-    """
+    """Samples of datasets of one size each, and of the same streams: `row_of` each in the index of `dataset_of` it.
+    `derived` says how they differ from all samples of one dataset, in words of OF_SAMPLES. If it `resizes`, images that
+    do not fit the size of the build are resized; otherwise all are copied."""
 
     datasets: tuple[PublishedDataset, ...]
     dataset_of: Rows
@@ -153,8 +136,7 @@ def read_published(roots: Sequence[Path], with_rejects: bool = True) -> Publishe
         ):
             raise DatasetError(f"{root} and {roots[0]} are from different builds; {_ANEW}")
     rejects = read_rejects(roots[0] / manifests[0].rejects.file) if with_rejects else Rejects()
-    rows = _rows(roots[0], index, shards)
-    samples = _samples(index, manifests[0], rejects)
+    samples, rows = _samples(index, manifests[0], rejects), _rows(roots[0], index, shards)
     dataset = PublishedDataset(tuple(roots), manifests, indexes, samples, rows, rejects)
     damaged = set()
     for files in dataset.shards.values():
@@ -198,18 +180,16 @@ def _rows(root: Path, index: pa.RecordBatch, shards: Sequence[DataFile]) -> tupl
     return tuple(order[end - length : end] for end, length in zip(ends.tolist(), lengths.tolist(), strict=True))
 
 
-def _states(manifest: Manifest, names: Sequence[str] = ("source_nbytes", "source_mtime_ns")) -> list[str]:
+def _states(manifest: Manifest, *names: str) -> list[str]:
     """The columns of the index that say whether a file has changed, and those of companions."""
     prefixes = ("", *(f"{companion.name}_" for companion in manifest.companions))
-    return [f"{prefix}{name}" for prefix in prefixes for name in names]
+    return [f"{prefix}{name}" for prefix in prefixes for name in (*names, "source_nbytes", "source_mtime_ns")]
 
 
 def _samples(index: pa.RecordBatch, manifest: Manifest, rejects: Rejects) -> pa.Table:
     rows = np.flatnonzero(rejects.columns.column("source_nbytes").is_valid())
     known = rejects.columns.select(["path", "source_nbytes", "source_mtime_ns"]).take(pa.array(rows))
-    names = _states(manifest)
-    if manifest.checksum:
-        names += _states(manifest, ["source_crc32"])
+    names = _states(manifest, *["source_crc32"] * manifest.checksum)
     columns: dict[str, Any] = {name: np.zeros(len(rows), np.int64) for name in names}
     columns |= {name: known.column(name) for name in known.schema.names}
     columns |= {"shard": np.full(len(rows), -1), "row": rows}
@@ -246,7 +226,7 @@ def join_datasets(
         raise SourceError(f"the datasets have {problem}{hint}")
     if known is not None:
         labels = _renumbered(datasets, dataset_of, table.column("label").to_numpy(), known)
-        table = table.set_column(table.column_names.index("label"), "label", pa.array(labels))
+        table = with_column(table, "label", pa.array(labels))
     left_out = [dataset.manifests[0].left_out for dataset in datasets]
     has_other_classes = known not in [dataset.manifests[0].classes for dataset in datasets]
     differs = (len(datasets) > 1, only is not None, has_other_classes, prefix)
@@ -294,13 +274,12 @@ def _check_alike(first: PublishedDataset, other: PublishedDataset) -> None:
     labelled = {"label" in dataset.indexes[0].schema.names: dataset.roots[0] for dataset in (first, other)}
     if len(labelled) == 2:
         raise SourceError(f"{labelled[True]} has labels and {labelled[False]} has none")
-    kinds = [_kind(dataset.manifests[0]) for dataset in (first, other)]
-    for name in sorted({*kinds[0], *kinds[1]}):
-        values = [kind.get(name) for kind in kinds]
-        if values[0] != values[1]:
+    ours, theirs = (_kind(dataset.manifests[0]) for dataset in (first, other))
+    for name in sorted({*ours, *theirs}):
+        if ours.get(name) != theirs.get(name):
             raise SourceError(
-                f"{first.roots[0]} and {other.roots[0]} cannot be one dataset: {name} is {values[0] or 'not given'} in "
-                f"the one, {values[1] or 'not given'} in the other"
+                f"{first.roots[0]} and {other.roots[0]} cannot be one dataset: {name} is "
+                f"{ours.get(name) or 'not given'} in the one, {theirs.get(name) or 'not given'} in the other"
             )
 
 
@@ -308,14 +287,11 @@ def _concatenated(datasets: Sequence[PublishedDataset], prefix: bool) -> pa.Tabl
     """The indexes, without what a build computes anew. A column that a dataset lacks is null there."""
     tables = []
     for number, dataset in enumerate(datasets):
-        index = pa.Table.from_batches([dataset.indexes[0]])
-        own, companion = {*INDEX_COLUMNS} - {*_OF_SOURCES}, {*COMPANION_COLUMNS} - {*_OF_SOURCES}
-        made = own | {f"{name}_{column}" for name in dataset.companions for column in companion}
-        table = index.select([name for name in index.column_names if name not in made])
-        if prefix:
-            paths = _prefixed(table.column("path"), number)
-            table = table.set_column(table.column_names.index("path"), "path", paths)
-        tables.append(table.replace_schema_metadata(None))
+        index = pa.Table.from_batches([dataset.indexes[0]]).replace_schema_metadata(None)
+        made = {*INDEX_COLUMNS, *(f"{name}_{column}" for name in dataset.companions for column in COMPANION_COLUMNS)}
+        made -= {*_states(dataset.manifests[0], "path")}
+        table = index.drop_columns([name for name in index.column_names if name in made])
+        tables.append(with_column(table, "path", _prefixed(table.column("path"), number)) if prefix else table)
     try:
         return pa.concat_tables(tables, promote_options="default").combine_chunks()
     except pa.ArrowException as error:
@@ -343,10 +319,10 @@ def _class_list(datasets: Sequence[PublishedDataset], classes: Sequence[str] | N
     """The classes given; else the longest list, if the others are its beginning; else all names, if all are sorted."""
     lists = [dataset.manifests[0].classes for dataset in datasets]
     known = [names for names in lists if names is not None]
-    if not known:
-        if classes is not None:
-            raise SourceError(f"--classes: {datasets[0].roots[0]} has no classes")
+    if not known and classes is None:
         return None
+    if not known:
+        raise SourceError(f"--classes: {datasets[0].roots[0]} has no classes")
     if len(known) < len(lists):
         with_classes = {names is not None: dataset.roots[0] for names, dataset in zip(lists, datasets, strict=True)}
         raise SourceError(f"{with_classes[True]} has classes and {with_classes[False]} has none")

@@ -1,38 +1,41 @@
-"""A folder of image files on a disk: walked, or looked into for the files that a table lists."""
+"""A folder of image files, on a disk or below a URL: walked, or looked into for the files that a table lists."""
 
 from __future__ import annotations
 
 import errno
 import functools
 import os
+import re
 import stat
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from presize.errors import SourceError
+from presize.errors import RemoteError, SourceError
+from presize.remote.bucket import Bucket, Connections, Listed
 from presize.sources.columns import python_values
 from presize.sources.contents import LINK_OUT, as_utf8, is_inside, is_utf8
-from presize.sources.source_files import in_any_form
+from presize.sources.source_files import Url, in_any_form
 from presize.sources.tree import FileTree
-from presize.store.filenames import MAX_FOLDERS, unsafe_paths
+from presize.store.filenames import MAX_FOLDERS, can_be_made, unsafe_paths
 from presize.store.rejects import UNREADABLE
 
-Identity = tuple[int, int]
-"""(device, inode) of a file or folder."""
-
-Folder = tuple[str, tuple[Identity, ...]]
-"""A folder: its path from the source, and the identity of it and of each folder above it."""
+Folder = tuple[str, tuple[tuple[int, int], ...]]
+"""A folder: its path from the source, and (device, inode) of it and of each folder above it."""
 
 Refuse = Callable[[int, str, "RefusedFile"], None]
 """Takes the row, the path and the reason of a file that cannot be used."""
 
-LookUp = Callable[[pa.ChunkedArray, Refuse], npt.NDArray[np.int64]]
-"""Returns sizes in bytes and modification times in nanoseconds, int64 (files, 2), of the files that a table lists.
-Their paths are large_string, null where there is none. Those that it refuses have -1."""
+Facts = npt.NDArray[np.int64]
+"""Sizes in bytes and modification times in nanoseconds, int64 (files, 2); -1 of files that were refused."""
+
+NamesIn = Callable[[str], Iterable[str]]
+"""Returns the names in a folder, "" for the source: those of folders end with a slash. What is no folder has none."""
 
 UNSEEN = "cannot be looked at"
 """In the reason of what was refused, unlisted, because the disk failed."""
@@ -42,12 +45,15 @@ _OF_ONE_FOLDER = {errno.EACCES, errno.EPERM, errno.ENAMETOOLONG}
 
 _NO_FILE = {None, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENXIO}
 
+_CHUNK = 65536
+_AT_ONCE = 32
+_ASKED_IN_TURN = 8
+"""Files that are asked for one after another, by a thread."""
+_NO_PATH = "its name is no path: it has an empty part, . or .. as one, or a control character"
+
 
 class RefusedFile(Exception):
-    """A file, or all in a folder, cannot be a sample; ``str()`` is the reason.
-
-    The `error` to record is UNREADABLE if later runs should try again.
-    """
+    """A file, or all in a folder, cannot be a sample. `error` is UNREADABLE if later runs should try again."""
 
     def __init__(self, reason: str, error: str = SourceError.__name__, is_folder: bool = False) -> None:
         super().__init__(reason)
@@ -70,7 +76,27 @@ def walk_folder(root: str | os.PathLike[str], follow_links: bool) -> FileTree:
     tree = FileTree(resolve(root))
     waiting: list[Folder] = [("", (_identity(os.stat(tree.root)),))]
     while waiting:
-        waiting += _enter(tree, waiting.pop(), follow_links)
+        above, chain = waiting.pop()
+        try:
+            with os.scandir(os.path.join(tree.root, above)) as entries:
+                number = tree.folder(above)
+                for entry in entries:
+                    if entry.name.startswith("."):
+                        tree.hidden += 1
+                        continue
+                    path = f"{above}/{entry.name}" if above else entry.name
+                    try:
+                        status = _look_at(entry, chain, tree.root, follow_links)
+                    except RefusedFile as reason:
+                        tree.reject(as_utf8(path), str(reason), reason.error, reason.is_folder)
+                        continue
+                    if stat.S_ISDIR(status.st_mode):
+                        waiting.append((path, (*chain, _identity(status))))
+                    else:
+                        tree.add(number, path, status.st_size, indexed_ns(status.st_mtime_ns))
+        except OSError as error:
+            refused = refused_folder(error, os.path.join(tree.root, above), is_root=not above)
+            tree.reject(as_utf8(above), str(refused), refused.error, is_folder=True)
     return tree
 
 
@@ -88,33 +114,6 @@ def resolve(root: str | os.PathLike[str]) -> str:
     return os.path.realpath(name)
 
 
-def _enter(tree: FileTree, folder: Folder, follow_links: bool) -> list[Folder]:
-    """Collect the files of one folder, and return the folders in it."""
-    above, chain = folder
-    inner: list[Folder] = []
-    try:
-        with os.scandir(os.path.join(tree.root, above)) as entries:
-            number = tree.folder(above)
-            for entry in entries:
-                if entry.name.startswith("."):
-                    tree.hidden += 1
-                    continue
-                path = f"{above}/{entry.name}" if above else entry.name
-                try:
-                    status = _look_at(entry, chain, tree.root, follow_links)
-                except RefusedFile as reason:
-                    tree.reject(as_utf8(path), str(reason), reason.error, reason.is_folder)
-                    continue
-                if stat.S_ISDIR(status.st_mode):
-                    inner.append((path, (*chain, _identity(status))))
-                else:
-                    tree.add(number, path, status.st_size, indexed_ns(status.st_mtime_ns))
-    except OSError as error:
-        refused = refused_folder(error, os.path.join(tree.root, above), is_root=not above)
-        tree.reject(as_utf8(above), str(refused), refused.error, is_folder=True)
-    return inner
-
-
 def refused_folder(error: OSError, folder: str, is_root: bool) -> RefusedFile:
     """Return why a folder is left out that may not be read. SourceError for the source, or where the disk fails."""
     if is_root or error.errno not in _OF_ONE_FOLDER:
@@ -122,7 +121,9 @@ def refused_folder(error: OSError, folder: str, is_root: bool) -> RefusedFile:
     return _unseen(error, is_folder=True)
 
 
-def _look_at(entry: os.DirEntry[str], chain: tuple[Identity, ...], root: str, follow_links: bool) -> os.stat_result:
+def _look_at(
+    entry: os.DirEntry[str], chain: tuple[tuple[int, int], ...], root: str, follow_links: bool
+) -> os.stat_result:
     """Return the status of a file or folder. RefusedFile for neither; OSError if the disk fails on a folder."""
     try:
         status = entry.stat()
@@ -145,7 +146,7 @@ def _look_at(entry: os.DirEntry[str], chain: tuple[Identity, ...], root: str, fo
     return status
 
 
-def _identity(status: os.stat_result) -> Identity:
+def _identity(status: os.stat_result) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
@@ -153,19 +154,16 @@ def names_in(root: str, folder: str) -> list[str]:
     """Return the names in a folder, "" or with a slash behind it: those of folders have one, too."""
     try:
         with os.scandir(f"{root}/{folder}") as entries:
-            return [entry.name + "/" * _is_folder(entry) for entry in entries if is_utf8(entry.name)]
+            return [
+                entry.name + "/" * (os.path.isdir(entry.path) if entry.is_symlink() else entry.is_dir())
+                for entry in entries
+                if is_utf8(entry.name)
+            ]
     except OSError:
         return []
 
 
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    return os.path.isdir(entry.path) if entry.is_symlink() else entry.is_dir()
-
-
-def look_up_files(
-    root: str, follow_links: bool, paths: pa.ChunkedArray, refuse: Refuse, any_form: bool = False
-) -> npt.NDArray[np.int64]:
-    """A LookUp of files below `root`: with `follow_links` also outside, and in `any_form` in another normalization."""
+def look_up_files(root: str, follow_links: bool, paths: pa.ChunkedArray, refuse: Refuse, any_form: bool) -> Facts:
 
     @functools.cache
     def leads_out(folder: str) -> bool:
@@ -206,3 +204,106 @@ def no_path(path: str | None) -> RefusedFile:
 def indexed_ns(mtime_ns: int) -> int:
     """Return a modification time as the index holds it: those before 1677 or after 2262 count as its first or last."""
     return min(max(mtime_ns, -(2**63)), 2**63 - 1)
+
+
+def walk_bucket(url: Url) -> FileTree:
+    """Return all objects below a URL, hidden ones apart. They are listed a thousand a request."""
+    tree = FileTree(url)
+    hidden: set[str] = set()
+    for path, nbytes, mtime_ns in _without_markers(_listed(url)):
+        dot = f"/{path}".find("/.")
+        if not _is_path(path):
+            tree.reject(path, _NO_PATH)
+        elif dot >= 0:
+            hidden.add(path[:dot] + path[dot:].partition("/")[0])
+        else:
+            tree.add(tree.folder(path.rpartition("/")[0]), path, nbytes, mtime_ns)
+    tree.hidden = len(hidden)
+    return tree
+
+
+def _is_path(name: str) -> bool:
+    return can_be_made(name) and re.search(r"[\x00-\x1f\x7f]", name) is None
+
+
+def _without_markers(listed: Iterator[Listed]) -> Iterator[Listed]:
+    """Leave out the empty objects that stand for folders where a console shows a bucket as such."""
+    folders, empty = {""}, []
+    for one in listed:
+        folders.add(one.path.rpartition("/")[0])
+        if one.nbytes:
+            yield one
+        else:
+            empty.append(one)
+    above = {name[:at] for name in folders for at, letter in enumerate(f"{name}/") if letter == "/"}
+    yield from (one for one in empty if one.path not in above)
+
+
+def _listed(url: Url) -> Iterator[Listed]:
+    if url.startswith("http"):
+        raise SourceError(f"source {url}: a web server does not list its files; give their paths with --labels")
+    try:
+        yield from Bucket(url).list()
+    except RemoteError as error:
+        raise SourceError(f"source {error}") from None
+
+
+def names_in_bucket(url: Url) -> NamesIn | None:
+    return None if url.startswith("http") else names_of(one.path for one in _listed(url))
+
+
+def look_up_objects(url: Url, paths: pa.ChunkedArray, refuse: Refuse) -> Facts:
+    """Look up objects below a URL. A store that can be listed is; a web server gets a request for each."""
+    unsafe = pc.fill_null(unsafe_paths(paths), True)
+    facts = np.full((len(paths), 2), -1, np.int64)
+    asked = pc.if_else(unsafe, pa.scalar(None, paths.type), paths)
+    (_ask_each if url.startswith("http") else _find_in_listing)(url, asked, facts)
+    for row in np.flatnonzero(facts[:, 0] < 0).tolist():
+        path = paths[row].as_py()
+        if unsafe[row].as_py():
+            refuse(row, path or "", no_path(path))
+        else:
+            refuse(row, path, RefusedFile("does not exist" if _is_path(path) else _NO_PATH))
+    return facts
+
+
+def _find_in_listing(url: Url, paths: pa.ChunkedArray, facts: Facts) -> None:
+    listed = (one for one in _listed(url) if _is_path(one.path))
+    while some := list(islice(listed, _CHUNK)):
+        rows = pc.index_in(paths, pa.array([one.path for one in some], paths.type)).combine_chunks()
+        is_listed = rows.is_valid().to_numpy(zero_copy_only=False)
+        known = np.array([(one.nbytes, one.mtime_ns) for one in some], np.int64)
+        facts[is_listed] = known[rows.drop_null().to_numpy()]
+
+
+def _ask_each(url: Url, paths: pa.ChunkedArray, facts: Facts) -> None:
+    bucket = Bucket(url)
+
+    def ask(first: int) -> None:
+        for row, path in enumerate(paths.slice(first, _ASKED_IN_TURN).to_pylist(), first):
+            listed = bucket.head(path) if path is not None and _is_path(path) else None
+            if listed is not None:
+                facts[row] = listed.nbytes, listed.mtime_ns
+
+    try:
+        Connections(count=_AT_ONCE).all_of(ask, range(0, len(paths), _ASKED_IN_TURN))
+    except RemoteError as error:
+        raise SourceError(f"source {error}") from None
+
+
+def names_of(paths: Iterable[str]) -> NamesIn:
+    """Return what lists the folders of a tree of these files. They are gone through once, when it is first called."""
+    folders: defaultdict[str, set[str]] = defaultdict(set)
+
+    def names_in(folder: str) -> Iterable[str]:
+        if not folders:
+            for path in paths:
+                while path:
+                    above = path[: path.rstrip("/").rfind("/") + 1]
+                    if path[len(above) :] in folders[above]:
+                        break
+                    folders[above].add(path[len(above) :])
+                    path = above
+        return folders.get(folder, ())
+
+    return names_in

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from presize.errors import SourceError, warn
 from presize.options import SourceOptions, parse_shares
-from presize.sources.columns import are_no_texts, no_text, python_values
+from presize.sources.columns import NO_TEXT, no_text, python_values
 from presize.sources.contents import Source
 from presize.store.manifest import read_manifest
 
@@ -45,7 +45,7 @@ def class_labels(
     """Return labels as int32 positions in `classes` or the sorted labels: if `by_value`, 2 before 10."""
     names = labels.unique()
     known = tuple(classes) if classes is not None else tuple(sorted(names.to_pylist()))
-    strange = names.filter(are_no_texts(names))
+    strange = names.filter(pc.match_substring_regex(names, NO_TEXT))
     if classes is None and len(strange):
         raise no_text(strange[0].as_py().encode())
     if classes is None and by_value and all(map(_WHOLE.fullmatch, known)):

@@ -1,16 +1,13 @@
-"""LMDBs of other programs as sources: finds their values, and which of their keys are images and labels.
-
-Values are found in the pages of the file, without liblmdb, which would trust them.
-"""
+"""LMDBs of other programs as sources: which of their keys are images and labels, and where their values lie in the
+pages of the file, without liblmdb, which would trust them."""
 
 from __future__ import annotations
 
 import mmap
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -38,7 +35,7 @@ _KEYS_SHOWN = 5
 _TRIED = 16
 _LABEL_BYTES = 1 << 16
 _ROWS_AT_ONCE = 65536
-_COUNTS = ("num-samples", "num_samples")
+_COUNTS = pa.array(["num-samples", "num_samples"], pa.large_binary())
 """Keys of the number of samples, in CRNN's layout and its kin."""
 _COUNT_BYTES = 20
 _WHOLE = re.compile(rb"\s*[0-9]{1,18}\s*")
@@ -63,15 +60,12 @@ class LmdbValues(NamedTuple):
     version: FileVersion
 
     def read(self, rows: Numbers, max_bytes: int) -> pa.LargeBinaryArray:
-        """The values in these rows, at most so many bytes of each."""
         return _gather(self.content, self.offset[rows], np.minimum(self.nbytes[rows], max_bytes))
 
 
 def read_lmdb(path: str) -> LmdbValues:
-    """The places of all values in the main database of an LMDB 0.9 file. Values are not read.
-
-    Every place is checked to lie in the file, and no two values to overlap. The file must not shrink meanwhile.
-    """
+    """The places of all values in the main database of an LMDB 0.9 file, checked to lie in it, and not to overlap. The
+    file must not shrink meanwhile."""
     try:
         with open(path, "rb", buffering=0, opener=open_at_once) as file:
             version = FileVersion.of(os.fstat(file.fileno()))
@@ -109,7 +103,6 @@ def _read(content: npt.NDArray[np.uint8], version: FileVersion) -> LmdbValues:
 def _leaves(
     content: npt.NDArray[np.uint8], nodes: shard_pages.Nodes, meta: shard_pages.Meta
 ) -> tuple[pa.LargeBinaryArray, Numbers, Numbers]:
-    """The keys, offsets and sizes of the values of some leaves."""
     lengths = (nodes.header & np.uint64(2**32 - 1)).astype(np.int64)
     flags = nodes.header >> np.uint64(32) & np.uint64(0xFFFF)
     key_bytes = (nodes.header >> np.uint64(48)).astype(np.int64)
@@ -133,53 +126,32 @@ def _leaves(
 
 
 def _gather(content: npt.NDArray[np.uint8], begin: Numbers, lengths: Numbers) -> pa.LargeBinaryArray:
-    """Copies of parts of `content`, which lie in it."""
     ends = np.concatenate([[0], np.cumsum(lengths)])
     places = np.arange(ends[-1]) + np.repeat(begin - ends[:-1], lengths)
     buffers = [None, pa.py_buffer(ends.astype(np.int64)), pa.py_buffer(content[places])]
     return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(lengths), buffers)
 
 
-class _Chosen(NamedTuple):
-    """The images of an LMDB: their rows and paths, in the order of samples, their fields, and what is no sample."""
-
-    rows: Numbers
-    paths: pa.Array
-    fields: Mapping[str, pa.Array] = MappingProxyType({})
-    rejects: Sequence[Reject] = ()
-
-
-_Choose = Callable[[LmdbValues, str, str], _Chosen]
-"""Chooses the images among the values of the LMDB at a path, with a name for what is rejected."""
+_Chosen = tuple[Numbers, dict[str, pa.Array], list[Reject]]
+"""The images of an LMDB: their rows, in the order of samples; ``path`` and fields; and what is no sample."""
 
 
 def list_lmdb(path: str, name: str, options: SourceOptions, _: Sequence[Companion] = ()) -> Contents:
-    choose = _chooser(options.keys, options.label_keys)
+    keys, choose = options.keys, _PRESETS.get(options.keys or "")
+    if keys is not None and choose is None:
+        images = KeyPattern.parse("keys", keys)
+        column, labels = ("label", None) if options.label_keys is None else label_pattern(options.label_keys)
+        choose = partial(_numbered, images=images, labels=labels, column=column)
     values = read_lmdb(path)
     if choose is None:
         _check_values(values, np.arange(len(values.keys)), is_chosen=False)
         raise SourceError(f"an LMDB needs --keys; {_expected(values)}")
-    chosen = choose(values, path, name)
-    rows = chosen.rows
-    if not len(rows) and not chosen.rejects:
-        raise SourceError(f"no key fits --keys {options.keys}; {_expected(values)}")
+    rows, columns, rejects = choose(values, path, name)
+    if not len(rows) and not rejects:
+        raise SourceError(f"no key fits --keys {keys}; {_expected(values)}")
     _check_values(values, rows)
-    places = {
-        "path": chosen.paths,
-        "source_nbytes": pa.array(values.nbytes[rows]),
-        "offset": pa.array(values.offset[rows]),
-    }
-    return Contents(Container(name, values.version), pa.table({**places, **chosen.fields}), rejects=chosen.rejects)
-
-
-def _chooser(keys: str | None, label_keys: str | None) -> _Choose | None:
-    if keys is None:
-        return None
-    if keys in _PRESETS:
-        return _PRESETS[keys]
-    images = KeyPattern.parse("keys", keys)
-    column, labels = ("label", None) if label_keys is None else label_pattern(label_keys)
-    return partial(_numbered, images=images, labels=labels, column=column)
+    columns |= {"source_nbytes": pa.array(values.nbytes[rows]), "offset": pa.array(values.offset[rows])}
+    return Contents(Container(name, values.version), pa.table(columns), rejects=rejects)
 
 
 def _paths(values: LmdbValues, rows: Numbers) -> pa.Array:
@@ -197,7 +169,7 @@ def _numbered(
     rows, numbers = images.numbers(values.keys)
     _warn_of_count(values, len(rows), name)
     if labels is None:
-        return _Chosen(rows, _paths(values, rows))
+        return rows, {"path": _paths(values, rows)}, []
     label_rows, label_numbers = labels.numbers(values.keys)
     if len(rows) and not len(label_rows):
         raise SourceError(f"no key fits --label-keys {labels}; {_expected(values)}")
@@ -207,18 +179,20 @@ def _numbered(
     texts[has_label] = _label_texts(values, label_rows[nearest[has_label]], column)
     is_good = np.array([isinstance(text, str) for text in texts], np.bool_)
     keys = [as_utf8(os.fsdecode(key)) for key in values.keys.take(pa.array(rows[~is_good])).to_pylist()]
-    reasons = map(_reason, texts[~is_good])
-    rejects = [rejected(f"{name}/{key}", reason) for key, reason in zip(keys, reasons, strict=True)]
+    rejects = []
+    for key, label in zip(keys, texts[~is_good], strict=True):
+        like = label and looks_like(label)
+        reason = f"its label is not UTF-8 text{f'; it looks like {like}' if like else ''}"
+        rejects.append(rejected(f"{name}/{key}", "it has no label" if label is None else reason))
     good = pa.array(texts[is_good], pa.large_string())
     # Labels are numbers if all are whole ones; otherwise they are names of classes.
     numbered = whole_numbers(pc.utf8_trim_whitespace(good)) if column == "label" else good
     fields = {field_name(column): numbered if pa.types.is_integer(numbered.type) else good}
-    return _Chosen(rows[is_good], _paths(values, rows[is_good]), fields, rejects)
+    return rows[is_good], {"path": _paths(values, rows[is_good]), **fields}, rejects
 
 
 def _label_texts(values: LmdbValues, rows: Numbers, column: str) -> list[str | bytes]:
-    """Return labels: text, or bytes for what is none: it costs one sample in columns of text; in ``label``, where the
-    others are no text then, either, it refuses the source (class_labels)."""
+    """Return labels: text, or bytes for what is none."""
     texts: list[str | bytes] = []
     for start in range(0, len(rows), _ROWS_AT_ONCE):
         for value in values.read(rows[start : start + _ROWS_AT_ONCE], _LABEL_BYTES).to_pylist():
@@ -228,16 +202,9 @@ def _label_texts(values: LmdbValues, rows: Numbers, column: str) -> list[str | b
     return texts
 
 
-def _reason(label: bytes | None) -> str:
-    if label is None:
-        return "it has no label"
-    like = looks_like(label)
-    return f"its label is not UTF-8 text{f'; it looks like {like}' if like else ''}"
-
-
 def _warn_of_count(values: LmdbValues, images: int, name: str) -> None:
     """Warn if the LMDB says that it has another number of samples than there are images."""
-    rows = pc.index_in(pa.array(_COUNTS, pa.large_binary()), values.keys).drop_null().to_numpy()
+    rows = pc.index_in(_COUNTS, values.keys).drop_null().to_numpy()
     for row, value in zip(rows, values.read(rows.astype(np.int64), _COUNT_BYTES).to_pylist(), strict=True):
         if images and _WHOLE.fullmatch(value) and int(value) != images:
             warn(
@@ -258,16 +225,17 @@ def _basicsr(values: LmdbValues, path: str, name: str) -> _Chosen:
     row = pc.fill_null(pc.index_in(keys, values.keys), -1).to_numpy()
     rejects = [rejected(f"{name}/{names[k]}", "the LMDB has no such key") for k in np.flatnonzero(row < 0).tolist()]
     listed = np.flatnonzero(row >= 0)
-    return _Chosen(row[listed].astype(np.int64), pa.array(names, pa.large_string()).take(pa.array(listed)), {}, rejects)
+    paths = pa.array(names, pa.large_string()).take(pa.array(listed))
+    return row[listed].astype(np.int64), {"path": paths}, rejects
 
 
 def _lsun(values: LmdbValues, _path: str, _name: str) -> _Chosen:
     """All values, in the order in which they lie in the file: their keys are hashes."""
     rows = np.argsort(values.offset, kind="stable")
-    return _Chosen(rows, _paths(values, rows))
+    return rows, {"path": _paths(values, rows)}, []
 
 
-_PRESETS: dict[str, _Choose] = {
+_PRESETS: dict[str, Callable[[LmdbValues, str, str], _Chosen]] = {
     "text-recognition": partial(
         _numbered, images=TEXT_RECOGNITION[0], labels=TEXT_RECOGNITION[1], column=TEXT_RECOGNITION[2]
     ),
@@ -277,24 +245,18 @@ _PRESETS: dict[str, _Choose] = {
 
 
 def _expected(values: LmdbValues) -> str:
-    """What the keys are, and what would be understood."""
     shown = [_shown(key) for key in values.keys.slice(0, _KEYS_SHOWN).to_pylist()]
     if not shown:
         return "it is empty"
-    more = ", …" if len(values.keys) > len(shown) else ""
-    pattern = _pattern_of(values.keys)
-    example = "image-{:09d} for image-000000001" if pattern is None else f"{pattern} for {shown[0][1:-1]}"
+    more, example = ", …" if len(values.keys) > len(shown) else "", "image-{:09d} for image-000000001"
+    if match := _NUMBERED.fullmatch(values.keys[0].as_py().decode("utf-8", "replace")):
+        pattern = KeyPattern(match[1], len(match[2]), match[3])
+        if 3 * len(pattern.numbers(values.keys)[0]) >= len(values.keys) > 1:
+            example = f"{pattern} for {shown[0][1:-1]}"
     return (
         f"its first keys are {', '.join(shown)}{more}; expected a pattern, such as --keys {example}, or one of "
         f"{', '.join(_PRESETS)}"
     )
-
-
-def _pattern_of(keys: pa.LargeBinaryArray) -> KeyPattern | None:
-    """A pattern that many of the keys fit: the last number of the first key is all that differs between them."""
-    match = _NUMBERED.fullmatch(keys[0].as_py().decode("utf-8", "replace"))
-    pattern = None if match is None else KeyPattern(match[1], len(match[2]), match[3])
-    return pattern if pattern is not None and 3 * len(pattern.numbers(keys)[0]) >= len(keys) > 1 else None
 
 
 def _check_values(values: LmdbValues, rows: Numbers, is_chosen: bool = True) -> None:

@@ -14,10 +14,10 @@ import pyarrow.compute as pc
 
 from presize.errors import SourceError
 from presize.options import Companion, SourceOptions
-from presize.sources.columns import inner_types, plain_table
+from presize.sources.columns import all_types, plain_table
 from presize.sources.contents import Contents, field_name
 from presize.sources.parquet_rows import first_line, is_bytes, is_image, open_parquet
-from presize.sources.source_files import Container, row_place
+from presize.sources.source_files import GROUP_ROWS, Container
 from presize.store.filenames import unsafe_paths
 from presize.system.file_version import FileVersion
 
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 
 
 def list_parquet(path: str, name: str, options: SourceOptions, _: Sequence[Companion] = ()) -> Contents:
-    """List the samples of a Parquet file, in its order; ``keys`` is the column of images, if there are several.
-
-    Images are not read: not even their sizes, for which a mean of the row group stands.
-    """
+    """List the samples of a Parquet file, in its order; ``keys`` is the column of images, if there are several. Images
+    are not read: not even their sizes, for which a mean of the row group stands."""
     try:
         version = FileVersion.at(path)
         file = open_parquet(path)
         schema = file.schema_arrow
         image = _image_column(schema, options.keys)
-        others = [one.name for one in schema if not _holds_bytes(one.type) and schema.names.count(one.name) == 1]
+        # Binary values are images, sounds or pickles, and no labels.
+        with_bytes = {one.name for one in schema if any(is_bytes(kind) for kind, _ in all_types(one.type))}
+        others = [name for name in schema.names if name not in with_bytes and schema.names.count(name) == 1]
         has_names = is_image(schema.field(image).type) and schema.field(image).type.get_field_index("path") >= 0
         # Names of columns alone: with no column at all a table has no rows.
         table = file.read(columns=[*others, *([f"{image}.path"] if has_names else [])])
@@ -58,7 +58,7 @@ def list_parquet(path: str, name: str, options: SourceOptions, _: Sequence[Compa
     samples = {
         "path": _paths(names, len(number), os.path.splitext(name)[0]),
         "source_nbytes": pa.array(np.repeat(np.array(sizes, np.int64), rows)),
-        "offset": pa.array(row_place(number, row)),
+        "offset": pa.array(number * GROUP_ROWS + row),
         "run": pa.array(number),
     }
     columns = {field_name(one): fields.column(one) for one in fields.column_names}
@@ -67,7 +67,6 @@ def list_parquet(path: str, name: str, options: SourceOptions, _: Sequence[Compa
 
 
 def _image_column(schema: pa.Schema, asked: str | None) -> str:
-    """The column of the images: the one asked for, or the only one that can be."""
     images, plain = ([str(one.name) for one in schema if fits(one.type)] for fits in (is_image, is_bytes))
     names = (images or plain) if asked is None else [asked]
     if len(names) == 1 and schema.names.count(names[0]) == 1 and names[0] in (*images, *plain):
@@ -80,13 +79,7 @@ def _image_column(schema: pa.Schema, asked: str | None) -> str:
     raise SourceError(f"it has no column of images ({{bytes, path}} or binary); it has {has}")
 
 
-def _holds_bytes(kind: pa.DataType) -> bool:
-    """Whether a column has binary values anywhere in it: they are images, sounds or pickles, and no labels."""
-    return is_bytes(kind) or any(map(_holds_bytes, inner_types(kind)))
-
-
 def _mean_bytes(group: pq.RowGroupMetaData, image: str) -> int:
-    """About how many bytes an image of a row group has."""
     columns = map(group.column, range(group.num_columns))
     leaves = (image, f"{image}.bytes")
     nbytes = sum(int(column.total_uncompressed_size) for column in columns if column.path_in_schema in leaves)

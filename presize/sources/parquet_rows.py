@@ -33,11 +33,8 @@ def is_image(kind: pa.DataType) -> bool:
 
 
 def open_parquet(path: str) -> pq.ParquetFile:
-    """A file that is read page by page: reading a row group at once would take its size in memory.
-
-    The footers of the files that were opened last are not parsed again: of a thousand row groups that takes as long as
-    reading a hundred photographs does.
-    """
+    """A file that is read page by page, for memory. Footers of files that were opened last are not parsed again: of a
+    thousand row groups that takes as long as reading a hundred photographs does."""
     import pyarrow.parquet as pq
 
     version = FileVersion.at(path)
@@ -61,24 +58,17 @@ class RowReader:
 
     _file: pq.ParquetFile | None = None
     _group: int | None = None
-    """The row group that is read."""
     _batches: Iterator[pa.RecordBatch]
     _values: list[bytes | None]
-    """Of the batch that was read last."""
-    _begin: int
-    """The row of the first of them."""
+    _begin: int  # the row of the first of them
 
     def __init__(self, path: str, column: str) -> None:
         self._path = path
         self._column = column
 
     def read(self, group: int, row: int) -> bytes:
-        """The bytes of an image. Reading the rows of a row group in order reads each once; going back begins again.
-
-        Raises:
-            ImageError: the row has no bytes, or cannot be decoded.
-            OSError: the file cannot be opened.
-        """
+        """The bytes of an image. Rows of a row group that are read in order are read once; going back begins again.
+        Raises ImageError when the row has none, or cannot be decoded, and OSError when the file cannot be opened."""
         before, self._group = self._group, None  # what fails is begun again
         try:
             if before != group or row < self._begin:

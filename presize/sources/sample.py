@@ -1,8 +1,7 @@
-"""Makes a raw folder of photo-like images, to try presize without a data set.
+"""Makes a raw folder of photo-like images, tuned to 1,000 photographs of ImageNet, to try presize without a data set.
 
 A picture is painted back to front, after the dead-leaves model of natural scenes: leaves of all sizes out of
-focus, the subject that shows the class, leaves in focus; then texture with a 1/f spectrum, shading and sensor
-noise. Sizes, bytes per pixel and spectra are tuned to 1,000 photographs of ImageNet.
+focus, the subject that shows the class, leaves in focus; then texture with a 1/f spectrum, shading and sensor noise.
 """
 
 from __future__ import annotations
@@ -23,20 +22,16 @@ from presize.options import SampleOptions
 from presize.system.files import expanded
 
 HUES = "red orange yellow lime green jade cyan azure blue violet magenta rose".split()
-"""Names of the hues, in twelve equal steps around the colour circle."""
-
+"""In twelve equal steps around the colour circle."""
 SUBJECTS = {"disc": (32, 1.0), "star": (10, 0.45), "square": (4, 1.0), "triangle": (3, 1.0), "burst": (20, 0.6)}
 """Shapes that show a class: the number of corners on a circle, and the radius of every second one relative to it."""
-
 FIELD_SIDE = 1024
 """Height and width of the noise fields that texture is cut from. They repeat without a seam."""
 
 Light = tuple[float, float, float]
 """The light of a picture: mean and standard deviation of its luminance, 0 to 255, and its warmth: below 0 for blue."""
 
-ORIENTATION = 0x0112
-"""The EXIF tag that says how to rotate a stored picture for display."""
-
+ORIENTATION = 0x0112  # the EXIF tag
 TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -71,16 +66,11 @@ def make_samples(
 
 
 def class_name(label: int, classes: int) -> str:
-    """The folder of a class: its number, so that folders sort by class, and its subject.
-
-    >>> class_name(7, classes=12)
-    '07-blue-square'
-    """
+    """Return the folder of a class, such as ``07-blue-square``: folders sort by number."""
     return f"{label:0{len(str(classes - 1))}}-{HUES[round(12 * _hue(label)) % 12]}-{_subject(label)}"
 
 
 def sample_file(options: SampleOptions, index: int) -> tuple[str, bytes]:
-    """The path inside the folder, and the content, of file `index`, from 0 to images - 1. Pure."""
     name = class_name(options.label(index), options.classes)
     path = f"{name}/{index:0{max(4, len(str(options.images - 1)))}}"
     rng = np.random.default_rng((options.seed, index, 1))
@@ -92,7 +82,6 @@ def sample_file(options: SampleOptions, index: int) -> tuple[str, bytes]:
 
 
 def encoded(pixels: NDArray[np.uint8], rotated: bool, rng: np.random.Generator) -> tuple[str, bytes]:
-    """The suffix and the bytes of a file with these pixels, uint8 (height, width, 3). Rotated files are JPEGs."""
     image, stream, draw = Image.fromarray(pixels), io.BytesIO(), rng.random(4).tolist()
     if draw[0] < 0.02 and not rotated:
         if draw[1] < 0.5:
@@ -146,7 +135,11 @@ def picture(options: SampleOptions, index: int) -> NDArray[np.uint8]:
     canvas = cv2.GaussianBlur(canvas, (0, 0), rng.uniform(0.3, 0.85) * softness)
 
     def noise(alpha: float, strength: float) -> NDArray[np.float32]:
-        return _noise(options.seed, alpha, (height, width), rng) * np.float32(strength)
+        field = _field(options.seed, float(alpha))
+        if max(height, width) > FIELD_SIDE:
+            field = np.tile(field, [-(-height // FIELD_SIDE), -(-width // FIELD_SIDE)])
+        top, left = (int(rng.integers(full - own + 1)) for full, own in zip(field.shape, (height, width), strict=True))
+        return field[top : top + height, left : left + width] * np.float32(strength)
 
     scene = canvas[..., :3].astype(np.float32)
     texture = noise(rng.choice((0.6, 0.8, 1.0, 1.3)), np.exp(rng.uniform(1.5, 4.5)) / 128)
@@ -180,7 +173,6 @@ def _colours(light: Light, count: int, rng: np.random.Generator) -> NDArray[np.f
 
 
 def _paint_leaves(canvas: NDArray[Any], rng: np.random.Generator, count: int, smallest: float, light: Light) -> None:
-    """Paint blobs whose radii run from `smallest` to 0.4 of the shorter side, few of them large."""
     height, width = canvas.shape[:2]
     # Radii of density 1 / radius**3: a scene then looks alike at every scale, as natural ones do.
     radii = min(height, width) / np.sqrt(rng.uniform(0.4**-2, smallest**-2, (count, 1)))
@@ -195,7 +187,6 @@ def _paint_leaves(canvas: NDArray[Any], rng: np.random.Generator, count: int, sm
 
 
 def _paint_subject(canvas: NDArray[Any], rng: np.random.Generator, label: int) -> None:
-    """Paint the shape of a class in its hue, with random size, direction and lightness, near the middle."""
     height, width = canvas.shape[:2]
     corners, inner = SUBJECTS[_subject(label)]
     radii = np.where(np.arange(corners) % 2, inner, 1.0) * min(height, width) * rng.uniform(0.15, 0.4)
@@ -223,7 +214,6 @@ def _outline(radii: NDArray[Any], squeeze: Any, turn: Any) -> NDArray[np.float64
 
 
 def _fill(canvas: NDArray[Any], outline: NDArray[np.float64], colour: list[float]) -> None:
-    """Fill a polygon in place, antialiased, with corners rounded to a sixteenth of a pixel."""
     cv2.fillPoly(canvas, [np.round(outline * 16).astype(np.int32)], colour, cv2.LINE_AA, 4)
 
 
@@ -236,12 +226,3 @@ def _field(seed: int, alpha: float) -> NDArray[np.float32]:
     frequency[0, 0] = 1
     field = np.fft.irfft2(spectrum * frequency**-alpha)
     return np.asarray((field - field.mean()) / field.std(), np.float32)
-
-
-def _noise(seed: int, alpha: float, size: tuple[int, int], rng: np.random.Generator) -> NDArray[np.float32]:
-    """Noise of amplitude 1 / frequency**alpha: float32 of `size` (height, width), cut from a random place."""
-    field = _field(seed, float(alpha))
-    if max(size) > FIELD_SIDE:
-        field = np.tile(field, [-(-pixels // FIELD_SIDE) for pixels in size])
-    top, left = (int(rng.integers(full - pixels + 1)) for full, pixels in zip(field.shape, size, strict=True))
-    return field[top : top + size[0], left : left + size[1]]

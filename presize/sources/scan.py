@@ -1,15 +1,11 @@
-"""Scans a source for samples, and lists them in dataset order.
-
-The resulting table has the columns ``path`` (relative to the source, POSIX), ``source_nbytes``, ``source_mtime_ns`` and
-the label columns. It is Arrow memory, without a Python object per file.
-"""
+"""Scans a source for samples: ``path`` (relative to the source, POSIX), ``source_nbytes``, ``source_mtime_ns`` and the
+label columns, in dataset order, as Arrow memory without a Python object per file."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,12 +15,11 @@ import pyarrow.compute as pc
 from presize.errors import SourceError, warn
 from presize.formatting import printable
 from presize.options import ColumnType, Companion, SourceOptions
-from presize.sources.bucket import walk_bucket
 from presize.sources.columns import python_values
 from presize.sources.companions import add_companions, images_folder
 from presize.sources.containers import check_options, list_containers, recognize
 from presize.sources.contents import Source
-from presize.sources.folder import resolve, walk_folder
+from presize.sources.folder import resolve, walk_bucket, walk_folder
 from presize.sources.labels import check_classes, folder_at, naming, with_splits
 from presize.sources.source_files import Url, starts_like_an_image
 from presize.sources.table import is_list, list_table
@@ -32,7 +27,7 @@ from presize.sources.tree import list_tree
 from presize.store.rejects import IMAGE_NAMES
 from presize.system.files import expanded
 
-IMAGES = {"image", "images", "img", "imgs", "leftimg8bit"}
+_IMAGES = {"image", "images", "img", "imgs", "leftimg8bit"}
 """Names of folders that probably hold all images, and are no class."""
 
 
@@ -45,30 +40,26 @@ def scan(
 ) -> Source:
     """List the samples of a source: a folder, its URL, or a container. What cannot be a sample becomes a reject.
 
-    In a folder of folders each folder is a class, and samples have the order of torchvision's ImageFolder: by
-    class, then folder, then name; where the folders are splits, by split first. A folder of files has no labels.
-    No image is opened: the build decides by content which files are images. Links that lead out of the source are
-    rejects, unless `follow_links`; `types` are those of columns that would be read as another.
+    In a folder of folders each folder is a class, and samples have the order of torchvision's ImageFolder: by class,
+    then folder, then name; where the folders are splits, by split first. No image is opened. Links that lead out of
+    the source are rejects, unless `follow_links`; `types` are those of columns that would be read as another.
     """
     root = expanded(root)
     if samples.classes is not None:
         with naming("classes"):
             samples = replace(samples, classes=check_classes(samples.classes))
-    url, given = Url.of(root), dict(types)
-    images = ""
+    url, given, images = Url.of(root), dict(types), ""
     containers = None if samples.table is not None or url else recognize(root, samples.keys is not None)
-    check = partial(
-        check_options, source=root, keys=samples.keys, label_keys=samples.label_keys, column_type=types, pair=companions
-    )
+    kind = containers.kind.plural if containers else "buckets" if url else "folders"
+    if samples.table is not None:
+        kind = "label tables of buckets" if url else "label tables"
+    check_options(kind, root, keys=samples.keys, label_keys=samples.label_keys, column_type=types, pair=companions)
     if containers is not None:
-        check(containers.kind.plural)
         source = list_containers(containers, samples, follow_links, given, companions)
     elif samples.table is not None:
-        check("label tables of buckets" if url else "label tables")
         with naming(f"labels {os.fspath(samples.table)!r}"):
             source = list_table(samples.table, root, url or Path(resolve(root)), samples, follow_links, given)
     else:
-        check("buckets" if url else "folders")
         tree = walk_bucket(url) if url else walk_folder(root, follow_links)
         by_folder = samples.labels != "none" or samples.split == "folders"
         found = images_folder(tree.paths, companions) if by_folder else ""
@@ -81,11 +72,8 @@ def scan(
 
 
 def scan_images(root: str | os.PathLike[str]) -> Source:
-    """The images of a folder as a build would list them, with links followed, as ImageFolder does.
-
-    A file is listed when its name claims that it is an image, whatever its content; any other file when it starts
-    like one, for which it is opened: about 10 µs each from the page cache.
-    """
+    """The images of a folder as a build would list them, with links followed, as ImageFolder does: files whose name
+    claims an image, and others that start like one, for which they are opened: about 10 µs each."""
     source = scan(root, follow_links=True)
     if source.containers:
         raise SourceError(f"{os.fspath(root)} holds no image files but {source.containers[0].path!r}")
@@ -101,7 +89,7 @@ def scan_images(root: str | os.PathLike[str]) -> Source:
 
 def _warn_of_companions(source: Source) -> None:
     """Warn of a class that is named like the folder of all images, where another has the same folders in it."""
-    root = next((name for name in source.classes or () if name.lower() in IMAGES), None)
+    root = next((name for name in source.classes or () if name.lower() in _IMAGES), None)
     if root is None:
         return
     paths = source.table.column("path")

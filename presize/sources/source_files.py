@@ -1,7 +1,7 @@
 """Where the bytes of a sample lie, alone or in a container, which must stay as it was listed, and how they are read.
 
 From the page cache a photograph takes 50 microseconds, and passing it between threads as much again. From a disk or
-over a network it takes milliseconds, during which the codecs would be idle: slow files are read ahead of time.
+over a network it takes milliseconds, during which the codecs would be idle.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ import stat
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -39,13 +40,12 @@ T = TypeVar("T")
 
 THREADS = 4
 """In each worker process: disks and networks serve concurrent requests faster than one at a time."""
-
 BUCKET_THREADS = 16
-"""In each worker process for a bucket: a request takes some tens of milliseconds, ten images' worth of decoding."""
-
+"""A request takes some tens of milliseconds, ten images' worth of decoding."""
+GROUP_ROWS = 1 << 32
+"""A row of a Parquet file has the offset row group * GROUP_ROWS + row."""
 SLOW_S = 0.0005
 """A file that takes longer is slow: ten times the time of the page cache, a quarter of the time of the codecs."""
-
 _SLOW_FILES = 4  # more than fast ones
 _FILES_AHEAD = 4  # for each thread
 _BYTES_AHEAD = 64 << 20
@@ -77,13 +77,8 @@ class Container(NamedTuple):
 
 
 class SourceFile(NamedTuple):
-    """Where the bytes of a sample are: in a file of their own, or at a place in a container.
-
-    Attributes:
-        path: from the source, or the name of the sample in its container.
-        nbytes: the size when it was listed; in a Parquet file a mean.
-        offset: of the first byte in the container; in a Parquet file, row_place() of the row.
-    """
+    """Where a sample is: in a file of its own, or at an offset in a container; see GROUP_ROWS for Parquet files, where
+    `nbytes` is a mean."""
 
     path: str
     nbytes: int
@@ -117,8 +112,8 @@ def files_at(paths: list[str], nbytes: list[int], places: Places | None) -> list
 
 
 def in_any_form(path: str, use: Callable[[str], T]) -> T:
-    """Return what a call makes of a path; where there is no such file, of the path in another Unicode normalization:
-    that of a companion follows its image, and the two may come from different systems."""
+    """Call `use` with a path; where there is no such file, with the path in another Unicode normalization: that of a
+    companion follows its image, and the two may come from different systems."""
     try:
         return use(path)
     except FileNotFoundError:
@@ -155,17 +150,6 @@ def unreadable(source: str | os.PathLike[str], path: str, reason: str) -> BuildE
     return BuildError(f"cannot read {path!r} in {source}: {reason}")
 
 
-_ROW_BITS = 32
-
-
-def row_place(group: npt.NDArray[np.int64], row: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    return group << _ROW_BITS | row
-
-
-def group_and_row(place: int) -> tuple[int, int]:
-    return divmod(place, 1 << _ROW_BITS)
-
-
 def starts_like_an_image(source: Path, path: str) -> bool:
     """Whether a build would decode this file, by its first bytes. False for what cannot be read."""
     try:
@@ -178,13 +162,11 @@ def starts_like_an_image(source: Path, path: str) -> bool:
 def read_in_order(
     read: Callable[[T], bytes], files: Iterable[tuple[T, int]], threads: int = THREADS
 ) -> Generator[Callable[[], bytes], None, None]:
-    """Read files, given with their sizes in bytes, in order; ahead of time once several of them were slow.
+    """Yield for each file, given with its size in bytes, a function that does what ``read(file)`` does. Call it once,
+    before the next one is asked for.
 
-    Reading ahead takes up to four files a thread, or 64 MiB. Closing the generator waits for the reads in progress.
-
-    Yields:
-        For each file a function that returns what ``read(file)`` returns, or raises what it raises. Call it once,
-        before the next one is asked for.
+    Once several files were slow, they are read ahead, up to four files a thread, or 64 MiB. Closing the generator waits
+    for the reads in progress.
     """
     slow = 0
 
@@ -201,28 +183,18 @@ def read_in_order(
         yield partial(timed, file)
         if slow >= _SLOW_FILES:
             break
-    yield from _read_ahead(read, others, threads)
-
-
-def _read_ahead(
-    read: Callable[[T], bytes], files: Iterator[tuple[T, int]], count: int
-) -> Iterator[Callable[[], bytes]]:
-    with ThreadPoolExecutor(count, "presize-read") as threads:
-        ahead: deque[tuple[Future[bytes], int]] = deque()
-        bytes_ahead = 0
-        try:
-            for file, nbytes in files:
-                while ahead and (len(ahead) == _FILES_AHEAD * count or bytes_ahead + nbytes > _BYTES_AHEAD):
-                    future, its_bytes = ahead.popleft()
-                    bytes_ahead -= its_bytes
-                    yield future.result
-                ahead.append((threads.submit(read, file), nbytes))
-                bytes_ahead += nbytes
-            while ahead:
+    ahead: deque[tuple[Future[bytes], int]] = deque()
+    pool = ThreadPoolExecutor(threads, "presize-read")
+    try:
+        for file, nbytes in others:
+            most_bytes = _BYTES_AHEAD - nbytes
+            while len(ahead) == _FILES_AHEAD * threads or (ahead and sum(each for _, each in ahead) > most_bytes):
                 yield ahead.popleft()[0].result
-        finally:
-            for future, _ in ahead:
-                future.cancel()
+            ahead.append((pool.submit(read, file), nbytes))
+        while ahead:
+            yield ahead.popleft()[0].result
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 LARGE_BYTES = 64 << 20
@@ -230,7 +202,7 @@ LARGE_BYTES = 64 << 20
 
 _SNIFFED_BYTES = 4096
 _MAX_BYTES = 1 << 31
-
+_CHANGED = "it changed during the build: "
 _BAD_SECTOR = {errno.EIO, errno.EBADMSG, errno.ENODATA, getattr(errno, "EUCLEAN", errno.EIO)}
 """How file systems report a part of a file that cannot be read, or whose checksum is wrong."""
 _ABOUT_THE_FILE = _BAD_SECTOR | {
@@ -241,9 +213,8 @@ _ABOUT_THE_FILE = _BAD_SECTOR | {
 class SourceReader:
     """Reads the files of one source. Thread-safe.
 
-    Each thread keeps the container open that it read last, as long as this object lives: opening it would take longer
-    than reading a sample from it. If it changed after it was listed, and before it was opened, reading raises
-    BuildError. To notice later changes, call check_containers() after the last sample.
+    Each thread keeps the container open that it read last: opening it takes longer than reading a sample. If it changed
+    before it was opened, reading raises BuildError; check_containers() notices later changes.
     """
 
     def __init__(self, root: Path | Url) -> None:
@@ -251,30 +222,32 @@ class SourceReader:
         self._folder = os.path.join(root, "")  # once: joining paths for each file takes longer than joining texts
         self._here = threading.local()
 
-    def read(self, file: SourceFile) -> bytes:
+    def read(self, file: SourceFile, for_report: bool = False) -> bytes:
         """The content of a file; of a large one that does not start like an image, the start alone.
+
+        The bytes of report.html must not depend on luck: where the disk fails, it is read once more, then the build
+        stops.
 
         Raises:
             UnreadableError: this file cannot be read, or has changed.
             ImageError: it is too large for any decoder.
             BuildError: reading failed for a reason that is not about this file.
         """
+        if for_report:
+            with suppress(OSError):
+                return self._content(file)
         try:
             return self._content(file)
         except OSError as error:
-            raise self._failure(file, error) from None
-
-    def read_again(self, file: SourceFile) -> bytes:
-        """read() of a file that has been read before, for report.html, whose bytes must not depend on luck.
-
-        A failing disk may fail at one read and not at the next: the read is repeated once, then the build stops.
-        """
-        with suppress(OSError):
-            return self._content(file)
-        try:
-            return self._content(file)
-        except OSError as error:
-            raise self._failure(file, error, for_report=True) from None
+            about_one = _BAD_SECTOR if file.container else _ABOUT_THE_FILE
+            about_one = about_one - _BAD_SECTOR if for_report else about_one
+            if error.errno in about_one and Path(self.root).is_dir():
+                raise UnreadableError(f"cannot be read: {error.strerror}") from None
+            reason = f"{error.strerror}; run again to resume"
+            if for_report:
+                reason = f"again for report.html: {reason}, with --no-report if it fails again"
+            path = file.container.path if file.container else file.path
+            raise unreadable(self.root, path, reason) from None
 
     def can_read(self, file: SourceFile) -> bool:
         """Whether the disk can read a file now. The page cache is not asked: it may outlive the disk."""
@@ -287,14 +260,11 @@ class SourceReader:
                 os.close(descriptor)
         try:
             self.read(file)
-        except UnreadableError:
-            return False
-        except ImageError:
-            pass
+        except ImageError as error:
+            return not isinstance(error, UnreadableError)
         return True
 
     def crc32(self, file: SourceFile) -> int | None:
-        """The CRC-32 of a file; None when it cannot be read."""
         try:
             return zlib_ng.crc32(self.read(file))
         except ImageError:
@@ -304,11 +274,18 @@ class SourceReader:
         path, nbytes, container, offset = wanted
         if isinstance(self.root, Url):
             try:
-                return _read_object(self._bucket, path, nbytes)
+                if nbytes > LARGE_BYTES and not is_known(head := self._bucket.get_range(path, _SNIFFED_BYTES)):
+                    return head
+                data = self._bucket.get(path, nbytes)
             except DamagedError as error:
                 raise UnreadableError(error.reason) from None
             except RemoteError as error:
                 raise BuildError(f"{error}; run again to resume") from None
+            if data is None:
+                raise UnreadableError(
+                    f"{_CHANGED}it had {nbytes} bytes when listed; now its size differs, or it is gone"
+                )
+            return data
         if container is None:
             file = self._open(path)
             try:
@@ -322,7 +299,7 @@ class SourceReader:
         file = in_any_form(path, lambda path: open_at_once(self._folder + path, os.O_RDONLY | os.O_CLOEXEC))
         if not stat.S_ISREG(os.fstat(file).st_mode):
             os.close(file)
-            raise UnreadableError("it changed during the build: it is no regular file any more")
+            raise UnreadableError(f"{_CHANGED}it is no regular file any more")
         return file
 
     def _value(self, container: Container, nbytes: int, offset: int) -> bytes:
@@ -338,7 +315,7 @@ class SourceReader:
                 from presize.sources.parquet_rows import RowReader  # pyarrow, which other sources do not need
 
                 opened.rows = RowReader(self._folder + container.path, container.column)
-            value = opened.rows.read(*group_and_row(offset))
+            value = opened.rows.read(*divmod(offset, GROUP_ROWS))
             if is_new:  # pyarrow has opened it by its path
                 check_containers(self.root, [container])
             return value
@@ -353,43 +330,20 @@ class SourceReader:
         """With the credentials that the environment has now."""
         return Bucket(str(self.root))
 
-    def _failure(self, file: SourceFile, error: OSError, for_report: bool = False) -> UnreadableError | BuildError:
-        """Return the error to raise: UnreadableError if it is about one sample, and not about all others, too."""
-        about_one = _BAD_SECTOR if file.container else _ABOUT_THE_FILE
-        if error.errno in about_one and not (for_report and error.errno in _BAD_SECTOR) and Path(self.root).is_dir():
-            return UnreadableError(f"cannot be read: {error.strerror}")
-        reason = f"{error.strerror}; run again to resume"
-        if for_report:
-            reason = f"again for report.html: {reason}, with --no-report if it fails again"
-        return unreadable(self.root, file.container.path if file.container else file.path, reason)
 
-
+@dataclass
 class _OpenContainer:
     """A container that is open as long as this object lives."""
 
+    container: Container
+    descriptor: int
     rows: RowReader | None = None
-
-    def __init__(self, container: Container, descriptor: int) -> None:
-        self.container = container
-        self.descriptor = descriptor
 
     def __del__(self) -> None:
         os.close(self.descriptor)
 
 
-def _read_object(bucket: Bucket, path: str, nbytes: int) -> bytes:
-    if nbytes > LARGE_BYTES and not is_known(head := bucket.get_range(path, _SNIFFED_BYTES)):
-        return head
-    data = bucket.get(path, nbytes)
-    if data is None:
-        raise UnreadableError(
-            f"it changed during the build: it had {nbytes} bytes when listed; now its size differs, or it is gone"
-        )
-    return data
-
-
 def _read(file: int, nbytes: int, offset: int, max_bytes: int) -> bytes:
-    """The `nbytes` at `offset`; asks for `max_bytes`."""
     if nbytes > LARGE_BYTES and not is_known(head := os.pread(file, _SNIFFED_BYTES, offset)):
         return head
     if nbytes > _MAX_BYTES:
@@ -399,5 +353,5 @@ def _read(file: int, nbytes: int, offset: int, max_bytes: int) -> bytes:
         data += more
     if len(data) != nbytes:
         actual = f"{len(data)}" if len(data) < nbytes else "more"
-        raise UnreadableError(f"it changed during the build: {nbytes} bytes when listed, {actual} when read")
+        raise UnreadableError(f"{_CHANGED}{nbytes} bytes when listed, {actual} when read")
     return data

@@ -6,34 +6,24 @@ import re
 import unicodedata
 from array import array
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
-from typing import NamedTuple
+from pathlib import Path
 from urllib.parse import unquote
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from presize.sources.columns import python_values
-from presize.sources.folder import LookUp, Refuse
+from presize.sources.folder import Facts, NamesIn, Refuse, look_up_files, look_up_objects, names_in, names_in_bucket
+from presize.sources.source_files import Url
 from presize.store.filenames import PATH_MAX_BYTES, is_safe
 from presize.store.rejects import claims_to_be_an_image
 
-NamesIn = Callable[[str], Iterable[str]]
-"""Returns the names in a folder, "" for the source: those of folders end with a slash. What is no folder has none."""
-
 _DRIVE = re.compile(r"[A-Za-z]:(?=[/\\])")
 _FOLDERS_TRIED = 100
-"""How many folders of a source a hint looks into."""
-
-
-class _Names(NamedTuple):
-    """The names in one folder that are alike: of folders, and of files by their name without its suffix."""
-
-    folders: dict[str, list[str]]
-    files: dict[str, list[str]]
 
 
 def _nfc(name: str) -> str:
@@ -45,11 +35,7 @@ def _caseless(name: str) -> str:
 
 
 def plain(text: str) -> str:
-    """Return a path from the source in its plainest spelling.
-
-    >>> plain(r"./cats//1.jpg "), plain("/cats/1.jpg"), plain(r"C:\\cats\\1.jpg")
-    ('cats/1.jpg', 'cats/1.jpg', 'cats/1.jpg')
-    """
+    """Return the plainest spelling of a path in the source: cats/1.jpg of ``./cats//1.jpg`` and ``C:\\cats\\1.jpg``."""
     parts = re.split(r"[/\\]", _DRIVE.sub("", text.strip(), count=1))
     return "/".join(part for part in parts if part not in ("", "."))
 
@@ -57,10 +43,9 @@ def plain(text: str) -> str:
 class Spellings:
     """The files of a source by other spellings of their paths.
 
-    A path is tried as it is, then without ``./``, slashes and a drive in front and blanks around it, with slashes for
-    backslashes. A name fits a file in another Unicode normalization, and one whose suffix alone it lacks; images go
-    before other files. Letters of another case, and ``%20``, are other names. What is found is inside the source: it
-    consists of listed names.
+    A path is tried as it is, then plain(). A name fits a file in another Unicode normalization, and one whose suffix
+    alone it lacks; images go before other files. Letters of another case, and ``%20``, are other names. What is found
+    is inside the source: it consists of listed names.
 
     Args:
         names_in: lists a folder; None where nothing can be listed, such as a web server.
@@ -70,14 +55,15 @@ class Spellings:
     def __init__(self, names_in: NamesIn | None, alike: Callable[[str], str] = _nfc) -> None:
         self._names_in = names_in
         self._alike = alike
-        self._listed: dict[str, _Names] = {}
+        self._listed: dict[str, dict[str, list[str]]] = {}
+        """Of each folder the names that are alike: folders with a slash behind, and files without their suffix."""
 
     def find(self, text: str) -> list[str]:
         for path in dict.fromkeys((text, plain(text))):
             *folders, name = path.split("/")
             above = [""]
             for folder in folders:
-                above = [f"{each}{found}/" for each in above for found in self._folders(each, folder)]
+                above = [f"{each}{found}" for each in above for found in self._folders(each, f"{folder}/")]
             found = [f"{each}{file}" for each in above for file in self._files(each, name)]
             if found:
                 return found
@@ -118,12 +104,12 @@ class Spellings:
         yield plain(unquote(path))
         *above, name = parts
         yield "/".join((*above, _stem(name)))
-        folders = (name for names in self._in("").folders.values() for name in names)
-        yield from (f"{folder}/{path}" for folder in islice(folders, _FOLDERS_TRIED))
+        folders = (name for alike, names in self._in("").items() if alike.endswith("/") for name in names)
+        yield from (f"{folder}{path}" for folder in islice(folders, _FOLDERS_TRIED))
 
     def _files(self, folder: str, name: str) -> list[str]:
         """The files that a name means: of that name, of one that is alike, or of that stem."""
-        files, alike = self._in(folder).files, self._alike(name)
+        files, alike = self._in(folder), self._alike(name)
         named = files.get(self._alike(_stem(name)), [])
         if name in named:
             return [name]
@@ -131,57 +117,46 @@ class Spellings:
         return (list(filter(claims_to_be_an_image, found)) or found) if len(found) > 1 else found
 
     def _folders(self, folder: str, name: str) -> list[str]:
-        found = self._in(folder).folders.get(self._alike(name), [])
+        found = self._in(folder).get(self._alike(name), [])
         return [name] if name in found else found
 
-    def _in(self, folder: str) -> _Names:
+    def _in(self, folder: str) -> dict[str, list[str]]:
         if folder not in self._listed and self._names_in is not None:
-            names = _Names(defaultdict(list), defaultdict(list))
+            names = self._listed[folder] = defaultdict(list)
             for name in sorted(self._names_in(folder)):
-                if name.endswith("/"):
-                    names.folders[self._alike(name[:-1])].append(name[:-1])
-                else:
-                    names.files[self._alike(_stem(name))].append(name)
-            self._listed[folder] = names
+                names[self._alike(name if name.endswith("/") else _stem(name))].append(name)
         return self._listed[folder]
 
 
 def _stem(name: str) -> str:
-    stem, _, _ = name.rpartition(".")
-    return stem or name
+    return name.rpartition(".")[0] or name
 
 
-def look_up_spelled(
-    paths: pa.ChunkedArray, look_up: LookUp, spellings: Spellings, refuse: Refuse
-) -> tuple[pa.ChunkedArray, npt.NDArray[np.int64]]:
-    """Return the paths of the files that a table lists, as the source spells them, with their sizes and times."""
-    missing = array("q")
-    facts = look_up(paths, lambda row, *_: missing.append(row))
-    if not missing:
-        return paths, facts
-    rows = np.frombuffer(missing, np.int64)
-    texts = paths.take(pa.array(rows))
-    spelled = pa.chunked_array([pa.array(map(spellings.spelled, python_values(texts)), pa.large_string())])
-    facts[rows] = look_up(spelled, lambda at, _, why: refuse(missing[at], texts[at].as_py() or "", why))
-    is_missing = np.zeros(len(paths), np.bool_)
-    is_missing[rows] = True
-    found = pc.replace_with_mask(paths.combine_chunks(), is_missing, spelled.combine_chunks())
-    return pa.chunked_array([found]), facts
+class SourceFiles(Spellings):
+    """The files of a source: a folder, with `follow_links` those that links lead out to, too, or its URL."""
 
+    def __init__(self, base: Path | Url, follow_links: bool) -> None:
+        super().__init__(names_in_bucket(base) if isinstance(base, Url) else partial(names_in, str(base)))
+        self.base = base
+        self._follow_links = follow_links
 
-def names_of(paths: Iterable[str]) -> NamesIn:
-    """Return what lists the folders of a tree of these files. They are gone through once, when it is first called."""
-    folders: defaultdict[str, set[str]] = defaultdict(set)
+    def look_up(self, paths: pa.ChunkedArray, refuse: Refuse, any_form: bool = False) -> Facts:
+        """Look up paths, null where there is none; in a folder in `any_form`, in another normalization, too."""
+        if isinstance(self.base, Url):
+            return look_up_objects(self.base, paths, refuse)
+        return look_up_files(str(self.base), self._follow_links, paths, refuse, any_form)
 
-    def names_in(folder: str) -> Iterable[str]:
-        if not folders:
-            for path in paths:
-                while path:
-                    above = path[: path.rstrip("/").rfind("/") + 1]
-                    if path[len(above) :] in folders[above]:
-                        break
-                    folders[above].add(path[len(above) :])
-                    path = above
-        return folders.get(folder, ())
-
-    return names_in
+    def look_up_spelled(self, paths: pa.ChunkedArray, refuse: Refuse) -> tuple[pa.ChunkedArray, Facts]:
+        """Return the paths of the files that a table lists, as the source spells them, too."""
+        missing = array("q")
+        facts = self.look_up(paths, lambda row, *_: missing.append(row))
+        if not missing:
+            return paths, facts
+        rows = np.frombuffer(missing, np.int64)
+        texts = paths.take(pa.array(rows))
+        spelled = pa.chunked_array([pa.array(map(self.spelled, python_values(texts)), pa.large_string())])
+        facts[rows] = self.look_up(spelled, lambda at, _, why: refuse(missing[at], texts[at].as_py() or "", why))
+        is_missing = np.zeros(len(paths), np.bool_)
+        is_missing[rows] = True
+        found = pc.replace_with_mask(paths.combine_chunks(), is_missing, spelled.combine_chunks())
+        return pa.chunked_array([found]), facts

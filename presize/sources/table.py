@@ -17,7 +17,6 @@ from types import MappingProxyType
 from typing import Any, BinaryIO
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
@@ -26,7 +25,6 @@ import pyarrow.parquet
 from presize.errors import SourceError, warn
 from presize.formatting import plural
 from presize.options import Repeated, SourceOptions, ValueType
-from presize.sources.bucket import look_up_objects, names_in_bucket
 from presize.sources.columns import (
     joined,
     label_texts,
@@ -37,26 +35,23 @@ from presize.sources.columns import (
     rows_table,
     unquoted,
     whole_numbers,
+    with_column,
     with_types,
 )
 from presize.sources.contents import Source, is_utf8
-from presize.sources.folder import LookUp, RefusedFile, look_up_files, names_in
+from presize.sources.folder import RefusedFile
 from presize.sources.labels import class_labels, folder_at
 from presize.sources.source_files import Url
-from presize.sources.spellings import Spellings, look_up_spelled
-from presize.store.filenames import unsafe_paths
+from presize.sources.spellings import SourceFiles
 from presize.store.index import INDEX_COLUMNS
 from presize.store.rejects import IMAGE_NAMES, IMAGE_SUFFIXES, claims_to_be_an_image
 from presize.system.files import open_at_once
 
 PATH_NAMES = ("path", "filename", "file_name")
 """What the column of paths may be called; the first of them that a table has."""
-
 ID_NAMES = ("image", "image_path", "image_id", "id")
 """What it may be called where no column has one of PATH_NAMES, and one alone has one of these."""
-
 JSON_ROWS_AT_ONCE = 16384
-"""How many lines of JSON become an Arrow table at a time."""
 
 _HEADER_BYTES = 1 << 20
 _TAB_LABEL = r"(?s)^(?P<path>[^\t]*)\t\s*(?P<label>.+)$"
@@ -86,56 +81,18 @@ def list_table(
     follow_links: bool,
     types: Mapping[str, ValueType],
 ) -> Source:
-    files = _Files(base, follow_links)
-    table = read_table(path, root, options.repeated, types, files)
+    table = read_table(path, root, options.repeated, types, SourceFiles(base, follow_links))
     if "label" not in table.column_names and is_list(path):
         folders = folder_at(table.column("path"), 1 if options.split == "folders" else 0)
         table = table if folders.null_count else table.append_column("label", folders)
-    columns = dict(zip(table.column_names, table.columns, strict=True))
-    classes = None
-    if "label" in columns and pa.types.is_large_string(columns["label"].type):
-        columns["label"], classes = class_labels(columns["label"], options.classes, types.get("label") == "class")
+    classes, has_labels = None, "label" in table.column_names
+    if has_labels and pa.types.is_large_string(table.column("label").type):
+        labels, classes = class_labels(table.column("label"), options.classes, types.get("label") == "class")
+        table = with_column(table, "label", labels)
     elif options.classes is not None:
-        fix = "; --column-type label:class reads numbers as their names" if "label" in columns else ""
+        fix = "; --column-type label:class reads numbers as their names" if has_labels else ""
         raise SourceError(f"--classes needs a label column of strings{fix}")
-    paths = columns.pop("path")
-    facts = files.facts_of(paths)
-    own = {"path": paths, "source_nbytes": facts[:, 0], "source_mtime_ns": facts[:, 1]}
-    return Source(base, pa.table(own | columns), classes)
-
-
-class _Files:
-    def __init__(self, base: Path | Url, follow_links: bool) -> None:
-        self._base = base
-        self._look_up: LookUp = partial(look_up_files, str(base), follow_links)
-        self.spellings = Spellings(partial(names_in, str(base)))
-        if isinstance(base, Url):
-            self._look_up = partial(look_up_objects, base)
-            self.spellings = Spellings(names_in_bucket(base))
-
-    def find(self, paths: pa.ChunkedArray, column: str | None) -> pa.ChunkedArray:
-        """Return the paths in `column` as the source spells them. Raises SourceError unless each is that of a file."""
-        refused, first = 0, ""
-
-        def refuse(_: int, path: str, reason: RefusedFile) -> None:
-            nonlocal refused, first
-            refused, first = refused + 1, first or f"{path!r} {reason}{self.spellings.hint(path)}"
-
-        texts = paths.combine_chunks().dictionary_encode()
-        found, self._facts = look_up_spelled(
-            pa.chunked_array([texts.dictionary]), self._look_up, self.spellings, refuse
-        )
-        if refused:
-            why = f"; no column is called path, so {column!r} was taken for it" if column in ID_NAMES else ""
-            raise SourceError(
-                f"{refused} of its {len(texts.dictionary)} paths cannot be used, the first: {first}; source "
-                f"{str(self._base)!r}{why}"
-            )
-        self._found = found.combine_chunks()
-        return pa.chunked_array([self._found.take(texts.indices)])
-
-    def facts_of(self, found: pa.ChunkedArray) -> npt.NDArray[np.int64]:
-        return np.asarray(self._facts[pc.index_in(found, self._found).to_numpy()])
+    return Source(base, table, classes)
 
 
 def read_table(
@@ -143,43 +100,27 @@ def read_table(
     root: str | os.PathLike[str] | None = None,
     repeated: Repeated = "refuse",
     types: Mapping[str, ValueType] = MappingProxyType({}),
-    files: _Files | None = None,
+    files: SourceFiles | None = None,
 ) -> pa.Table:
-    """The label table at `path`: a ``path`` column of strings and any others, in its own order.
+    """The label table at `path`, read as its suffix says: a ``path`` column and any others, in its own order.
 
-    The suffix decides how it is read. The column of paths has one of PATH_NAMES, or else of ID_NAMES.
     Columns are normalized: strings and binaries have 64-bit offsets, lists are large lists, dictionaries are decoded.
-    Equal values give equal bytes, those under nulls included, whatever file they were read from.
-
-    Args:
-        path: the file.
-        root: the source; absolute paths that lie in it become relative. None refuses all of them.
-        repeated: "refuse" a path that several rows have, or make these rows one, at the place of the first: all other
-            columns then hold lists.
-        types: the types of columns, by their names.
-        files: those of the source: paths become what it calls them. None takes paths as they are.
+    Equal values give equal bytes, those under nulls included, whatever the file. Absolute paths in `root` become
+    relative. With `files` paths become what the source calls them, with ``source_nbytes`` and ``source_mtime_ns``.
     """
-    table = _read_file(os.fspath(path), types, None if files is None else files.spellings.fits)
+    table = _read_file(os.fspath(path), types, None if files is None else files.fits)
     column, table = _path_name(table.column_names), _with_path(table)
     _check_columns(table.column_names)
     if len(table) == 0:
         raise SourceError("it lists no samples")
     table = pa.table({name: plain_column(name, table.column(name)) for name in table.column_names})
     table = with_types(table, types)
-    columns = dict(zip(table.column_names, table.columns, strict=True))
-    _check_named(columns["path"], column)
-    columns["path"] = _relative(columns["path"], root)
-    if files is not None:
-        columns["path"] = files.find(columns["path"], column)
-    unsafe = columns["path"].filter(unsafe_paths(columns["path"]))
-    if len(unsafe):
-        raise SourceError(
-            f"{unsafe[0].as_py()!r} is not a relative path inside the source; expected one such as cats/1.jpg"
-        )
-    if "label" in columns:
-        columns["label"] = label_texts(columns["label"])
-        _check_labels(columns["label"])
-    return _without_repeats(pa.table(columns), repeated)
+    _check_named(table.column("path"), column)
+    table = with_column(table, "path", _relative(table.column("path"), root))
+    table = table if files is None else _looked_up(table, files, column)
+    if "label" in table.column_names:
+        table = with_column(table, "label", _whole_labels(table.column("label")))
+    return _without_repeats(table, repeated)
 
 
 def read_paths(path: str | os.PathLike[str]) -> list[str]:
@@ -218,8 +159,8 @@ def is_list(path: str | os.PathLike[str]) -> bool:
 
 
 def _read_csv(file: BinaryIO, types: Types, separators: str = ",;\t|") -> pa.Table:
-    names, columns, spelled = [], [], {}
-    table = _texts(file, _separator(file, separators))
+    names, columns, spelled, empty = [], [], {}, pa.scalar(True)
+    table = _texts(file, separators)
     path_name = _path_name(table.column_names)
     for name, texts in zip(table.column_names, table.columns, strict=True):
         if not name and not pc.any(pc.not_equal(texts, "")).as_py():
@@ -229,12 +170,21 @@ def _read_csv(file: BinaryIO, types: Types, separators: str = ",;\t|") -> pa.Tab
         columns.append(texts if is_text else read_texts(texts, is_label=name == "label"))
         if pa.types.is_floating(columns[-1].type) and (text := lost_spelling(texts)) is not None:
             spelled[name] = text
+        empty = pc.and_(empty, pc.equal(texts, ""))
     if spelled:
-        _tell_spelling(file.name, spelled)
-    return _without_empty_rows(pa.table(columns, names))
+        name = "label" if "label" in spelled else next(iter(spelled))
+        not_class = ", not a class" if name == "label" else ""
+        more = f", and {plural(len(spelled) - 1, 'more column')} likewise" if len(spelled) > 1 else ""
+        warn(
+            f"labels {file.name!r}: {spelled[name]!r} in column {name!r} is read as the number {float(spelled[name])}"
+            f"{not_class}{more}; --column-type {name}:text keeps texts as they are written, --column-type {name}:float "
+            "reads numbers without this warning"
+        )
+    table = pa.table(columns, names)  # of separators alone are the rows that spreadsheets write below the last one
+    return table.filter(pc.invert(empty)) if pc.any(empty).as_py() else table
 
 
-def _texts(file: BinaryIO, separator: str) -> pa.Table:
+def _texts(file: BinaryIO, separators: str) -> pa.Table:
     """All columns as text, without the blanks behind separators in columns whose name has one."""
     wrong: list[pa.csv.InvalidRow] = []
 
@@ -242,9 +192,14 @@ def _texts(file: BinaryIO, separator: str) -> pa.Table:
         wrong.append(row)
         return "error"
 
+    content, header = file, file.readline(_HEADER_BYTES)
+    line = header.decode("utf-8-sig", "replace").strip("\r\n")
+    cells = {each: {name.strip(' "') for name in line.split(each)} for each in separators}
+    # That which gives a column of paths, or else most columns.
+    separator = max(cells, key=lambda each: (not cells[each].isdisjoint((*PATH_NAMES, *ID_NAMES)), line.count(each)))
     options = pa.csv.ParseOptions(delimiter=separator, newlines_in_values=True, invalid_row_handler=refuse)
     how: dict[str, Any] = {"parse_options": options}
-    content, header, after = file, file.readline(_HEADER_BYTES), separator.encode()
+    after = separator.encode()
     if header.startswith(b"#") and after not in header:
         said = one_line(header.decode(errors="replace").strip())
         raise SourceError(
@@ -292,83 +247,34 @@ def _wrong_row(row: pa.csv.InvalidRow, separator: str) -> SourceError:
     )
 
 
-def _tell_spelling(path: str, spelled: Mapping[str, str]) -> None:
-    """Warn of columns of decimals that would not be printed as they are written."""
-    name = "label" if "label" in spelled else next(iter(spelled))
-    not_class = ", not a class" if name == "label" else ""
-    more = f", and {plural(len(spelled) - 1, 'more column')} likewise" if len(spelled) > 1 else ""
-    warn(
-        f"labels {path!r}: {spelled[name]!r} in column {name!r} is read as the number {float(spelled[name])}{not_class}"
-        f"{more}; --column-type {name}:text keeps texts as they are written, --column-type {name}:float reads numbers "
-        "without this warning"
-    )
-
-
-def _without_empty_rows(table: pa.Table) -> pa.Table:
-    """Without the rows of separators alone that spreadsheets write below the last one that is filled."""
-    empty = pa.scalar(True)
-    for column in table.columns:
-        blank = pc.equal(column, "") if pa.types.is_string(column.type) else pc.is_null(column)
-        empty = pc.and_(empty, pc.fill_null(blank, True))
-    return table.filter(pc.invert(empty)) if pc.any(empty).as_py() else table
-
-
-def _separator(file: BinaryIO, separators: str) -> str:
-    """The first separator that gives a column of paths, or the one with most columns."""
-    line = file.readline(_HEADER_BYTES).decode("utf-8-sig", "replace").strip("\r\n")
-    file.seek(0)
-    names = {separator: [name.strip(' "') for name in line.split(separator)] for separator in separators}
-    likeliest = max(names, key=lambda separator: len(names[separator]))  # for the message about a table without paths
-    return next(
-        (separator for separator in names if not {*PATH_NAMES, *ID_NAMES}.isdisjoint(names[separator])), likeliest
-    )
-
-
 def _read_list(file: BinaryIO, types: Types, fits: Fits = None) -> pa.Table:
     """One path per line, with or without a label behind each: after a tab, or after a name with the suffix of an image
-    format, as in ``cats/1.jpg 3``. Labels that are all whole numbers, without zeros before them, are numbers; quotes
-    around paths and labels are none of them.
+    format, as in ``cats/1.jpg 3``. Labels that are all whole numbers, without zeros before them, are numbers.
 
-    Where the first path does not look like one and fits no file, the list is read so that it fits one: without a count
-    of lines at the top, without a number before each path, or with labels behind names without a suffix.
+    Where the first path has no such suffix, or a number before it, and a file fits another reading, that is taken.
     """
     text = pa.array([file.read().decode("utf-8-sig")], pa.large_string())
     lines = pc.utf8_trim_whitespace(pc.split_pattern(text, "\n").flatten())
     lines = lines.filter(pc.match_substring_regex(lines, _NO_COMMENT))
-    try:
+    table = None
+    with suppress(SourceError):
         table = _listed(lines, types)
-        if _is_doubtful(table):
-            table = _fitting(lines, types, fits) or table
-    except SourceError:
-        fitting = _fitting(lines, types, fits)
-        if fitting is None:
-            raise
-        table = fitting
+    first = "" if table is None or not len(table) else table.column("path")[0].as_py()
+    if fits is not None and len(lines) and (re.match(_NUMBER, first) or not re.search(IMAGE_NAMES, first)):
+        for some, labelled in _readings(lines):
+            with suppress(SourceError):
+                other = _listed(some, types, labelled)
+                if len(other) and fits(other.column("path")[0].as_py()):
+                    table = other
+                    break
+    table = _listed(lines, types) if table is None else table  # which says why not
     _check_one_label(table, types)
     return table
 
 
-def _fitting(lines: pa.Array, types: Types, fits: Fits) -> pa.Table | None:
-    """Return a list read in the first of the ways in which its first path fits a file; None where none does."""
-    if fits is None or not len(lines):
-        return None
-    for some, labelled in _readings(lines):
-        with suppress(SourceError):
-            table = _listed(some, types, labelled)
-            if len(table) and fits(table.column("path")[0].as_py()):
-                return table
-    return None
-
-
-def _is_doubtful(table: pa.Table) -> bool:
-    """Whether the first path of a list has no suffix of an image, or begins with a number and a blank."""
-    first = table.column("path")[:1]
-    is_image, has_number = (pc.match_substring_regex(first, pattern) for pattern in (IMAGE_NAMES, _NUMBER))
-    return pc.any(pc.or_(pc.invert(is_image), has_number)).as_py() or False
-
-
 def _readings(lines: pa.Array) -> Iterator[tuple[pa.Array, str]]:
-    """Yield the lines of a list as they may be meant, with the expression that takes labels off them."""
+    """Yield the lines of a list as they may be meant, without a count of them at the top or a number before each, with
+    the expression that takes labels off them."""
     for some in (lines, lines[1:]) if lines[0].as_py() == str(len(lines) - 1) else (lines,):
         numbered = pc.all(pc.match_substring_regex(some, _NUMBER)).as_py()
         for each in (some, pc.replace_substring_regex(some, _NUMBER, "")) if numbered else (some,):
@@ -517,11 +423,39 @@ def _relative(paths: pa.ChunkedArray, root: str | os.PathLike[str] | None) -> pa
     return pc.replace_substring_regex(paths, r"^(?:\./+)+", "")
 
 
+def _looked_up(table: pa.Table, files: SourceFiles, column: str | None) -> pa.Table:
+    """Begin with what is known of the files. Raises SourceError unless all paths, taken from `column`, are of some."""
+    refused, first = 0, ""
+
+    def refuse(_: int, path: str, reason: RefusedFile) -> None:
+        nonlocal refused, first
+        refused, first = refused + 1, first or f"{path!r} {reason}{files.hint(path)}"
+
+    texts = table.column("path").combine_chunks().dictionary_encode()
+    found, facts = files.look_up_spelled(pa.chunked_array([texts.dictionary]), refuse)
+    if refused:
+        why = f"; no column is called path, so {column!r} was taken for it" if column in ID_NAMES else ""
+        raise SourceError(
+            f"{refused} of its {len(found)} paths cannot be used, the first: {first}; source {str(files.base)!r}{why}"
+        )
+    known = pa.table({"path": found, "source_nbytes": facts[:, 0], "source_mtime_ns": facts[:, 1]}).take(texts.indices)
+    others = table.drop_columns("path")
+    return pa.table([*known.columns, *others.columns], [*known.column_names, *others.column_names])
+
+
 def _without_repeats(table: pa.Table, repeated: Repeated) -> pa.Table:
     paths = table.column("path").combine_chunks().dictionary_encode()
-    if repeated == "list":
-        return _gathered(table, paths)
     counts = np.bincount(paths.indices)
+    if repeated == "list":  # one row for each path, in the order in which they first come
+        order = np.argsort(paths.indices.to_numpy(), kind="stable")
+        ends = np.concatenate([[0], np.cumsum(counts)])
+        rows, firsts, columns = pa.array(order), pa.array(order[ends[:-1]]), {}
+        for name, column in zip(table.column_names, table.columns, strict=True):
+            if name in INDEX_COLUMNS:
+                columns[name] = column.take(firsts)
+            else:
+                columns[name] = pa.LargeListArray.from_arrays(ends, column.take(rows).combine_chunks())
+        return pa.table(columns)
     many = np.flatnonzero(counts > 1)
     if len(many):
         first = paths.dictionary[many[0]].as_py()
@@ -533,21 +467,11 @@ def _without_repeats(table: pa.Table, repeated: Repeated) -> pa.Table:
     return table
 
 
-def _gathered(table: pa.Table, paths: pa.DictionaryArray) -> pa.Table:
-    """One row for each path, in the order in which they first come, with lists of its rows' values as other columns."""
-    numbers = paths.indices.to_numpy()
-    rows = pa.array(np.argsort(numbers, kind="stable"))
-    ends = np.concatenate([[0], np.cumsum(np.bincount(numbers))])
-    columns = {"path": paths.dictionary}
-    for name in table.column_names:
-        if name != "path":
-            columns[name] = pa.LargeListArray.from_arrays(ends, table.column(name).take(rows).combine_chunks())
-    return pa.table(columns).select(table.column_names)
-
-
-def _check_labels(labels: pa.ChunkedArray) -> None:
+def _whole_labels(labels: pa.ChunkedArray) -> pa.ChunkedArray:
+    labels = label_texts(labels)
     missing = labels.null_count
     if pa.types.is_large_string(labels.type):
         missing += pc.sum(pc.equal(labels, pa.scalar("", labels.type))).as_py() or 0
     if missing:
         raise SourceError(f"{missing} of {len(labels)} rows have no label; leave them out, or rename the column")
+    return labels

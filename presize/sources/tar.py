@@ -9,7 +9,8 @@ import os
 import re
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
@@ -28,10 +29,8 @@ from presize.system.files import open_at_once
 
 BLOCK = 512
 ZEROS = bytes(BLOCK)
-"""The end mark begins with such a block."""
 _WINDOW_BYTES = 4096
 _NAME_BYTES = 1 << 20
-"""The most that is read of a header that holds a long name."""
 _TAIL_BYTES = 1 << 20
 """The most that padding adds at the end. More is left where a download stopped in a file of its full size."""
 _PADDING_BYTES = 1 << 20
@@ -67,7 +66,7 @@ def _read(file: BinaryIO, begin: int, nbytes: int) -> bytes:
 
 
 def _after_zeros(file: BinaryIO, begin: int) -> int:
-    """Return where the first block from `begin` on begins that is not all zeros; the end of the file if none does."""
+    """Return where the next block begins that is not all zeros; the end of the file if none does."""
     while content := _read(file, begin, _PADDING_BYTES):
         if content != bytes(len(content)):
             return begin + (len(content) - len(content.lstrip(b"\0"))) // BLOCK * BLOCK
@@ -165,8 +164,8 @@ def _pax(value: bytes) -> dict[str, str]:
     return records
 
 
-_FIELD_BYTES = 1 << 20
-"""The most that is read of a file that is no image."""
+_FIELDS = ("json", "cls", "txt")
+_FIELD_BYTES = 1 << 20  # the most that is read of one
 _SAMPLES_AT_ONCE = 16384
 _STEM = re.compile(r"((?:.*/)?[^/.][^/.]*)\.([^/]+)", re.DOTALL)
 """WebDataset's: the extension begins at the first dot of the name."""
@@ -181,62 +180,60 @@ def list_tar(path: str, name: str, options: SourceOptions, companions: Sequence[
     ``.json`` gives a field for each of its keys, ``.cls`` a number called ``label``, ``.txt`` a text called ``txt``;
     other files beside an image are left out, unless they are its companions.
     """
-    samples = _Samples(name, options.keys, companions)
     try:
         with open(path, "rb", buffering=_WINDOW_BYTES, opener=open_at_once) as file:
             version = FileVersion.of(os.fstat(file.fileno()))
-            _check_begin(file, name)
+            begin = _read(file, 0, BLOCK)
+            if program := next((each for magic, each in _COMPRESSED.items() if begin.startswith(magic)), None):
+                raise SourceError(
+                    f"it is compressed, so that no image can be read by itself; decompress it first: {program} -d "
+                    f"{os.path.basename(name)}"
+                )
+            if begin != ZEROS and not is_header(begin):
+                raise SourceError("it is no tar: its first block is no header")
+            extension = options.keys.lower().removeprefix(".") if options.keys else None
+            samples = _Samples(file, name, extension, companions)
             try:
                 for member in members(file):
-                    if member is END_MARK:
-                        samples.finish(file)
-                    else:
-                        samples.add(member, file)
-                samples.finish(file)
+                    samples.add(member)
+                samples.finish()
             except CutShort as error:
-                samples.finish_early(error, file)
+                samples.finish_early(error)
     except OSError as error:
         raise SourceError(f"it cannot be read: {error.strerror}") from error
-    return samples.listing(version)
+    samples.flush()
+    table = joined(samples.tables, samples.left_out)
+    return Contents(Container(name, version), table, None, samples.rejects, samples.hidden, samples.left_out)
 
 
-def _check_begin(file: BinaryIO, name: str) -> None:
-    begin = _read(file, 0, BLOCK)
-    for magic, program in _COMPRESSED.items():
-        if begin.startswith(magic):
-            raise SourceError(
-                f"it is compressed, so that no image can be read by itself; decompress it first: {program} -d "
-                f"{os.path.basename(name)}"
-            )
-    if begin != ZEROS and not is_header(begin):
-        raise SourceError("it is no tar: its first block is no header")
-
-
+@dataclass
 class _Samples:
     """Collects the samples of a tar from its files, in their order."""
 
-    def __init__(self, name: str, extension: str | None, companions: Sequence[Companion]) -> None:
-        self._tar = name
-        self._companions = companions
-        self._beside: list[dict[str, tuple[str, Member]]] = []
-        """For each row the other files of its sample by name, fields apart, with their extensions."""
-        self._extension = extension.lower().removeprefix(".") if extension else None
-        self._stem: str | None = None
-        self._files: dict[str, Member] = {}
-        self._before: tuple[str, ...] = ()
-        """The extensions of the sample before."""
-        self._rows: list[tuple[str, int, int]] = []
-        self._fields: list[dict[str, Any]] = []
-        self._tables: list[pa.Table] = []
-        self._rejects: list[Reject] = []
-        self._hidden = 0
-        self._left_out: Counter[str] = Counter()
+    file: BinaryIO
+    tar: str
+    extension: str | None
+    companions: Sequence[Companion]
+    hidden: int = 0
+    rejects: list[Reject] = field(default_factory=list)
+    left_out: Counter[str] = field(default_factory=Counter)
+    tables: list[pa.Table] = field(default_factory=list)
+    rows: list[tuple[str, int, int]] = field(default_factory=list)
+    fields: list[dict[str, Any]] = field(default_factory=list)
+    beside: list[dict[str, tuple[str, Member]]] = field(default_factory=list)
+    """For each row the other files of its sample by name, fields apart, with their extensions."""
+    stem: str | None = None
+    files: dict[str, Member] = field(default_factory=dict)
+    before: tuple[str, ...] = ()
 
-    def add(self, member: Member, file: BinaryIO) -> None:
+    def add(self, member: Member) -> None:
+        if member is END_MARK:
+            self.finish()
+            return
         if member.name.startswith("./"):
             member = member._replace(name=_trimmed(member.name))
         if member.name.rpartition("/")[2].startswith("."):
-            self._hidden += 1
+            self.hidden += 1
             return
         match = _STEM.fullmatch(member.name) if is_utf8(member.name) else None
         if member.kind != b"0" or match is None:
@@ -245,107 +242,100 @@ class _Samples:
             self._reject(member.name, what, NOT_AN_IMAGE if member.kind == b"0" else SourceError.__name__)
             return
         stem, extension = match[1], match[2].lower()
-        if stem != self._stem or extension in self._files:
-            self.finish(file)
-            self._stem = stem
-        self._files[extension] = member
+        if stem != self.stem or extension in self.files:
+            self.finish()
+            self.stem = stem
+        self.files[extension] = member
 
-    def finish(self, file: BinaryIO) -> None:
+    def finish(self) -> None:
         """The files since the last call are a sample."""
-        files, self._files = self._files, {}
+        files, self.files = self.files, {}
         if not files:
             return
-        self._before = tuple(files)
+        self.before = tuple(files)
         first = next(iter(files.values()))
-        images = _images(self._before, self._extension)
+        images = _images(self.before, self.extension)
         if len(images) == 1:
             image = files.pop(images[0])
             try:
-                self._fields.append(self._read_fields(files, file))
+                self.fields.append(self._read_fields(files))
             except SourceError as error:
                 self._reject(image.name, str(error))
                 return
-            self._rows.append((image.name, image.offset, image.nbytes))
-            if self._companions:
+            self.rows.append((image.name, image.offset, image.nbytes))
+            if self.companions:
                 beside = (each for each in files.items() if each[0] not in _FIELDS)
-                self._beside.append({each[1].name: each for each in beside})
-            if len(self._rows) == _SAMPLES_AT_ONCE:
-                self._flush()
+                self.beside.append({each[1].name: each for each in beside})
+            if len(self.rows) == _SAMPLES_AT_ONCE:
+                self.flush()
         elif images:
             names = " and ".join(f".{extension}" for extension in images)
             self._reject(first.name, f"its sample has several images, {names}; choose one, such as --keys {images[0]}")
         else:
             names = ", ".join(f".{extension}" for extension in sorted(files))
-            wanted = f".{self._extension}" if self._extension else "image"
+            wanted = f".{self.extension}" if self.extension else "image"
             self._reject(
                 first.name, f"no {wanted} among {names}; the files of a sample have to follow each other", NOT_AN_IMAGE
             )
 
-    def finish_early(self, error: CutShort, file: BinaryIO) -> None:
+    def finish_early(self, error: CutShort) -> None:
         """Keep the last sample if it is whole: another has begun, or it has files like those of the one before."""
         match = None if error.name is None else _STEM.fullmatch(_trimmed(error.name))
-        another_began = match is not None and match[1] != self._stem
-        if another_began or set(self._before) == set(self._files):
-            self.finish(file)
-        elif self._files:
-            self._reject(next(iter(self._files.values())).name, "the tar ends before this sample does")
+        another_began = match is not None and match[1] != self.stem
+        if another_began or set(self.before) == set(self.files):
+            self.finish()
+        elif self.files:
+            self._reject(next(iter(self.files.values())).name, "the tar ends before this sample does")
         self._reject("", f"{error}; what lies before is kept")
 
-    def _read_fields(self, files: Mapping[str, Member], file: BinaryIO) -> dict[str, Any]:
-        """The fields of a sample. SourceError says why it cannot be used."""
+    def _read_fields(self, files: Mapping[str, Member]) -> dict[str, Any]:
         fields: dict[str, Any] = {}
         for extension, member in sorted(files.items()):  # a label in .json replaces that of .cls
-            read = _FIELDS.get(extension)
-            if read is None:
-                self._left_out[f".{extension}"] += not self._companions
+            if extension not in _FIELDS:
+                self.left_out[f".{extension}"] += not self.companions
                 continue
             if member.nbytes > _FIELD_BYTES:
                 raise SourceError(f"its .{extension} has {size_text(member.nbytes)}, too many for a label")
             try:
-                values = read(_read(file, member.offset, member.nbytes).removeprefix(codecs.BOM_UTF8).decode())
+                text = _read(self.file, member.offset, member.nbytes).removeprefix(codecs.BOM_UTF8).decode()
+                values = _fields_of(extension, text)
             except (ValueError, RecursionError) as error:
                 raise SourceError(f"its .{extension} cannot be read: {getattr(error, 'msg', error)}") from None
             fields |= {field_name(name): value for name, value in values.items()}
         return fields
 
     def _reject(self, name: str, reason: str, error: str = SourceError.__name__) -> None:
-        path = as_utf8(f"{self._tar}/{name}" if name else self._tar)
-        self._rejects.append(Reject(path, error, reason))
+        path = as_utf8(f"{self.tar}/{name}" if name else self.tar)
+        self.rejects.append(Reject(path, error, reason))
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
         kinds = {"path": pa.large_string(), "offset": pa.int64(), "source_nbytes": pa.int64()}
-        rows = zip(*self._rows, strict=True) if self._rows else ((), (), ())
+        rows = zip(*self.rows, strict=True) if self.rows else ((), (), ())
         places = {name: pa.array(values, kind) for (name, kind), values in zip(kinds.items(), rows, strict=True)}
-        fields = plain_table(rows_table(self._fields, self._left_out), self._left_out)
+        fields = plain_table(rows_table(self.fields, self.left_out), self.left_out)
         table = pa.table(places | dict(zip(fields.column_names, fields.columns, strict=True)))
-        self._tables.append(self._with_companions(table) if self._companions and len(table) else table)
-        self._rows, self._fields, self._beside = [], [], []
+        self.tables.append(self._with_companions(table) if self.companions and len(table) else table)
+        self.rows, self.fields, self.beside = [], [], []
 
     def _with_companions(self, table: pa.Table) -> pa.Table:
         """The rows whose companions are there, with their sizes and offsets."""
-        check_columns(table, self._companions)
-        names = [companion_paths(companion, table).to_pylist() for companion in self._companions]
+        check_columns(table, self.companions)
+        names = [companion_paths(companion, table).to_pylist() for companion in self.companions]
         kept = np.zeros(len(table), np.bool_)
-        places = np.full((len(self._companions), 2, len(table)), -1)
-        for row, (files, own) in enumerate(zip(self._beside, zip(*names, strict=True), strict=True)):
-            lacking = next((one for one, name in zip(self._companions, own, strict=True) if name not in files), None)
+        places = np.full((len(self.companions), 2, len(table)), -1)
+        for row, (files, own) in enumerate(zip(self.beside, zip(*names, strict=True), strict=True)):
+            lacking = next((one for one, name in zip(self.companions, own, strict=True) if name not in files), None)
             if lacking is not None:
                 reason = f"{of_companion(lacking.name)} does not exist"
-                self._reject(self._rows[row][0], reason, ImageError.__name__)
+                self._reject(self.rows[row][0], reason, ImageError.__name__)
                 continue
             kept[row] = True
             places[:, :, row] = [(files[name][1].nbytes, files[name][1].offset) for name in own]
-            self._left_out.update(f".{files[name][0]}" for name in files.keys() - set(own))
-        for companion, (nbytes, offsets) in zip(self._companions, places, strict=True):
+            self.left_out.update(f".{files[name][0]}" for name in files.keys() - set(own))
+        for companion, (nbytes, offsets) in zip(self.companions, places, strict=True):
             table = table.append_column(f"{companion.name}_source_nbytes", pa.array(nbytes))
             table = table.append_column(f"{OFFSET_OF}{companion.name}", pa.array(offsets))
         return table.filter(pa.array(kept))
-
-    def listing(self, version: FileVersion) -> Contents:
-        self._flush()
-        samples = joined(self._tables, self._left_out)
-        container = Container(self._tar, version)
-        return Contents(container, samples, None, self._rejects, self._hidden, self._left_out)
 
 
 @functools.lru_cache(64)  # the samples of a tar have the same
@@ -357,24 +347,17 @@ def _images(extensions: tuple[str, ...], wanted: str | None) -> tuple[str, ...]:
     return tuple(extension for extension in images if "." not in extension) or images
 
 
-def _json_fields(text: str) -> dict[str, Any]:
+def _fields_of(extension: str, text: str) -> dict[str, Any]:
+    if extension == "txt":
+        return {"txt": text}
+    if extension == "cls":
+        if not _CLASS_NUMBER.fullmatch(text):
+            raise ValueError(f"expected a whole number, got {text[:40]!r}")
+        return {"label": int(text)}
     value = json.loads(text)
     if not isinstance(value, dict):
         raise ValueError("expected a JSON object")
     return value
-
-
-def _class_number(text: str) -> dict[str, Any]:
-    if not _CLASS_NUMBER.fullmatch(text):
-        raise ValueError(f"expected a whole number, got {text[:40]!r}")
-    return {"label": int(text)}
-
-
-_FIELDS: dict[str, Callable[[str], dict[str, Any]]] = {
-    "json": _json_fields,
-    "cls": _class_number,
-    "txt": lambda text: {"txt": text},
-}
 
 
 def _trimmed(name: str) -> str:

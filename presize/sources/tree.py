@@ -22,15 +22,13 @@ from presize.store.rejects import UNREADABLE, Reject, claims_to_be_an_image
 from presize.store.rejects_file import Rejects
 
 PATHS_AT_ONCE = 65536
-"""How many paths are gathered before they become an Arrow array."""
 
 
 class FileTree:
     """Files in folders, without a Python object for each: collected by add(), and put in order by sort()."""
 
     def __init__(self, root: str) -> None:
-        self.root = root
-        """A folder, or a URL."""
+        self.root = root  # or a URL
         self.hidden = 0
         """Files and folders whose names begin with a dot."""
         self.rejects: list[Reject] = []
@@ -83,8 +81,7 @@ class FileTree:
         self.rejects.sort()
         self.refused_folders.sort()
         names = sorted(self._number_of, key=lambda folder: (folder.split("/")[:levels], folder))
-        rank = np.empty(len(names), np.int64)
-        rank[[self._number_of[name] for name in names]] = np.arange(len(names))
+        rank = np.argsort([self._number_of[name] for name in names])
         folders = rank[np.frombuffer(self._folders, np.int64)]
         counts = np.bincount(folders, minlength=len(names))
         columns = {
@@ -101,11 +98,8 @@ class FileTree:
 
 
 def list_tree(tree: FileTree, options: SourceOptions, images: str = "") -> Source:
-    """List the samples among the files of a tree, those in the folder `images` of it.
-
-    With ``--labels none`` and in a source without class folders all files of the source, or of its splits, are samples
-    without a label.
-    """
+    """List the samples among the files of a tree, those in the folder `images` of it; without a label where there are
+    no class folders, or with ``--labels none``."""
     in_splits = options.split == "folders"
     classes = _class_folders(tree, options, images)
     if options.classes is not None and classes is None:

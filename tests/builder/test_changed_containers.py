@@ -181,7 +181,7 @@ def test_a_container_that_changes_stops_the_build_and_is_no_reject(kind: str, ch
     (file, *_) = swap.sample_files()
     swap.stops(STOPS, on_shard=once(partial(CHANGES[change], swap)))
     assert not (swap.out / "manifest.json").exists()
-    for read in (SourceReader.read, SourceReader.read_again, SourceReader.crc32):
+    for read in (SourceReader.read, partial(SourceReader.read, for_report=True), SourceReader.crc32):
         with pytest.raises(BuildError, match=r"changed during the build|No such file"):
             read(SourceReader(swap.source), file)
 

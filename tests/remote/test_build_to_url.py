@@ -230,22 +230,6 @@ def test_the_command_says_where_the_dataset_is(site: Site, presize: Callable[...
     assert json.loads(presize(*words, "--json").out)["reports"] == [f"{site.url}/report.html"]
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["s3://data/x", "--part", "1/2"], "--part: all parts write to one folder"),
-        (["s3://data/x", "--dry-run", "--update"], "--dry-run: an update is planned in a folder"),
-        (["out", "--scratch", "here"], "--scratch: is for an OUT that is a URL"),
-    ],
-)
-def test_what_goes_with_folders_alone_is_one_line(
-    words: list[str], message: str, raw: Path, presize: Callable[..., Ran]
-) -> None:
-    ran = presize("build", raw, *words)
-    assert ran.code == 2
-    assert message in ran.err
-
-
 @pytest.mark.parametrize("then", ["the same", "no update"])
 def test_an_update_whose_fetch_broke_off_goes_on(
     then: str, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

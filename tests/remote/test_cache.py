@@ -21,6 +21,7 @@ from torch.utils.data import ConcatDataset, DataLoader
 
 import errands
 from builds import SERIAL, SMALL
+from clusters import wait_until
 from paired import WITH_MASKS, make_pairs
 from presize import build_dataset
 from presize.datasets import (
@@ -44,7 +45,6 @@ from servers import URL, Proxy, upload
 from users import NEEDS_ROOT, shared_folder, user, without_locks
 
 CROP = RandomResizedCrop(48)
-PATIENCE_S = 60
 PAGE = Path(__file__).parents[2] / "docs" / "remote.md"
 
 
@@ -83,13 +83,6 @@ def kept_bytes(cache: Path) -> int:
 
 def bytes_of(root: Path) -> int:
     return sum(file.bytes for file in Dataset(root).manifest.shards)
-
-
-def wait_until(seen: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while not seen():
-        assert time.monotonic() < end, "it did not come about"
-        time.sleep(0.02)
 
 
 def batches(dataset: LMDBDataset, workers: int = 0, window: int = 2, epochs: int = 1) -> list[tuple[Any, Any]]:
@@ -140,15 +133,6 @@ def test_all_workers_share_what_is_fetched(context: str, shards: Path, proxy: Pr
     assert asked_for(proxy) == [f"{number:05}.lmdb" for number in range(8)]
 
 
-def test_a_connection_that_is_cut_again_and_again_gives_the_same_batches(
-    shards: Path, proxy: Proxy, tmp_path: Path
-) -> None:
-    proxy.most = 30_000
-    ours = batches(LMDBDataset(URL, crop=CROP, cache_dir=tmp_path), workers=2)
-    assert proxy.cut > 0
-    assert_equal(ours, batches(LMDBDataset(shards, crop=CROP)))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_cache_of_two_groups_is_enough_shard_by_shard(workers: int, shards: Path, tmp_path: Path) -> None:
@@ -165,14 +149,6 @@ def test_a_cache_of_two_groups_is_enough_shard_by_shard(workers: int, shards: Pa
     assert len(held) <= 8, "of 24 that were read: those that were removed are not held open"
 
 
-def test_shards_come_before_they_are_asked_for(proxy: Proxy, tmp_path: Path) -> None:
-    dataset = LMDBDataset(URL, crop=CROP, cache_dir=tmp_path)
-    epoch = iter(Loader(dataset, 4, shuffle=ShardShuffled(dataset.data, seed=0, window=1), num_workers=0))
-    next(epoch)
-    wait_until(lambda: len(kept(tmp_path)) == 8)
-    assert asked_for(proxy) == kept(tmp_path), "each once"
-
-
 def test_shards_come_ahead_as_far_as_there_is_room(shards: Path, tmp_path: Path) -> None:
     largest = max(file.bytes for file in Dataset(shards).manifest.shards)
     dataset = LMDBDataset(URL, crop=CROP, cache_dir=tmp_path, cache_bytes=3 * largest)
@@ -181,10 +157,10 @@ def test_shards_come_ahead_as_far_as_there_is_room(shards: Path, tmp_path: Path)
     loader = DataLoader(dataset, 4, sampler=EpochSampler(order), collate_fn=len)
     epoch = iter(loader)
     next(epoch)
-    wait_until(lambda: set(names[:3]) <= set(kept(tmp_path)))
+    wait_until(lambda: set(names[:3]) <= set(kept(tmp_path)), "three shards")
     for _ in range(2):
         next(epoch)  # the second shard is opened: the first one may go
-    wait_until(lambda: names[3] in kept(tmp_path))
+    wait_until(lambda: names[3] in kept(tmp_path), "a fourth one")
     assert names[0] not in kept(tmp_path)
 
 
@@ -227,8 +203,8 @@ def test_of_two_datasets_as_one_the_shards_of_both_come_ahead(tmp_path: Path) ->
     parts = [LMDBDataset(URL, crop=CROP, cache_dir=tmp_path / name) for name in "ab"]
     joined = as_lmdb_dataset(ConcatDataset(parts))
     joined.data.fetch_ahead([[1, 9], [14]])
-    wait_until(lambda: kept(tmp_path / "b") == ["00001.lmdb", "00006.lmdb"])
-    wait_until(lambda: kept(tmp_path / "a") == ["00001.lmdb"])
+    wait_until(lambda: kept(tmp_path / "b") == ["00001.lmdb", "00006.lmdb"], "shards of the second")
+    wait_until(lambda: kept(tmp_path / "a") == ["00001.lmdb"], "a shard of the first")
 
 
 def test_what_fetches_ahead_ends_with_its_dataset(tmp_path: Path) -> None:
@@ -237,7 +213,7 @@ def test_what_fetches_ahead_ends_with_its_dataset(tmp_path: Path) -> None:
     dataset.data.fetch_ahead([[number] for number in range(8)])
     (child,) = set(children(os.getpid())) - before
     del dataset
-    wait_until(lambda: not Path(f"/proc/{child}").exists())
+    wait_until(lambda: not Path(f"/proc/{child}").exists(), "the end of the process")
 
 
 # --- orders that a cache is too small for ---
@@ -353,15 +329,10 @@ def test_a_fetching_process_that_dies_is_one_line(tmp_path: Path, monkeypatch: p
 # --- the folder ---
 
 
-def test_a_cache_is_private(tmp_path: Path) -> None:
-    root = Cache(URL, tmp_path / "new" / "cache").root
-    assert {path.stat().st_mode & 0o777 for path in (root, root.parent, root / "shards")} == {0o700}
-    assert root.parent == tmp_path / "new" / "cache" / PLACE
-
-
 @pytest.mark.parametrize("spoilt", ["readable", "readable above", "a link", "a file above"])
 def test_a_folder_that_is_not_for_this_user_alone_is_refused(spoilt: str, tmp_path: Path) -> None:
     root, words = Cache(URL, tmp_path).root, "is not for you alone; remove it, chmod 700, or choose"
+    assert {path.stat().st_mode & 0o777 for path in (root, tmp_path / PLACE, root / "shards")} == {0o700}
     if spoilt == "a link":
         root.symlink_to(root.rename(tmp_path / "elsewhere"))
     elif spoilt == "a file above":

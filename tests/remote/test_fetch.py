@@ -26,7 +26,7 @@ from presize.store.dataset import Dataset
 from presize.store.manifest import read_manifest
 from presize.store.verify import VerifyResult, verify_dataset
 from processes import run_command
-from servers import BUCKET, URL, Proxy, StopError, flipping, http, point_to, silent_http, stop, upload
+from servers import URL, Proxy, StopError, flipping, http, point_to, silent_http, stop, upload
 from users import NEEDS_ROOT, shared_folder, user, without_locks
 
 
@@ -209,16 +209,12 @@ def test_a_file_that_is_not_what_the_manifest_says_is_not_kept(
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        (
-            f"s3://{BUCKET}/nothing",
-            f"s3://{BUCKET}/nothing/{MANIFEST} does not exist; give the URL of the folder that has it",
-        ),
+        (f"{URL}2", f"{URL}2/{MANIFEST} does not exist; give the URL of the folder that has it"),
         ("s3://nobody/64", "the bucket of s3://nobody/64 does not exist (404 Not Found, NoSuchBucket)"),
-        ("s3://", "URL 's3://': expected s3://, http://, https://, gs://, az:// and a place"),
-        ("ftp://host/64", "URL 'ftp://host/64': expected s3://, http://, https://, gs://, az:// and a place"),
-        ("/some/folder", "URL '/some/folder': expected s3://, http://, https://, gs://, az:// and a place"),
+        *((url, f"URL '{url}': expected s3://, http://, https://, gs://, az:// and a place")
+          for url in ("s3://", "ftp://host/64", "/some/folder")),
     ],
-)
+)  # fmt: skip
 def test_what_is_not_there_is_one_line(url: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(RemoteError) as caught:
         fetch_dataset(url, tmp_path / "copy")

@@ -12,7 +12,6 @@ from io import BytesIO
 from pathlib import Path
 
 import boto3
-import numpy as np
 import pytest
 from boto3.s3.transfer import TransferConfig
 
@@ -20,7 +19,6 @@ from builds import SERIAL, SMALL, files
 from commands import Ran
 from listings import make
 from presize import build_dataset
-from presize.builder.parts import SharedListing, how_listed, read_listing, write_listing
 from presize.builder.repair import repair_dataset
 from presize.builder.run import build_part
 from presize.errors import BuildError, PresizeError, PresizeWarning, RemoteError, SourceError
@@ -28,7 +26,6 @@ from presize.options import BuildOptions, BuildPart, RunOptions, SourceOptions
 from presize.remote.bucket import Bucket
 from presize.sources.contents import Source
 from presize.sources.scan import scan
-from presize.sources.source_files import Url
 from presize.store.rejects_file import read_rejects
 from processes import run_python
 from servers import BUCKET, Proxy, cutting, flipping, http, point_to, s3, upload
@@ -286,10 +283,9 @@ def test_objects_whose_names_are_no_paths_are_rejected_by_name(
         assert {reject.reason.partition(":")[0] for reject in source.rejects} == {"its name is no path"}
 
 
+@pytest.mark.usefixtures("server")
 def test_a_name_that_is_no_path_on_a_later_page_loses_no_object(
-    server: int,  # noqa: ARG001
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MOTO_S3_DEFAULT_MAX_KEYS", "3")  # a page
     names = ["0.jpg", "1.jpg", "2.jpg", "3.jpg", "4 ü+%20.jpg", "4//b.jpg", "5.jpg", "6.jpg", "7.jpg"]
@@ -326,10 +322,7 @@ def of_kms(answer: bytes) -> bytes:
 
 
 def test_photographs_that_are_encrypted_by_kms_are_read_twice_since_their_etags_are_no_md5s(
-    server: int,  # noqa: ARG001
-    photos: Path,
-    proxy: Proxy,
-    tmp_path: Path,
+    photos: Path, proxy: Proxy, tmp_path: Path
 ) -> None:
     content, damage = next(photos.glob("[0-9]*/00*.jpg")).read_bytes(), flipping(1)
     url = f"s3://{BUCKET}/{tmp_path.name}"
@@ -365,18 +358,6 @@ def test_a_place_that_is_empty_or_not_there_is_one_line(url: str) -> None:
         scan(f"{url}/nothing")
     with pytest.raises(SourceError, match=r"^source s3://nowhere/raw: .*(404|NoSuchBucket)"):
         scan("s3://nowhere/raw")
-
-
-def test_parts_agree_on_the_listing_of_a_bucket(url: str, tmp_path: Path) -> None:
-    source = scan(url)
-    write_listing(tmp_path, SharedListing(source, how_listed(f"{url}/", SourceOptions()), 2))
-    read = read_listing(tmp_path)
-    assert read is not None
-    assert isinstance(read.source.root, Url)
-    assert (read.source.root, read.how["source"]) == (url, url)
-    assert read.source.table.equals(source.table)
-    rows = np.arange(3)
-    assert read.source.files(rows) == source.files(rows)
 
 
 def test_the_commands_of_the_page_build_from_a_bucket(

@@ -40,7 +40,6 @@ from presize.sources.lmdb import read_lmdb
 from presize.sources.scan import scan, scan_images
 from presize.sources.source_files import SourceReader
 from presize.sources.tar import END_MARK, CutShort, list_tar, members
-from presize.store.key_pattern import KeyPattern
 from processes import run_python
 
 
@@ -76,20 +75,6 @@ def test_an_image_at_any_depth_makes_a_folder_one_of_images_but_for_keys(tmp_pat
     assert found.paths == ("0.tar", "b/1.tar")
     with pytest.raises(SourceError, match=r"holds no image files but '1\.tar'"):
         scan_images(tmp_path / "b")
-
-
-@pytest.mark.parametrize(
-    ("text", "pattern"),
-    [
-        ("{}", ("", 1, "")),
-        ("image-{:09d}", ("image-", 9, "")),
-        ("image-%09d", ("image-", 9, "")),
-        ("a(b{:3d}", ("a(b", 3, "")),
-    ],
-)
-def test_patterns_are_those_of_python_and_of_c(text: str, pattern: tuple[str, int, str]) -> None:
-    found = KeyPattern.parse("keys", text)
-    assert (found.before, found.width, found.behind) == pattern
 
 
 # Where the values lie: where liblmdb says, and never outside of the file

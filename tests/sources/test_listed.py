@@ -459,6 +459,8 @@ LMDBS = [
       for options in (NUMBERED, TEXTS, {"keys": "image-%09d"}) for count in (1, 30)),
     of("a key that is no path", in_lmdb({"ok": CAT, "../up": CAT, b"\xff\x00": CAT}), {"keys": "lsun"}, paths=["ok"],
        rejected={"data.mdb/../up": NO_PATH, "data.mdb/": NO_PATH}),
+    of("a pattern with a bracket and a width that is shorter", in_lmdb({f"a(b{n:03}c": picture(n) for n in (5, 1000)}),
+       {"keys": "a(b{:3d}c"}, paths=["a(b005c", "a(b1000c"]),
     of("numbers of many digits",
        in_lmdb(dict.fromkeys([f"{n:017d}" for n in (0, 5, 10**17 - 1, 10**17, 10**19)] + ["00"], CAT)),
        {"keys": "{:017d}"}, paths=[f"{n:017d}" for n in (0, 5, 10**17 - 1, 10**17)]),

@@ -26,21 +26,19 @@ def opened(content: bytes) -> Image.Image:
 
 
 def test_the_folder_holds_the_files_that_the_options_alone_decide(tmp_path: Path) -> None:
-    options = SampleOptions(images=7, classes=3, long_side=64, broken=1)
-    assert make_samples(tmp_path / "new" / "raw", options) == 7
+    options, told = SampleOptions(images=7, classes=3, long_side=64, broken=1), []
+
+    def tell() -> None:
+        told.append(sum(path.is_file() for path in tmp_path.rglob("*")))
+
+    assert make_samples(tmp_path / "new" / "raw", options, tell) == 7
+    assert told == [1, 2, 3, 4, 5, 6, 7]
     found = {
         path.relative_to(tmp_path / "new" / "raw").as_posix(): path.read_bytes()
         for path in (tmp_path / "new" / "raw").rglob("*")
         if path.is_file()
     }
     assert found == files(options)
-
-
-def test_progress_is_told_after_each_image_in_an_empty_folder(tmp_path: Path) -> None:
-    calls: list[int] = []
-    options = SampleOptions(images=3, classes=1, long_side=16)
-    make_samples(tmp_path, options, lambda: calls.append(sum(path.is_file() for path in tmp_path.rglob("*"))))
-    assert calls == [1, 2, 3]
 
 
 def test_a_folder_with_files_or_a_file_is_refused_and_left_alone(tmp_path: Path) -> None:

@@ -21,12 +21,6 @@ SLOW, FAST = -1.0, 3600.0
 """Bounds from which on every file is slow, and none is."""
 
 
-@pytest.fixture(params=[SLOW, FAST], ids=["slow", "fast"])
-def speed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> float:
-    monkeypatch.setattr(source_files, "SLOW_S", request.param)
-    return float(request.param)
-
-
 def own_threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("presize-read")]
 
@@ -64,32 +58,19 @@ def test_slow_files_are_read_several_at_a_time(monkeypatch: pytest.MonkeyPatch) 
     assert sum(get() == b"" for get in read_in_order(read, ((n, 1) for n in range(4 + 5 * THREADS)))) == 4 + 5 * THREADS
 
 
-def test_fast_files_are_read_by_the_caller_and_when_it_asks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source_files, "SLOW_S", FAST)
-    readers: list[int] = []
+def test_files_are_read_by_the_caller_when_it_asks_though_a_few_are_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, readers = [0.0], []
 
     def read(number: int) -> bytes:
+        now[0] += number in {3, 4, 5, 40, 41, 90}
         readers.append(threading.get_ident())
-        return b"%d" % number
-
-    for number, get in enumerate(read_in_order(read, ((n, 1) for n in range(50)))):
-        assert len(readers) == number
-        get()
-    assert set(readers) == {threading.get_ident()}
-
-
-def test_a_few_slow_files_among_many_start_no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    slow = {3, 4, 5, 40, 41, 90}
-    now = [0.0]
-
-    def read(number: int) -> bytes:
-        now[0] += 1.0 if number in slow else 0.0
         return b""
 
     monkeypatch.setattr(source_files.time, "perf_counter", lambda: now[0])
-    for get in read_in_order(read, ((n, 1) for n in range(100))):
+    for number, get in enumerate(read_in_order(read, ((n, 1) for n in range(100)))):
+        assert len(readers) == number
         get()
-        assert own_threads() == []
+    assert set(readers) == {threading.get_ident()}
 
 
 def test_what_is_read_ahead_is_bounded_by_files_and_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +89,9 @@ def test_what_is_read_ahead_is_bounded_by_files_and_bytes(monkeypatch: pytest.Mo
             assert len(asked) - taken <= most + 2  # those ahead, the one in hand, and the next
 
 
-def test_closing_early_ends_the_threads(speed: float) -> None:
+@pytest.mark.parametrize("speed", [SLOW, FAST])
+def test_closing_early_ends_the_threads(speed: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source_files, "SLOW_S", speed)
     started = []
 
     def read(number: int) -> bytes:

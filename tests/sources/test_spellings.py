@@ -7,7 +7,8 @@ import unicodedata
 from hypothesis import given
 from hypothesis import strategies as st
 
-from presize.sources.spellings import Spellings, names_of, plain
+from presize.sources.folder import names_of
+from presize.sources.spellings import Spellings, plain
 
 PARTS = st.text("aAé\u0301. \\-1", min_size=1, max_size=3).filter(lambda part: part not in (".", ".."))
 PATHS = st.lists(PARTS, min_size=1, max_size=3).map("/".join)

@@ -80,6 +80,7 @@ READ: list[tuple[str, str, dict[str, list[Any]], str]] = [
     ("a.csv", "path,n\n007,1\n1e3,2\n", {"path": ["007", "1e3"], "n": [1, 2]}, "paths are text in any case"),
     ("a.csv", "path,label\na,True\nb,TRUE\nc,false\n", {"path": ["a", "b", "c"], "label": ["true", "true", "false"]},
      "booleans as labels are two classes"),
+    ("a.csv", "path,label\na,True\nb,False\n", {"path": ["a", "b"], "label": ["True", "False"]}, "as they are written"),
     ("a.csv", "path,n\nNA,1\nnull,2\n", {"path": ["NA", "null"], "n": [1, 2]}, "no path is a null"),
     ("a.csv", "path,n\n caté 🐈,1\n", {"path": [" caté 🐈"], "n": [1]}, "spaces and emoji"),
     ("a.csv", "n,filename\n1,007\n", {"n": [1], "path": ["007"]}, "the column of paths goes by three names"),
@@ -228,7 +229,6 @@ TIMES = [
     (pa.array([0], pa.timestamp("s", tz="Mars/Olympus")), "an unknown time zone"),
 ]
 
-ELSEWHERE = ["/etc/passwd", "../a", "a/../../b", "..", ".", "a/./b", "a//b", "a/", "/", "a\0b", "\n/.."]
 NOT_UTF8 = pa.Array.from_buffers(pa.string(), 1, pa.array([b"\xff"]).buffers())
 MAP = pa.array([[("key", 1)]], pa.map_(pa.string(), pa.int64()))
 GARBAGE = bytes(range(256)) * 64
@@ -306,9 +306,6 @@ REFUSED = [
      "column 'x' holds lists or objects nested more than 32 deep", "Arrow could not write it"),
     *((columns(path=[f"{n}.jpg" for n in range(len(values))], when=values), "values that Python has no type for", what)
       for values, what in TIMES),
-    *((json_lines(f'{{"path": "ok"}}\n{json.dumps({"path": path})}\n'),
-       f"{path!r} is not a relative path inside the source; expected one such as cats/1.jpg", "it leads elsewhere")
-      for path in ELSEWHERE),
     *((columns(path=["a"], **{name: [1]}), f"the index has a column {name!r} of its own; rename yours", "its own")
       for name in sorted(set(INDEX_COLUMNS) - {"path"})),
 ]  # fmt: skip
@@ -356,32 +353,14 @@ def test_rows_of_one_path_become_lists_where_it_first_comes(tmp_path: Path) -> N
     assert column_types(table)["caption"] == "large_list<item: large_string>"
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(numbers=st.lists(st.integers(0, 5), min_size=1))
-def test_every_row_is_in_the_list_of_its_path_in_the_order_of_the_table(numbers: list[int], tmp_path: Path) -> None:
-    table = pa.table({"path": list(map(str, numbers)), "n": range(len(numbers))})
-    expected: dict[str, list[int]] = {}
-    for row, number in enumerate(numbers):
-        expected.setdefault(str(number), []).append(row)
-    found = read_table(parquet(tmp_path, table), repeated="list")
-    assert dict(zip(found["path"].to_pylist(), found["n"].to_pylist(), strict=True)) == expected
-
-
 def test_absolute_paths_inside_the_source_are_relative_to_it(tmp_path: Path) -> None:
     (tmp_path / "real é").mkdir()
     (tmp_path / "link").symlink_to("real é")
     paths = [f"{tmp_path}/link/a.jpg", f"{tmp_path}/real é/b/c.jpg", "d.jpg", f"x{tmp_path}/link/a.jpg"]
     table = read_table(jsonl(tmp_path, *({"path": path} for path in paths)), tmp_path / "link")
     assert table["path"].to_pylist() == ["a.jpg", "b/c.jpg", "d.jpg", f"x{tmp_path}/link/a.jpg"]
-
-
-@pytest.mark.parametrize("below", ["/etc/passwd", "{root}2/a.jpg", "{root}", "{root}/../a.jpg", "{root}//a.jpg"])
-def test_absolute_paths_outside_the_source_are_refused(below: str, tmp_path: Path) -> None:
-    root = tmp_path / "raw"
-    with pytest.raises(SourceError, match="is not a relative path inside the source"):
-        read_table(jsonl(tmp_path, {"path": below.format(root=root)}), root)
     with pytest.raises(SourceError, match=r"the first is 'a\.jpg', 2 times"):  # absolute once
-        read_table(jsonl(tmp_path, {"path": "a.jpg"}, {"path": f"{root}/a.jpg"}), root)
+        read_table(jsonl(tmp_path, {"path": "a.jpg"}, {"path": f"{tmp_path}/link/a.jpg"}), tmp_path / "link")
 
 
 # Equal values are equal bytes
@@ -561,27 +540,13 @@ def test_numbers_that_python_prints_come_back(numbers: list[int] | list[float]) 
         assert not pa.types.is_floating(found.type) or lost_spelling(texts) is None
 
 
-@pytest.mark.parametrize(
-    ("texts", "kept"),
-    [(["True", "False"], 2), (["true", "false"], 2), (["TRUE", "FALSE"], 2), (["True", "TRUE", "false"], 2)],
-)
-def test_booleans_as_labels_are_two_classes(texts: list[str], kept: int) -> None:
-    found = read_texts(column(*texts), is_label=True).to_pylist()
-    assert len(set(found)) == kept
-    assert [text.lower() for text in found] == [text.lower() for text in texts]
-    assert found == texts or len(texts) > 2
+LOST = ["3.10", "12.00", "0.50", "+0.5", ".5", "5.", "-1.20", "0.1234567890123456789", "9007199254740993"]
+KEPT = ["3.1", "12.0", "0.05", "10.0", "100", "1e-05", "0.30000000000000004", "-0.25"]
 
 
-@pytest.mark.parametrize(
-    "text", ["3.10", "12.00", "0.50", "+0.5", ".5", "5.", "-1.20", "0.1234567890123456789", "9007199254740993"]
-)
+@pytest.mark.parametrize("text", [*LOST, *KEPT])
 def test_a_decimal_that_would_be_printed_otherwise_is_found(text: str) -> None:
-    assert lost_spelling(column("7", "0.5", text)) == text
-
-
-@pytest.mark.parametrize("text", ["3.1", "12.0", "0.05", "10.0", "100", "1e-05", "0.30000000000000004", "-0.25"])
-def test_a_decimal_that_is_printed_as_it_is_written_is_none(text: str) -> None:
-    assert lost_spelling(column(text)) is None
+    assert lost_spelling(column("7", "0.5", text)) == (text if text in LOST else None)
 
 
 # In a table
@@ -633,11 +598,6 @@ def test_a_value_of_another_type_is_named_with_its_row(
     with pytest.raises(SourceError) as caught:
         labels(tmp_path, "1", "", f'"{text}"', types={"label": kind})
     assert str(caught.value) == f"--column-type label:{kind}: row 3 has {text!r}, expected {expected}"
-
-
-def test_a_type_is_for_a_column_that_is_there(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match=r"^--column-type lable:int: there is no such column; there are label$"):
-        labels(tmp_path, "1", types={"lable": "int"})
 
 
 def test_an_empty_cell_of_a_typed_column_is_a_null(tmp_path: Path) -> None:
