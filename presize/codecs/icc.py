@@ -1,8 +1,5 @@
-"""ICC colour profiles: which of them are sRGB, and conversions from the others to it. Pure, thread-safe.
-
-Little CMS, through Pillow, converts from every profile. From those of displays and cameras, three curves and a matrix,
-OpenCV is five times as fast; its result is checked against Little CMS.
-"""
+"""ICC colour profiles: which are sRGB, and conversions from the others to it, by Little CMS. From three curves and a
+matrix, as displays and cameras have them, OpenCV is five times as fast, and checked against it. Pure, thread-safe."""
 
 from __future__ import annotations
 
@@ -32,24 +29,17 @@ def is_srgb(icc: bytes) -> bool:
 
 @lru_cache(maxsize=32)
 def to_srgb(icc: bytes, mode: str) -> ImageCms.ImageCmsTransform | None:
-    """The conversion from pixels of `mode` (L, RGB, CMYK) with this profile to sRGB.
-
-    None if they need none: the profile is for other colours, broken, or makes no difference.
-    """
+    """The conversion from pixels of `mode` (L, RGB, CMYK) with this profile to sRGB. None if they need none: the
+    profile is for other colours, broken, or makes no difference."""
     from PIL import ImageCms
 
     try:
         profile = ImageCms.ImageCmsProfile(io.BytesIO(icc))
         if profile.profile.xcolor_space != {"L": "GRAY", "RGB": "RGB ", "CMYK": "CMYK"}[mode]:
             return None
-        transform = ImageCms.buildTransform(
-            profile,
-            ImageCms.createProfile("sRGB"),
-            mode,
-            "RGB",
-            ImageCms.Intent.RELATIVE_COLORIMETRIC,
-            ImageCms.Flags.BLACKPOINTCOMPENSATION | ImageCms.Flags.NOCACHE,
-        )
+        intent, flags = ImageCms.Intent.RELATIVE_COLORIMETRIC, ImageCms.Flags.BLACKPOINTCOMPENSATION
+        srgb = ImageCms.createProfile("sRGB")
+        transform = ImageCms.buildTransform(profile, srgb, mode, "RGB", intent, flags | ImageCms.Flags.NOCACHE)
     except (ImageCms.PyCMSError, OSError, ValueError):
         return None
     try:
@@ -68,12 +58,8 @@ def to_srgb(icc: bytes, mode: str) -> ImageCms.ImageCmsTransform | None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MatrixShaper:
-    """Three curves and a matrix, from the RGB of a profile to sRGB.
-
-    Attributes:
-        curves: (1, 256, 3) uint16, or (1, 256) where all are equal: linear light, 65535 at most.
-        matrix: (3, 3) float32, from the linear light of the profile to that of sRGB.
-    """
+    """From the RGB of a profile to sRGB: three curves to linear light, (1, 256, 3), or (1, 256) where all are equal,
+    and a (3, 3) matrix from that to the linear light of sRGB."""
 
     curves: npt.NDArray[np.uint16]
     matrix: npt.NDArray[np.float32]
@@ -92,10 +78,8 @@ class MatrixShaper:
 
 @lru_cache(maxsize=32)
 def matrix_shaper(icc: bytes) -> MatrixShaper | None:
-    """The fast conversion from RGB pixels with this profile to sRGB; None if there is none, or none is needed.
-
-    Within 1 level of to_srgb's, on all greys and a grid of 17 x 17 x 17 colours.
-    """
+    """The fast conversion from RGB pixels with this profile to sRGB, within 1 level of to_srgb's on all greys and a
+    grid of 17 x 17 x 17 colours; None if there is none, or none is needed."""
     transform = to_srgb(icc, "RGB")
     if transform is None:
         return None

@@ -55,16 +55,9 @@ class DataFile:
 
 @dataclass(frozen=True)
 class CompanionFiles:
-    """The shards of a companion, row for row as those of the images.
-
-    Attributes:
-        name: its shards and index columns begin with it.
-        format: of its stored values; "npy" for arrays.
-        filter: that it was resized with. "nearest" has kept the values of its pixels.
-        depth: bits of a value: 16 where at least one image needs them, else 8. Arrays say their own.
-        bytes: of its stored values.
-        shards: in the order of the images' shards.
-    """
+    """The shards of a companion, row for row as those of the images. The filter "nearest" has kept the values of its
+    pixels. `depth` is 16 where at least one image needs such values, else 8; arrays say their own. `bytes` are those of
+    its stored values."""
 
     name: str
     format: CompanionFormat
@@ -98,7 +91,6 @@ def generation_name(name: str, generation: int) -> str:
 
 
 def is_data_file(name: str) -> bool:
-    """Return whether presize gives such a name to a file of a dataset, in any generation."""
     return _FILE_NAMES.fullmatch(name) is not None
 
 

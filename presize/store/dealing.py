@@ -37,8 +37,7 @@ def shard_limit(samples: int, shard_samples: int | None, companions: int) -> int
 def assign_shards(samples: int, shards: int, groups: Groups | None = None) -> tuple[npt.NDArray[np.int64], ...]:
     """Return the samples of each shard, ascending. Each shard is a random sample of the whole, and their lengths differ
     by at most one. The order is that of hashed sample numbers (SplitMix64, Steele, Lea and Flood 2014), which no
-    library can change. Samples of a group stay together, except where a shard ends.
-    """
+    library can change. Samples of a group stay together, except where a shard ends."""
     order = shuffled(np.arange(samples), groups)
     bounds = [samples * shard // shards for shard in range(shards + 1)]
     return tuple(np.sort(order[low:high]) for low, high in pairwise(bounds))

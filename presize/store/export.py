@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import io
 import json
-import math
 import os
 import tarfile
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -81,8 +80,7 @@ class Exported:
         columns = tuple(name for name in dataset.index.schema.names if name not in own)
         for name in ("path", *columns):
             dataset.check_column(name)
-        problem = path_problem(dataset.column("path"))
-        if problem is not None:
+        if problem := path_problem(dataset.column("path")):
             raise DatasetError(f"the index of {dataset.root} has {problem}; nothing was written")
         names = file_names(dataset.column("path"), dataset.manifest.format)
         parts = {name: dataset.companion(name) for name in dataset.companions}
@@ -171,9 +169,7 @@ def write_tars(exported: Exported, out: Path, on_image: Callable[[], None]) -> N
                 for start in range(first, end, _BATCH):
                     for files in fields(pa.array(order[start : min(start + _BATCH, end)])):
                         for name, content in files:
-                            member = tarfile.TarInfo(
-                                name
-                            )  # the rest is the same everywhere: time 0, owner 0, mode 0644
+                            member = tarfile.TarInfo(name)  # with time 0, owner 0, mode 0644
                             member.size = len(content)
                             tar.addfile(member, io.BytesIO(content))
                         on_image()
@@ -219,20 +215,11 @@ _JSON_TYPES = (
 
 
 def _json(values: dict[str, Any]) -> bytes:
-    encode = partial(json.dumps, ensure_ascii=False, allow_nan=False, default=lambda moment: moment.isoformat())
+    encode = partial(json.dumps, ensure_ascii=False, default=lambda moment: moment.isoformat())
     try:
-        return encode(values).encode()
-    except ValueError:
-        return encode(_with_null(values)).encode()
-
-
-def _with_null(value: Any) -> Any:
-    """`value` with null in place of NaN and infinities."""
-    if isinstance(value, dict):
-        return {name: _with_null(part) for name, part in value.items()}
-    if isinstance(value, list):
-        return [_with_null(part) for part in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+        return encode(values, allow_nan=False).encode()
+    except ValueError:  # it has NaN or infinities, for which null stands
+        return encode(json.loads(encode(values), parse_constant=lambda _: None)).encode()
 
 
 GROUP_BYTES = 16 << 20

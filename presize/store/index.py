@@ -60,13 +60,8 @@ def index_columns(layout: Layout, checksum: bool = False, companions: Sequence[s
     if not checksum:
         absent.add("source_crc32")
     columns = {name: kind for name, kind in INDEX_COLUMNS.items() if name not in absent}
-    of_companions = {
-        f"{companion}_{name}": columns[name]
-        for companion in companions
-        for name in COMPANION_COLUMNS
-        if name not in absent
-    }
-    return columns | of_companions
+    of_each = [name for name in COMPANION_COLUMNS if name not in absent]
+    return columns | {f"{companion}_{name}": columns[name] for companion in companions for name in of_each}
 
 
 def companion_index(index: pa.RecordBatch, name: str) -> pa.RecordBatch:
@@ -108,9 +103,8 @@ def read_index(root: str | os.PathLike[str], manifest: Manifest, check: bool = T
         mapped = pa.memory_map(os.fsencode(path))
         content = memoryview(mapped.read_buffer())
         if check and len(content) <= HASHED_BYTES:
-            _require(
-                hashlib.sha256(content).hexdigest() == manifest.index.sha256, "its SHA-256 differs from the manifest"
-            )
+            digest = hashlib.sha256(content).hexdigest()
+            _require(digest == manifest.index.sha256, "its SHA-256 differs from the manifest")
         _require(_is_plain(content), "it is compressed or has dictionaries")
         reader = pa.ipc.open_file(mapped)
         _require(reader.num_record_batches == 1, f"it has {reader.num_record_batches} record batches, not 1")

@@ -18,14 +18,7 @@ from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 
 from presize.errors import DatasetError
 from presize.options import COMPANION_NAME, Color, Depth, Format, Layout, StoredColor, check_choice, companion_color
-from presize.store.data_files import (
-    FETCHING,
-    MANIFEST,
-    STATE,
-    CompanionFiles,
-    DataFile,
-    is_data_file,
-)
+from presize.store.data_files import FETCHING, MANIFEST, STATE, CompanionFiles, DataFile, is_data_file
 from presize.system.files import open_at_once, write_atomically
 
 VERSION = 3
@@ -37,19 +30,15 @@ class Manifest:
     """The content of manifest.json.
 
     Attributes:
-        layout: LMDB shards, or a folder of image files.
         identity: what decided every byte (presize.builder.plan); it includes the options.
-        digest: SHA-256 of the identity.
         generation: 0 for a first build, one more for each --overwrite, --update, and repair that changes shards' bytes;
             names the files.
         size: the target size, as Size.parse reads it.
-        classes: their names by label; None without classes.
+        classes: their names by label.
         bytes: of the stored images.
         left_out: counts of ``rejected``, ``skipped`` (not images), ``hidden`` and ``outside`` (class folders) files.
         engine: the LMDB file format; None for folders.
         shards: in the order in which the index numbers them.
-        report: None when it was not requested.
-        versions: of the libraries that made it, for information.
         companions: further images of every sample, in the order of their names.
     """
 
@@ -76,17 +65,14 @@ class Manifest:
 
     @property
     def color(self) -> StoredColor:
-        """The ``color`` option; "exact" for a companion whose pixels have the values of their source."""
         return cast(StoredColor, self.identity["options"]["image"]["color"])
 
     @property
     def depth(self) -> int:
-        """Bits of a pixel's value: 16 where at least one image needs them, else 8."""
         return int(self.identity["options"]["image"].get("depth", 8))
 
     @property
     def is_array(self) -> bool:
-        """Whether records are arrays, .npy files of any type and shape: of a companion."""
         return cast(str, self.format) == "npy"
 
     @property
@@ -103,9 +89,8 @@ class Manifest:
     def check_plain(self, what: str) -> None:
         """Raise DatasetError for alpha or 16 bits, which `what` does not take."""
         if self.channels == 4 or self.depth == 16:
-            raise DatasetError(
-                f"{what} trains on 8-bit RGB, and this dataset was built with --color rgba or --depth 16"
-            )
+            built = "this dataset was built with --color rgba or --depth 16"
+            raise DatasetError(f"{what} trains on 8-bit RGB, and {built}")
 
     @property
     def checksum(self) -> bool:
@@ -215,9 +200,8 @@ def _what_is_there(root: Path) -> str:
     inside = [name for name in names if (root / name / MANIFEST).exists()]
     if inside:
         return f"{root} holds the datasets {', '.join(inside)}; open one of them, such as {root / inside[0]}"
-    return (
-        f"{root} is not a presize dataset: it has no {MANIFEST}; presize build makes a dataset from a folder of images"
-    )
+    expected = "presize build makes a dataset from a folder of images"
+    return f"{root} is not a presize dataset: it has no {MANIFEST}; {expected}"
 
 
 def replaced(root: str | os.PathLike[str], manifest: Manifest) -> DatasetError | None:
