@@ -87,7 +87,7 @@ def finish(pixels: Pixels, icc: bytes | None, color: Color) -> Pixels:
     shaper = matrix_shaper(icc) if pixels.ndim == 3 else None
     if shaper is None:
         return pixels_of(Image.fromarray(pixels), icc, color)
-    converted = shaper.apply(pixels)
+    converted = shaper(pixels)
     return np.array(Image.fromarray(converted).convert("L")) if color == "gray" else converted
 
 

@@ -32,6 +32,12 @@ class CannotOpenError(DatasetError):
     """A file cannot be read for no fault of its own: too many files are open, for example."""
 
 
+def require(holds: object, otherwise: str) -> None:
+    """Raise ValueError, which its caller words, about content that does not hold."""
+    if not holds:
+        raise ValueError(otherwise)
+
+
 def raise_limit(what: object, error: BaseException) -> None:
     """Raise CannotOpenError if `error` tells of a limit of this process, not of damage."""
     if why := limit_of(error):

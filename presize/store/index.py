@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from presize.errors import DatasetError
 from presize.options import Layout
-from presize.store.data_files import DataFile, raise_limit
+from presize.store.data_files import DataFile, raise_limit, require
 from presize.store.manifest import Manifest, read_manifest, replaced
 from presize.system.files import check_file, new_files, writing
 
@@ -104,10 +104,10 @@ def read_index(root: str | os.PathLike[str], manifest: Manifest, check: bool = T
         content = memoryview(mapped.read_buffer())
         if check and len(content) <= HASHED_BYTES:
             digest = hashlib.sha256(content).hexdigest()
-            _require(digest == manifest.index.sha256, "its SHA-256 differs from the manifest")
-        _require(_is_plain(content), "it is compressed or has dictionaries")
+            require(digest == manifest.index.sha256, "its SHA-256 differs from the manifest")
+        require(_is_plain(content), "it is compressed or has dictionaries")
         reader = pa.ipc.open_file(mapped)
-        _require(reader.num_record_batches == 1, f"it has {reader.num_record_batches} record batches, not 1")
+        require(reader.num_record_batches == 1, f"it has {reader.num_record_batches} record batches, not 1")
         batch = reader.get_batch(0)
         batch.validate()
         _check_columns(batch, manifest)
@@ -122,11 +122,6 @@ def read_index(root: str | os.PathLike[str], manifest: Manifest, check: bool = T
     raise DatasetError(f"{path} is damaged: {reason}; copy or build the dataset again")
 
 
-def _require(holds: bool, otherwise: str) -> None:
-    if not holds:
-        raise ValueError(otherwise)
-
-
 def _check_columns(batch: pa.RecordBatch, manifest: Manifest) -> None:
     labels = {} if manifest.classes is None else {"label": pa.int32()}
     companions = [companion.name for companion in manifest.companions]
@@ -134,9 +129,9 @@ def _check_columns(batch: pa.RecordBatch, manifest: Manifest) -> None:
     for name, kind in (index_columns(manifest.layout, manifest.checksum, companions) | labels).items():
         column = batch.column(names.index(name)) if names.count(name) == 1 else None
         fits = column is not None and column.type == kind and not column.null_count
-        _require(fits, f"expected one column {name} of type {kind} without nulls")
+        require(fits, f"expected one column {name} of type {kind} without nulls")
     rows = f"it has {batch.num_rows} rows where the manifest says {manifest.samples}"
-    _require(batch.num_rows == manifest.samples, rows)
+    require(batch.num_rows == manifest.samples, rows)
 
 
 def validate_column(column: pa.Array | pa.ChunkedArray, name: str, place: object) -> None:

@@ -18,7 +18,7 @@ from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 
 from presize.errors import DatasetError
 from presize.options import COMPANION_NAME, Color, Depth, Format, Layout, StoredColor, check_choice, companion_color
-from presize.store.data_files import FETCHING, MANIFEST, STATE, CompanionFiles, DataFile, is_data_file
+from presize.store.data_files import FETCHING, MANIFEST, STATE, CompanionFiles, DataFile, is_data_file, require
 from presize.system.files import open_at_once, write_atomically
 
 VERSION = 3
@@ -249,30 +249,25 @@ def _manifest(values: dict[str, Any]) -> Manifest:
     check_choice("format", manifest.format, Format)
     check_choice("color", manifest.color, Color)
     check_choice("depth", manifest.depth, Depth)
+    rows = [shard.rows for shard in manifest.shards]
     for companion in manifest.companions:
-        if not re.fullmatch(COMPANION_NAME, companion.name, re.ASCII):
-            raise ValueError(f"{reprlib.repr(companion.name)} is not the name of a companion")
+        is_name = re.fullmatch(COMPANION_NAME, companion.name, re.ASCII)
+        require(is_name, f"{reprlib.repr(companion.name)} is not the name of a companion")
         check_choice("depth", companion.depth, Depth)
+        has_rows = [shard.rows for shard in companion.shards] == rows
+        require(has_rows, "the shards of a companion have other rows than those of the images")
     for file in manifest.files():
         if not is_data_file(file.file):  # which also keeps it inside the dataset
             raise ValueError(f"{reprlib.repr(file.file)} is not the name of a file of a dataset")
-    rows = [shard.rows for shard in manifest.shards]
-    companions = [companion.name for companion in manifest.companions]
-    classes = manifest.classes or ()
-    for holds, otherwise in (
-        (manifest.samples > 0, "it has no samples"),
-        (manifest.layout == "folder" or sum(rows) == manifest.samples, "its shards do not add up to its samples"),
-        (
-            all([shard.rows for shard in companion.shards] == rows for companion in manifest.companions),
-            "the shards of a companion have other rows than those of the images",
-        ),
-        (len({*companions}) == len(companions), "it has a companion twice"),
-        (len({*classes}) == len(classes), "it has a class twice"),
-        (manifest.digest == digest_of(manifest.identity), "its digest is not the SHA-256 of its identity"),
-        (manifest.identity["classes"] == classes_digest(manifest.classes), "its classes are not those of its identity"),
-    ):
-        if not holds:
-            raise ValueError(otherwise)
+    is_whole = manifest.layout == "folder" or sum(rows) == manifest.samples
+    companions, classes = [companion.name for companion in manifest.companions], manifest.classes or ()
+    require(manifest.samples > 0, "it has no samples")
+    require(is_whole, "its shards do not add up to its samples")
+    require(len({*companions}) == len(companions), "it has a companion twice")
+    require(len({*classes}) == len(classes), "it has a class twice")
+    require(manifest.digest == digest_of(manifest.identity), "its digest is not the SHA-256 of its identity")
+    is_its_own = manifest.identity["classes"] == classes_digest(manifest.classes)
+    require(is_its_own, "its classes are not those of its identity")
     return manifest
 
 
