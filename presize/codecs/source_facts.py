@@ -40,21 +40,8 @@ FIELDS: Final = {
 
 
 class Facts(NamedTuple):
-    """One source image.
-
-    Attributes:
-        kind: its format, by content. One that KINDS lacks, such as SGI and PCX, is packed as "other".
-        colors: YCbCr counts as RGB, YCCK as CMYK.
-        quality: of a JPEG: the IJG quality, 1 to 100, whose table is nearest to its own; 0 when it has none.
-        transparent: whether it has an alpha channel, or a transparent colour.
-        deep: whether it has more than 8 bits a channel.
-        several: whether it is an animation or has pages, of which the first was taken.
-        profile: whether an ICC profile changed its colours.
-        tolerated: whether it is a JPEG that the strict decoder refused and Pillow accepted.
-        kept: whether its compressed image is stored as it is where it need not be resized.
-        surplus: whether it has bands beside its colours and alpha, such as near infrared, which were left out.
-        like_image: whether it is an array with the height and width of its image, which is resized and cropped alike.
-    """
+    """One source image, in the order of the bits of docs/format.md. A `kind` that KINDS lacks, such as SGI and PCX, is
+    packed as "other"; `kept` is its compressed image where it need not be resized."""
 
     kind: str = "unknown"
     colors: Colors = "unknown"

@@ -38,10 +38,8 @@ def decode_value(
 ) -> Pixels:
     """Decode a stored value of a dataset of this format, color and depth (which a companion's values may differ from)
     as a new uint8 or uint16 array, (height, width, 3) RGB, (height, width, 4) RGBA or (height, width) grey; "npy" as
-    one of any numbers and shape. Raises what DAMAGE lists.
-
-    `shape` is the image's (height, width) as the index says: the header is compared with it before any memory is
-    allocated."""
+    one of any numbers and shape. `shape` is the image's (height, width) as the index says: the header is compared with
+    it before any memory is allocated. Raises what DAMAGE lists."""
     check_size(*shape, max_pixels)
     if format == "npy":
         values = decode_array(value)

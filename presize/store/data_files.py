@@ -101,9 +101,5 @@ def is_data_file(name: str) -> bool:
 
 
 def companion_shard(name: str, shard: str) -> str:
-    """The file of a companion beside an image's shard; without a name the image's.
-
-    >>> companion_shard("mask", "shards/00000-1.lmdb")
-    'shards/mask-00000-1.lmdb'
-    """
+    """The file of a companion beside an image's shard, ``shards/mask-00000.lmdb``; without a name the image's."""
     return shard.replace("shards/", f"shards/{name}-", 1) if name else shard

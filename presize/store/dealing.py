@@ -18,9 +18,8 @@ Groups = npt.NDArray[np.int64]
 
 def shard_count(samples: int, shard_samples: int | None = None, groups: Groups | None = None) -> int:
     """Return how many shards hold `samples` (1 or more): of `shard_samples` each if given, else no more than groups.
-
-    The default is the square root up to 512, half of the files that a process may open, with at most 32,768 samples
-    per shard: 32 shards of a thousand images keep every core busy. It does not depend on the number of cores."""
+    The default is the square root up to 512, half of the files that a process may open, with at most 32,768 samples per
+    shard: 32 shards of a thousand images keep every core busy. It does not depend on the number of cores."""
     if shard_samples is not None:
         return -(-samples // shard_samples)
     shards = max(min(math.isqrt(samples - 1) + 1, _MAX_SHARDS), -(-samples // _MAX_SHARD_SAMPLES))

@@ -102,10 +102,8 @@ def _free(name: str, taken: Collection[str]) -> str:
 
 
 def write_folder(exported: Exported, out: Path, on_image: Callable[[], None]) -> None:
-    """Write a file for each image, and a folder for each class.
-
-    With companions, images and each companion have a folder, such as ``out/image`` and ``out/mask``, as
-    ``--pair mask=mask/{subdir}/{stem}.png`` reads them; a folder that held all images in the source is left out."""
+    """Write a file for each image, and a folder for each class; with companions below ``out/image`` and ``out/mask``,
+    as ``--pair mask=mask/{subdir}/{stem}.png`` reads them, without a folder that held all images in the source."""
     folders = exported.all_files() if exported.companions else {"": exported.images}
     classes = exported.dataset.manifest.classes or ()
     first, second = (_parts_at(exported.images.names, depth) for depth in (0, 1))
@@ -133,11 +131,8 @@ def _parts_at(names: pa.ChunkedArray, depth: int) -> set[str]:
 
 
 def write_tars(exported: Exported, out: Path, on_image: Callable[[], None]) -> None:
-    """Write ``NAME-000000.tar`` and so on, one for each shard, where NAME is that of `out`; and ``classes.txt``.
-
-    WebDataset shuffles a few thousand samples at a time, so a tar has the samples of a shard, a random part of the
-    dataset, in random order. A sample is its image, its companions (``.mask.png``), a whole-number label (``.cls``),
-    and its other columns (``.json``, in which NaN and infinities are null)."""
+    """Write a tar for each shard, and ``classes.txt`` (docs/derive.md). WebDataset shuffles a few thousand samples at a
+    time, so a tar has the samples of a shard, a random part of the dataset, in random order."""
     dataset = exported.dataset
     classes = _class_list(exported)
     number_labels = "label" in exported.columns and pa.types.is_integer(dataset.column("label").type)
@@ -230,10 +225,8 @@ _IMAGE = pa.struct({"bytes": pa.binary(), "path": pa.string()})
 
 
 def write_parquet(exported: Exported, out: Path, on_image: Callable[[], None]) -> None:
-    """Write ``NAME-00000-of-00002.parquet`` and so on, where NAME is that of `out`: a row for each sample, in order.
-
-    ``image`` and the companions, with ``_`` behind a name that the label table has, come before the columns of that.
-    Labels with a class list are a ClassLabel."""
+    """Write a row for each sample, in dataset order (docs/derive.md): ``image`` and the companions, with ``_`` behind a
+    name that the label table has, come before the columns of that."""
     schema, others = _schema(exported), list(exported.columns)
     # Images are neither compressed nor looked through for statistics.
     encoding: Any = {"compression": "none", "use_dictionary": others, "write_statistics": others}

@@ -92,11 +92,9 @@ HASHED_BYTES = 256_000_000
 
 
 def read_index(root: str | os.PathLike[str], manifest: Manifest, check: bool = True) -> pa.RecordBatch:
-    """Return the mapped index, whose memory all processes share.
-
-    Columns have the types of INDEX_COLUMNS and no nulls; with classes there is an int32 ``label``. Values are checked
-    where they are used. `check` compares the SHA-256, up to 256 MB. Raises DatasetError when the file is missing,
-    damaged, or does not fit the manifest."""
+    """Return the mapped index, whose memory all processes share. Columns have the types of INDEX_COLUMNS and no nulls;
+    with classes there is an int32 ``label``. Values are checked where they are used. `check` compares the SHA-256, up
+    to 256 MB. Raises DatasetError when the file is missing, damaged, or does not fit the manifest."""
     path = Path(root) / manifest.index.file
     check_file(path, manifest.index.bytes)
     try:
@@ -178,10 +176,9 @@ def _below(data: memoryview, place: int | None) -> int:
 
 
 def _is_plain(file: memoryview) -> bool:
-    """Return whether reading an Arrow file allocates nothing: no batch is compressed, and there are no dictionaries.
-
-    Arrow decompresses as it reads, and a few kB can become GB; only the metadata (Footer, Message and RecordBatch)
-    tells. Raises struct.error for what is no Arrow file."""
+    """Return whether reading an Arrow file allocates nothing: no batch is compressed, and there are no dictionaries. A
+    few kB can become GB as Arrow reads; only the metadata (Footer, Message and RecordBatch) tells. Raises struct.error
+    for what is no Arrow file."""
     end = len(file) - 10  # the footer's length and "ARROW1"
     begin = end - _number("<i", file, end)
     footer = _below(file, begin)
