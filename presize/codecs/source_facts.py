@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any, Final, Literal, NamedTuple, get_args
 
@@ -59,12 +60,17 @@ class Facts(NamedTuple):
 
     def pack(self) -> int:
         """The fields as 32 bits, laid out as in FIELDS."""
-        numbers = self._asdict() | {
-            "kind": KINDS.index(self.kind if self.kind in KINDS else "other"),
-            "colors": COLORS.index(self.colors),
-            "process": PROCESSES.index(self.process),
-        }
-        return sum(numbers[field] << shift for field, (shift, _) in FIELDS.items())
+        return _packed(self)
+
+
+@functools.lru_cache(256)  # the images of a folder have few, and to store one as it is takes but 40 µs
+def _packed(facts: Facts) -> int:
+    numbers = facts._asdict() | {
+        "kind": KINDS.index(facts.kind if facts.kind in KINDS else "other"),
+        "colors": COLORS.index(facts.colors),
+        "process": PROCESSES.index(facts.process),
+    }
+    return sum(numbers[field] << shift for field, (shift, _) in FIELDS.items())
 
 
 def unpack_facts(packed: npt.NDArray[Any], field: str) -> npt.NDArray[np.int64]:
