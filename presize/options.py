@@ -321,12 +321,8 @@ class Companion:
 
 
 class Coordinates(NamedTuple):
-    """A column of the label table that holds places in the image, in pixels of the upright source or in shares of it.
-
-    Attributes:
-        column: its name.
-        format: a BoxFormat or a KeypointFormat; with a % behind it x and y are shares of the width and height, 0 to 1.
-    """
+    """A column of the label table that holds places in the image, in pixels of the upright source. `format` is a
+    BoxFormat or a KeypointFormat; with a % behind it x and y are shares of the width and height, 0 to 1."""
 
     column: str
     format: str
@@ -359,13 +355,8 @@ class Coordinates(NamedTuple):
 
 
 class ColumnType(NamedTuple):
-    """The type of a column of labels, where it would be read as another.
-
-    Attributes:
-        column: its name.
-        type: "text" as it is written, "int", "float"; or "class", of the column ``label``: text that names classes,
-            whole numbers in the order of their values.
-    """
+    """The type of a column of labels, where it would be read as another: "text" as it is written, "int", "float"; or
+    "class", of the column ``label``: text that names classes, whole numbers in the order of their values."""
 
     column: str
     type: ValueType
@@ -607,12 +598,8 @@ def parse_shares(text: str) -> dict[str, Fraction]:
 
 @dataclass(frozen=True)
 class ErrorBudget:
-    """How many rejected images a build tolerates. Any number when neither attribute is given.
-
-    Attributes:
-        count: at most so many, from 0.
-        share: at most this share of all samples, from 0 to 1.
-    """
+    """How many rejected images a build tolerates: at most `count`, from 0, or the `share` of all samples, from 0 to 1;
+    any number when neither is given."""
 
     count: int | None = None
     share: Fraction | float | None = None
@@ -651,12 +638,7 @@ _MAX_PARTS = 100_000
 
 @dataclass(frozen=True)
 class BuildPart:
-    """A share of a build.
-
-    Attributes:
-        number: which part, from 1 to `of`.
-        of: how many there are, at most 100,000.
-    """
+    """A share of a build: part `number`, from 1, of `of` parts, at most 100,000."""
 
     number: int
     of: int
