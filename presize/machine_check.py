@@ -16,12 +16,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MachineReport:
-    """Findings about a machine: what slows down loading, and how to fix it.
-
-    Attributes:
-        findings: the checks, each with its topic, level, what was found, and what to do.
-        facts: what they are drawn from.
-    """
+    """Findings about a machine: what slows down loading, and how to fix it. Each has its topic, level, what was found,
+    and what to do; `facts` are what they are drawn from."""
 
     findings: tuple[Finding, ...]
     facts: CheckUp
@@ -33,14 +29,8 @@ class MachineReport:
 
 
 def doctor(path: str | os.PathLike[str] | None = None) -> MachineReport:
-    """Find what slows down loading on this machine, and how to fix it.
-
-    Args:
-        path: a dataset, a folder of images or a file, which is read for a few seconds. Nothing is written.
-
-    Raises:
-        DatasetError: `path` does not exist.
-    """
+    """Find what slows down loading on this machine, and how to fix it. `path` is a dataset, a folder of images or a
+    file, which is read for a few seconds; nothing is written. Raises DatasetError if it does not exist."""
     facts = check_up(_torch(), None if path is None else Path(expanded(path)))
     return MachineReport(tuple(judge(facts)), facts)
 

@@ -1,14 +1,11 @@
-"""All options of a build, each stated once: type, choices, default, flag and help.
-
-Frozen dataclasses that check themselves, and the small types of their values. The command line, the checks and the
-reference in docs/ read what the fields state.
-"""
+"""All options of a build, each stated once, in frozen dataclasses that check themselves, and the small types of their
+values. The command line, the checks and the reference in docs/ read what the fields state."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from numbers import Real
@@ -180,15 +177,19 @@ class ImageOptions:
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Self:
         """The image options that BuildOptions.to_json records. Raises OptionError for those of a later presize."""
-        unknown = sorted(values.keys() - {field.name for field in fields(cls)})
-        if unknown:
-            raise OptionError(f"{unknown[0]}: this presize has no such option; upgrade it")
+        _check_known(cls, values)
         backend = values.get("resize_backend", "presize")
         changed = {
             "sizes": tuple(map(Size.parse, values["sizes"])),
             "resize_backend": "presize" if backend == "cykooz" else backend,  # as cykooz.resizer's go on
         }
         return cls(**values | changed)
+
+
+def _check_known(options: type, values: dict[str, Any]) -> None:
+    unknown = sorted(values.keys() - {field.name for field in fields(options)})
+    if unknown:
+        raise OptionError(f"{unknown[0]}: this presize has no such option; upgrade it")
 
 
 def _checked(size: Size) -> Size:
@@ -320,12 +321,8 @@ class Companion:
 
 
 class Coordinates(NamedTuple):
-    """A column of the label table that holds places in the image, in pixels of the upright source or in shares of it.
-
-    Attributes:
-        column: its name.
-        format: a BoxFormat or a KeypointFormat; with a % behind it x and y are shares of the width and height, 0 to 1.
-    """
+    """A column of the label table that holds places in the image, in pixels of the upright source. `format` is a
+    BoxFormat or a KeypointFormat; with a % behind it x and y are shares of the width and height, 0 to 1."""
 
     column: str
     format: str
@@ -358,13 +355,8 @@ class Coordinates(NamedTuple):
 
 
 class ColumnType(NamedTuple):
-    """The type of a column of labels, where it would be read as another.
-
-    Attributes:
-        column: its name.
-        type: "text" as it is written, "int", "float"; or "class", of the column ``label``: text that names classes,
-            whole numbers in the order of their values.
-    """
+    """The type of a column of labels, where it would be read as another: "text" as it is written, "int", "float"; or
+    "class", of the column ``label``: text that names classes, whole numbers in the order of their values."""
 
     column: str
     type: ValueType
@@ -450,9 +442,8 @@ class BuildOptions:
             check_text("column_type", each.column)
             check_choice(f"column_type: {each.column}", each.type, ValueType)
             if each.type == "class" and each.column != "label":
-                raise OptionError(
-                    f"column_type: only label has classes, got {each}; choose text, and a vocabulary to read"
-                )
+                choose = "choose text, and a vocabulary to read"
+                raise OptionError(f"column_type: only label has classes, got {each}; {choose}")
         check_each_once("column_type", tuple(each.column for each in self.column_types), "column")
         if self.layout == "folder" and self.image.format == "raw":
             raise OptionError("to: format raw has no image files; choose --to lmdb, or jpeg, png or webp")
@@ -473,9 +464,8 @@ class BuildOptions:
         """Plain values for manifest.json; sizes as the strings that Size.parse reads."""
         image = _recorded(self.image) | {"sizes": [str(size) for size in self.image.sizes]}
         values = _recorded(self) | {"image": image}
-        for name in ("boxes", "keypoints", "column_types"):
-            if name in values:
-                values[name] = list(map(str, values[name]))
+        for name in _PARSERS.keys() & values.keys():
+            values[name] = list(map(str, values[name]))
         if self.companions:
             values["companions"] = {companion.name: companion.to_json() for companion in self.companions}
         return values
@@ -489,26 +479,23 @@ class BuildOptions:
             TypeError, KeyError, AttributeError: the values are not what to_json gives.
         """
         given = {name: value for name, value in values.items() if name != "derived"}
-        unknown = sorted(given.keys() - {field.name for field in fields(cls)})
-        if unknown:
-            raise OptionError(f"{unknown[0]}: this presize has no such option; upgrade it")
-        return cls(
-            **given
-            | {
-                "image": ImageOptions.from_json(given["image"]),
-                "companions": tuple(Companion(name, **how) for name, how in given.get("companions", {}).items()),
-                "boxes": tuple(map(Coordinates.parse_boxes, _texts(given, "boxes"))),
-                "keypoints": tuple(map(Coordinates.parse_keypoints, _texts(given, "keypoints"))),
-                "column_types": tuple(map(ColumnType.parse, _texts(given, "column_types"))),
-            }
-        )
+        _check_known(cls, given)
+        given["image"] = ImageOptions.from_json(given["image"])
+        given["companions"] = tuple(Companion(name, **how) for name, how in given.get("companions", {}).items())
+        for name, parse in _PARSERS.items():
+            texts = given.get(name, [])
+            if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+                raise TypeError(name)
+            given[name] = tuple(map(parse, texts))
+        return cls(**given)
 
 
-def _texts(values: dict[str, Any], name: str) -> list[str]:
-    found = values.get(name, [])
-    if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
-        raise TypeError(name)
-    return found
+_PARSERS: dict[str, Callable[[str], Any]] = {
+    "boxes": Coordinates.parse_boxes,
+    "keypoints": Coordinates.parse_keypoints,
+    "column_types": ColumnType.parse,
+}
+"""The options that are recorded as a list of texts."""
 
 
 ALWAYS_RECORDED = frozenset(
@@ -611,12 +598,8 @@ def parse_shares(text: str) -> dict[str, Fraction]:
 
 @dataclass(frozen=True)
 class ErrorBudget:
-    """How many rejected images a build tolerates. Any number when neither attribute is given.
-
-    Attributes:
-        count: at most so many, from 0.
-        share: at most this share of all samples, from 0 to 1.
-    """
+    """How many rejected images a build tolerates: at most `count`, from 0, or the `share` of all samples, from 0 to 1;
+    any number when neither is given."""
 
     count: int | None = None
     share: Fraction | float | None = None
@@ -655,12 +638,7 @@ _MAX_PARTS = 100_000
 
 @dataclass(frozen=True)
 class BuildPart:
-    """A share of a build.
-
-    Attributes:
-        number: which part, from 1 to `of`.
-        of: how many there are, at most 100,000.
-    """
+    """A share of a build: part `number`, from 1, of `of` parts, at most 100,000."""
 
     number: int
     of: int
@@ -735,24 +713,14 @@ class RunOptions:
             raise OptionError("verify: it reads what --update keeps; add --update, or run presize verify OUT")
         if not 0 < self.timeout_s <= _MAX_TIMEOUT_S:
             raise OptionError(f"timeout_s: expected seconds above 0, up to {_MAX_TIMEOUT_S:,}, got {self.timeout_s!r}")
-        self._check_cluster()
-
-    def _check_cluster(self) -> None:
-        on_cluster = self.engine not in ("processes", "sequential")
-        if on_cluster and not self.scheduler:
-            raise OptionError(
-                f"scheduler: --backend {self.engine} needs the address of the cluster's, such as "
-                f"{_SCHEDULERS[self.engine]}"
-            )
-        if not on_cluster and self.scheduler is not None:
-            raise OptionError(
-                f"scheduler: --backend {self.engine} has none, got {self.scheduler!r}; it is for "
-                f"{', '.join(_SCHEDULERS)}"
-            )
-        if on_cluster and self.jobs is not None:
-            raise OptionError(
-                f"jobs: with --backend {self.engine} the cluster decides how much runs at once, got {self.jobs}"
-            )
+        backend, example = f"--backend {self.engine}", _SCHEDULERS.get(self.engine)
+        if example and not self.scheduler:
+            raise OptionError(f"scheduler: {backend} needs the address of the cluster's, such as {example}")
+        if not example and self.scheduler is not None:
+            is_for = ", ".join(_SCHEDULERS)
+            raise OptionError(f"scheduler: {backend} has none, got {self.scheduler!r}; it is for {is_for}")
+        if example and self.jobs is not None:
+            raise OptionError(f"jobs: with {backend} the cluster decides how much runs at once, got {self.jobs}")
 
 
 @documented

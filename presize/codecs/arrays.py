@@ -43,11 +43,8 @@ class ArrayHeader(NamedTuple):
 
     @classmethod
     def of(cls, data: bytes | memoryview) -> Self:
-        """Read a header, with a parser that evaluates nothing. The numbers lie within `data`.
-
-        Raises:
-            ValueError: it is no .npy of 1 to 3 axes of numbers, or is cut short.
-        """
+        """Read a header, with a parser that evaluates nothing. Raises ValueError unless it is that of 1 to 3 axes of
+        numbers, which lie within `data`."""
         size, field = ("<H", 2) if data[6:7] == b"\1" else ("<I", 4)
         begin = 8 + field
         if data[:6] != NPY or len(data) < begin:
@@ -100,11 +97,8 @@ def index_size(shape: tuple[int, ...]) -> tuple[int, int]:
 
 
 def read_exr(data: bytes, max_pixels: int) -> Values:
-    """The channel of an OpenEXR file, (height, width), or its R, G and B, (height, width, 3), in its own type.
-
-    Raises:
-        ImageError: it is broken or too large, has other channels, or OpenEXR is not installed.
-    """
+    """The channel of an OpenEXR file, (height, width), or its R, G and B, (height, width, 3), in its own type. Raises
+    ImageError if it is broken or too large, has other channels, or OpenEXR is not installed."""
     try:
         OpenEXR: Any = importlib.import_module("OpenEXR")
     except ImportError:

@@ -1,7 +1,5 @@
-"""TIFFs with bands beside the colours, such as near infrared: only one that a file declares to be alpha is that. Pure.
-
-Pillow takes an undeclared fourth band for alpha, and reads few other layouts. So the bands are read as grey here, and
-the colours and alpha are written as a plain TIFF, which is then read as any other.
+"""TIFFs with bands beside the colours, such as near infrared. Pillow takes an undeclared fourth band for alpha, and
+reads few other layouts, so bands are read as grey here, and colours and declared alpha written as a plain TIFF. Pure.
 """
 
 from __future__ import annotations
@@ -59,11 +57,7 @@ def bands_of(image: Tiff, fields: Fields) -> Bands:
 
 
 def plain(image: Tiff, fields: Fields, bands: Bands, max_pixels: int) -> bytes:
-    """A TIFF of one directory, of its colours and alpha alone. Thread-safe.
-
-    Raises:
-        ImageError: it is broken, or its bands are of a kind that is not read.
-    """
+    """A TIFF of one directory, of its colours and alpha alone. Raises ImageError for bands that are not read."""
     bits = {*image.numbers(fields, tiff.BITS)}
     planar = image.number(fields, tiff.PLANAR, 1) == 2
     if bands.alpha is not None and (bands.photometric in (0, _CMYK, _LAB) or (bands.colors, bits) == (1, {16})):

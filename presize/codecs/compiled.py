@@ -1,7 +1,5 @@
-"""Compiled code that is optional, and tried before it is trusted: it may change the time, never a byte.
-
-Where it is not compiled, is switched off or fails its check, callers do the same by a library.
-"""
+"""Compiled code that is optional, and tried before it is trusted: it may change the time, never a byte. Where it is not
+compiled, is switched off or fails its check, callers do the same by a library."""
 
 from __future__ import annotations
 
@@ -49,10 +47,8 @@ class Compiled:
     _right_to_warn: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def trusted(self) -> ModuleType | None:
-        """The module, once it has been tried; None if there is none, or it is switched off.
-
-        Threads may try it at the same time, with the same outcome: there is no lock that a fork could leave locked.
-        """
+        """The module, once it has been tried; None if there is none, or it is switched off. Threads may try it at the
+        same time, with the same outcome: there is no lock that a fork could leave locked."""
         module = self.module
         if module is not None and not self._is_tried:
             off = self._tried(module)

@@ -1,9 +1,5 @@
-"""Bytes -> upright pixels in sRGB. Pure, deterministic for given library versions, thread-safe.
-
-Content decides the format; ordinary JPEGs are decoded by presize.codecs.jpeg.decoder, all else by Pillow. Unless
-something else is wanted, profiles are converted to sRGB, alpha is composed on white, and 16 bits are scaled to 8.
-Floating point is refused, since its range is undefined.
-"""
+"""Bytes -> upright pixels in sRGB: ordinary JPEGs by presize.codecs.jpeg.decoder, all else by Pillow. Unless something
+else is wanted, profiles are converted, alpha is composed on white, and 16 bits are scaled to 8. Pure, thread-safe."""
 
 from __future__ import annotations
 
@@ -18,14 +14,7 @@ from presize.codecs.icc import matrix_shaper, to_srgb
 from presize.codecs.jpeg import decoder as jpeg_decoder
 from presize.codecs.jpeg import metadata as jpeg_metadata
 from presize.codecs.jpeg import segments as jpeg_segments
-from presize.codecs.pillow_decoder import (
-    Decoded,
-    Pixels,
-    Wanted,
-    decode_other,
-    pixels_of,
-    upright,
-)
+from presize.codecs.pillow_decoder import Decoded, Pixels, Wanted, decode_other, pixels_of, upright
 from presize.codecs.plugins import load, open_image, reason
 from presize.codecs.sniff import EXR, NPY, check_size, sniff
 from presize.errors import ImageError, NotAnImageError
@@ -43,23 +32,17 @@ def decode(
     unfinished: bool = False,
     resized: tuple[resize.Target, Filter] | None = None,
 ) -> Decoded:
-    """The image in `data`, of any format that `sniff` knows, of at most `max_pixels` pixels.
+    """The image in `data`, of any format that `sniff` knows. Raises NotAnImageError, or ImageError if it is broken, has
+    more than `max_pixels`, or pixels of no such meaning: floating point has no defined range.
 
     Args:
-        data: the file.
-        wanted: the pixels to give; a color alone stands for 8 bits in sRGB. "rgb" gives three channels, "rgba" four,
-            "gray" ITU-R 601 luma, "keep" grey where the source is grey. 16 bits are uint16, white 65535.
-        max_pixels: is checked first.
+        wanted: a color alone stands for 8 bits in sRGB; "gray" is ITU-R 601 luma, "keep" grey where the source is.
         scale: 1, 2, 4 or 8: ordinary JPEGs are decoded at 1/scale, each side rounded up.
         header: of this JPEG, if it is parsed already.
-        unfinished: allow an ordinary JPEG to come in its own colours (`icc`), and as BGRX with X = 255: faster.
+        unfinished: allow an ordinary JPEG to come in its own colours (`icc`), and as BGRX with X = 255: faster, and
             `finish` does the rest, which is cheaper after a resize. Not with "rgba" or 16 bits.
         resized: a target in the pixels that the image is decoded to, and how to resample: allow an `unfinished` JPEG to
             come resized, which takes less memory.
-
-    Raises:
-        NotAnImageError: `data` is not an image.
-        ImageError: the image is broken, too large, or has pixels that have no such meaning.
     """
     name = "jpeg" if header else sniff(data)
     if name is None:
@@ -104,7 +87,7 @@ def finish(pixels: Pixels, icc: bytes | None, color: Color) -> Pixels:
     shaper = matrix_shaper(icc) if pixels.ndim == 3 else None
     if shaper is None:
         return pixels_of(Image.fromarray(pixels), icc, color)
-    converted = shaper.apply(pixels)
+    converted = shaper(pixels)
     return np.array(Image.fromarray(converted).convert("L")) if color == "gray" else converted
 
 

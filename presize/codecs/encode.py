@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import io
 import struct
 import zlib
@@ -16,12 +15,14 @@ from PIL import Image, PngImagePlugin
 from presize.codecs.jpeg import metadata as jpeg_metadata
 from presize.codecs.jpeg import tiles as tiling
 from presize.errors import ImageError
-from presize.options import ImageOptions, Subsampling
+from presize.options import MAX_SIDE, ImageOptions
 
 _CHANNELS = {3: "RGB", 4: "BGRX"}
 
 MAX_JPEG_SIDE = 65_500
-"""The longest side of a JPEG, in pixels: libjpeg's limit."""
+"""libjpeg's limit."""
+_LONGEST = {"jpeg": ("JPEG", MAX_JPEG_SIDE), "webp": ("WebP", MAX_SIDE)}
+"""The longest side of an image of a format, in pixels."""
 
 
 class Metadata(NamedTuple):
@@ -39,6 +40,10 @@ def encode(pixels: npt.NDArray[Any], options: ImageOptions, metadata: Metadata =
     `pixels` are C-contiguous, (height, width, 3) RGB or (height, width) grey; for jpeg also (height, width, 4) BGRX,
     for all else also RGBA; uint8, for png and raw also uint16. Raises ImageError if they are too long for the format.
     """
+    name, longest = _LONGEST.get(options.format, ("", max(pixels.shape)))
+    if max(pixels.shape[:2]) > longest:
+        height, width = pixels.shape[:2]
+        raise ImageError(f"{width}x{height} pixels are more than {name} stores: {longest} a side")
     if options.format == "jpeg":
         value = _jpeg(pixels, options)
         return jpeg_metadata.with_metadata(value, *metadata) if any(metadata) else value
@@ -50,9 +55,6 @@ def encode(pixels: npt.NDArray[Any], options: ImageOptions, metadata: Metadata =
 
 
 def _jpeg(pixels: npt.NDArray[np.uint8], options: ImageOptions) -> bytes:
-    if max(pixels.shape[:2]) > MAX_JPEG_SIDE:
-        height, width = pixels.shape[:2]
-        raise ImageError(f"{width}x{height} pixels are more than JPEG stores: {MAX_JPEG_SIDE} a side")
     if options.tiles != "none":
         return _tiled_jpeg(pixels, options)
     if pixels.ndim == 2:
@@ -68,28 +70,16 @@ def _tiled_jpeg(pixels: npt.NDArray[np.uint8], options: ImageOptions) -> bytes:
     if pixels.shape[2:] == (3,):
         pixels = cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR)  # type: ignore[assignment]
     gray = pixels.ndim == 2
-    subsampling = None if gray else options.subsampling
-    encoded, data = cv2.imencode(".jpg", pixels, _parameters(pixels.shape[1], options.quality, subsampling))
+    mcu_width = 8 if gray or options.subsampling == "444" else 16
+    interval = tiling.restart_interval(-(-pixels.shape[1] // mcu_width))
+    parameters = [cv2.IMWRITE_JPEG_QUALITY, options.quality, cv2.IMWRITE_JPEG_RST_INTERVAL, interval]
+    if not gray:
+        factor: int = getattr(cv2, f"IMWRITE_JPEG_SAMPLING_FACTOR_{options.subsampling}")
+        parameters += [cv2.IMWRITE_JPEG_SAMPLING_FACTOR, factor]
+    encoded, data = cv2.imencode(".jpg", pixels, parameters)
     if not encoded:
         raise ImageError("OpenCV could not encode it as JPEG")
     return tiling.with_index(data.tobytes())
-
-
-@functools.lru_cache
-def _parameters(width: int, quality: int, subsampling: Subsampling | None) -> tuple[int, ...]:
-    """Parameters for OpenCV; grey has no subsampling."""
-    import cv2
-
-    mcu_width = 8 if subsampling in (None, "444") else 16
-    interval = tiling.restart_interval(-(-width // mcu_width))
-    parameters = (cv2.IMWRITE_JPEG_QUALITY, quality, cv2.IMWRITE_JPEG_RST_INTERVAL, interval)
-    if subsampling is None:
-        return parameters
-    factor: int = getattr(cv2, f"IMWRITE_JPEG_SAMPLING_FACTOR_{subsampling}")
-    return (*parameters, cv2.IMWRITE_JPEG_SAMPLING_FACTOR, factor)
-
-
-_WEBP_SIDE = 16383
 
 
 def _pillow(pixels: npt.NDArray[np.uint8], options: ImageOptions, metadata: Metadata) -> bytes:
@@ -97,8 +87,6 @@ def _pillow(pixels: npt.NDArray[np.uint8], options: ImageOptions, metadata: Meta
     if metadata.exif:
         extra["exif"] = metadata.exif
     if options.format == "webp":
-        if max(pixels.shape[:2]) > _WEBP_SIDE:
-            raise ImageError(f"{pixels.shape[1]}x{pixels.shape[0]} pixels are more than WebP stores")
         extra.update(quality=options.quality)
         if metadata.xmp:
             extra["xmp"] = metadata.xmp

@@ -19,11 +19,8 @@ _SIZES = ((Size(24, 24), Size(9, 13)), (Size(14, 14),), (Size(7, 7),))
 
 @functools.cache
 def codecs_digest(options: ImageOptions) -> str:
-    """SHA-256 of what `transcode` makes of the golden images under `options`, at small sizes, in hexadecimal.
-
-    It changes with every change of a codec that changes the bytes of a build with these options, and with no other: of
-    the encoders only that of their format is asked. A format that this Pillow lacks counts as rejected.
-    """
+    """SHA-256 of what `transcode` makes of the golden images under `options`, at small sizes, in hexadecimal: it
+    changes when a codec changes the bytes of such a build. A format that this Pillow lacks counts as rejected."""
     options = replace(options, max_pixels=MAX_PIXELS)
     digest = hashlib.sha256()
     if options.format == "jpeg" and options.tiles != "none":

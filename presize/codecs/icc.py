@@ -1,15 +1,12 @@
-"""ICC colour profiles: which of them are sRGB, and conversions from the others to it. Pure, thread-safe.
-
-Little CMS, through Pillow, converts from every profile. From those of displays and cameras, three curves and a matrix,
-OpenCV is five times as fast; its result is checked against Little CMS.
-"""
+"""ICC colour profiles: which are sRGB, and conversions from the others to it, by Little CMS. From three curves and a
+matrix, as displays and cameras have them, OpenCV is five times as fast, and checked against it. Pure, thread-safe."""
 
 from __future__ import annotations
 
 import io
 import struct
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Callable
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -18,6 +15,8 @@ from PIL import Image
 
 if TYPE_CHECKING:
     from PIL import ImageCms
+
+Pixels = npt.NDArray[np.uint8]
 
 # From linear sRGB to the XYZ of profiles: the primaries of IEC 61966-2-1, adapted to D50 (Bradford).
 _SRGB_TO_XYZ: Final = ((0.43607, 0.38515, 0.14307), (0.22249, 0.71687, 0.06061), (0.01392, 0.09708, 0.71410))
@@ -32,24 +31,17 @@ def is_srgb(icc: bytes) -> bool:
 
 @lru_cache(maxsize=32)
 def to_srgb(icc: bytes, mode: str) -> ImageCms.ImageCmsTransform | None:
-    """The conversion from pixels of `mode` (L, RGB, CMYK) with this profile to sRGB.
-
-    None if they need none: the profile is for other colours, broken, or makes no difference.
-    """
+    """The conversion from pixels of `mode` (L, RGB, CMYK) with this profile to sRGB. None if they need none: the
+    profile is for other colours, broken, or makes no difference."""
     from PIL import ImageCms
 
     try:
         profile = ImageCms.ImageCmsProfile(io.BytesIO(icc))
         if profile.profile.xcolor_space != {"L": "GRAY", "RGB": "RGB ", "CMYK": "CMYK"}[mode]:
             return None
-        transform = ImageCms.buildTransform(
-            profile,
-            ImageCms.createProfile("sRGB"),
-            mode,
-            "RGB",
-            ImageCms.Intent.RELATIVE_COLORIMETRIC,
-            ImageCms.Flags.BLACKPOINTCOMPENSATION | ImageCms.Flags.NOCACHE,
-        )
+        intent, flags = ImageCms.Intent.RELATIVE_COLORIMETRIC, ImageCms.Flags.BLACKPOINTCOMPENSATION
+        srgb = ImageCms.createProfile("sRGB")
+        transform = ImageCms.buildTransform(profile, srgb, mode, "RGB", intent, flags | ImageCms.Flags.NOCACHE)
     except (ImageCms.PyCMSError, OSError, ValueError):
         return None
     try:
@@ -66,36 +58,23 @@ def to_srgb(icc: bytes, mode: str) -> ImageCms.ImageCmsTransform | None:
     return None if change <= (8 if named else 2) else transform
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class MatrixShaper:
-    """Three curves and a matrix, from the RGB of a profile to sRGB.
+def _shaped(curves: npt.NDArray[np.uint16], matrix: npt.NDArray[np.float32], pixels: Pixels) -> Pixels:
+    """`pixels`, (height, width, 3), in sRGB, a new array. `curves`, (1, 256, 3), or (1, 256) where all are equal, lead
+    to linear light, and `matrix`, (3, 3), from that to the linear light of sRGB."""
+    import cv2  # only in workers that meet such a profile
 
-    Attributes:
-        curves: (1, 256, 3) uint16, or (1, 256) where all are equal: linear light, 65535 at most.
-        matrix: (3, 3) float32, from the linear light of the profile to that of sRGB.
-    """
-
-    curves: npt.NDArray[np.uint16]
-    matrix: npt.NDArray[np.float32]
-
-    def apply(self, pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-        """`pixels`, (height, width, 3) uint8, in sRGB: a new array like it."""
-        import cv2  # only in workers that meet such a profile
-
-        result = np.empty(pixels.shape, np.uint8)
-        rows = max(1, _STRIP // pixels.shape[1])
-        for top in range(0, len(pixels), rows):
-            linear = cv2.transform(cv2.LUT(pixels[top : top + rows], self.curves), self.matrix)
-            cv2.LUT(linear, _encoding(), result[top : top + rows])
-        return result
+    result = np.empty(pixels.shape, np.uint8)
+    rows = max(1, _STRIP // pixels.shape[1])
+    for top in range(0, len(pixels), rows):
+        linear = cv2.transform(cv2.LUT(pixels[top : top + rows], curves), matrix)
+        cv2.LUT(linear, _encoding(), result[top : top + rows])
+    return result
 
 
 @lru_cache(maxsize=32)
-def matrix_shaper(icc: bytes) -> MatrixShaper | None:
-    """The fast conversion from RGB pixels with this profile to sRGB; None if there is none, or none is needed.
-
-    Within 1 level of to_srgb's, on all greys and a grid of 17 x 17 x 17 colours.
-    """
+def matrix_shaper(icc: bytes) -> Callable[[Pixels], Pixels] | None:
+    """The fast conversion from RGB pixels with this profile to sRGB, within 1 level of to_srgb's on all greys and a
+    grid of 17 x 17 x 17 colours; None if there is none, or none is needed."""
     transform = to_srgb(icc, "RGB")
     if transform is None:
         return None
@@ -105,8 +84,8 @@ def matrix_shaper(icc: bytes) -> MatrixShaper | None:
     colors = np.concatenate((np.stack(np.meshgrid(steps, steps, steps), -1).reshape(-1, 3), greys))
     samples = colors.astype(np.uint8)[np.newaxis]
     try:
-        shaper = _parse(icc)
-        converted = shaper.apply(samples)
+        shaper = partial(_shaped, *_parse(icc))
+        converted = shaper(samples)
     # What broken tags lead to; and an older OpenCV has no tables for 16 bits.
     except (ValueError, KeyError, ArithmeticError, struct.error, cv2.error):
         return None
@@ -114,7 +93,7 @@ def matrix_shaper(icc: bytes) -> MatrixShaper | None:
     return shaper if np.abs(converted - exact).max() <= 1 else None
 
 
-def _parse(icc: bytes) -> MatrixShaper:
+def _parse(icc: bytes) -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.float32]]:
     """The curves and the matrix of a profile, by ICC.1:2010: 7.2 (header), 7.3 (tags), F.3 (the model)."""
     (count,) = struct.unpack_from(">I", icc, 128)
     if icc[16:24] != b"RGB XYZ " or count > _MAX_TAGS:
@@ -132,7 +111,7 @@ def _parse(icc: bytes) -> MatrixShaper:
     if (table == table[:, :, :1]).all():
         table = table[:, :, 0]
     matrix = np.linalg.inv(_SRGB_TO_XYZ) @ colorants
-    return MatrixShaper((table.clip(0, 1) * 65535).round().astype(np.uint16), matrix.astype(np.float32))
+    return (table.clip(0, 1) * 65535).round().astype(np.uint16), matrix.astype(np.float32)
 
 
 def _curve(tag: memoryview) -> npt.NDArray[np.float64]:
@@ -157,7 +136,7 @@ def _curve(tag: memoryview) -> npt.NDArray[np.float64]:
 
 
 @lru_cache(maxsize=1)
-def _encoding() -> npt.NDArray[np.uint8]:
+def _encoding() -> Pixels:
     """(1, 65536) uint8: the sRGB value of linear light, by IEC 61966-2-1."""
     light = np.linspace(0, 1, 65536)
     value = np.where(light <= 0.0031308, 12.92 * light, 1.055 * light ** (1 / 2.4) - 0.055)

@@ -1,9 +1,6 @@
 """Pillow's operations on colours of 8-bit images, to the byte, in a fraction of the time, where _pillow_color.c is
-compiled.
-
-At the first use of an operation in a process, it is compared with the installed Pillow's. Where Pillow makes other
-bytes, callers use Pillow.
-"""
+compiled. At its first use in a process, each is compared with the installed Pillow's, which callers use where they
+differ."""
 
 from __future__ import annotations
 
@@ -34,14 +31,8 @@ _MAX_FACTOR = 1e4
 
 
 class Operation(NamedTuple):
-    """An operation on the pixels of an RGB or L image.
-
-    Attributes:
-        ours: gets _pillow_color.c, uint8 (height, width, 3) or (height, width), C-contiguous, and arguments; None if
-            only Pillow can.
-        pillows: the definition: gets an image and the same arguments.
-        tried: arguments for which the two are compared.
-    """
+    """An operation on the pixels of an RGB or L image: `ours` gets _pillow_color.c, C-contiguous pixels and arguments,
+    and returns None where only Pillow can; `pillows` gets an image; for the arguments `tried` the two are compared."""
 
     ours: Callable[..., Pixels | None]
     pillows: Callable[..., Image.Image]
@@ -49,10 +40,8 @@ class Operation(NamedTuple):
 
 
 def run(name: Name, pixels: Pixels, *arguments: Any) -> Pixels | None:
-    """Return what Pillow makes of an image, uint8 (height, width, 3) or (height, width). Thread-safe; releases the GIL.
-
-    None where only Pillow can: for pixels or numbers that the compiled code does not take, or without it.
-    """
+    """Return what Pillow makes of an image, uint8 (height, width, 3) or (height, width); None where only Pillow can,
+    for these pixels or numbers, or without the compiled code. Thread-safe; releases the GIL."""
     module = compiled.trusted()
     if module is None or pixels.dtype != np.uint8 or pixels.shape[2:] not in ((), (3,)) or not pixels.size:
         return None
@@ -62,10 +51,8 @@ def run(name: Name, pixels: Pixels, *arguments: Any) -> Pixels | None:
 
 
 def planes(pixels: Pixels, tables: npt.NDArray[np.float32], out: npt.NDArray[np.float32]) -> bool:
-    """Fill `out`, float32 (channels, height, width), with `tables[channel, value]` of each of `pixels`, uint8.
-
-    `tables` are float32 (channels, 256). False without the compiled code, which then leaves `out` as it is.
-    """
+    """Fill `out`, float32 (channels, height, width), with `tables[channel, value]`, float32 (channels, 256), of each of
+    `pixels`, uint8. False without the compiled code, which then leaves `out` as it is."""
     module = compiled.trusted()
     if module is not None:
         module.planes(np.ascontiguousarray(pixels), out, np.ascontiguousarray(tables), len(tables))

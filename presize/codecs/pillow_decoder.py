@@ -35,15 +35,14 @@ _GREY_MODES: Final = ("1", "L", "LA", "La", "I", "F")
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """An image, upright, in sRGB unless `icc` says otherwise.
+    """An image, upright.
 
     Attributes:
         pixels: uint8 or uint16, C-contiguous: (height, width, 3) RGB, (height, width, 4) RGBA, (height, width) grey, or
             as `unfinished` allows.
         source: (height, width) of the whole image, upright; larger than `pixels` after a scaled decode.
-        facts: what the source was.
         icc: the profile that the pixels are still in; None for sRGB.
-        exif, xmp, comment: as found; `exif` is the bytes of a TIFF file, without the tags of a TIFF source.
+        exif: the bytes of a TIFF file, without the tags of a TIFF source.
         resized: whether `pixels` are what decode() was asked to resize to.
     """
 
@@ -69,14 +68,8 @@ class Wanted(NamedTuple):
 
 
 class Opened(NamedTuple):
-    """An image with its pixels as they are stored.
-
-    Attributes:
-        image: loaded, not upright, without the bands beside its colours and alpha.
-        data: the bytes that it was loaded from.
-        facts: what it is, without what conversion brings to light: its transparency, and whether its profile counts.
-        exif: as found, the bytes of a TIFF file; None for those of a TIFF.
-    """
+    """An image with its pixels as they are stored: loaded from `data`, not upright, without the bands beside its
+    colours and alpha. `facts` lack what conversion brings to light: transparency, and whether the profile counts."""
 
     image: Image.Image
     data: bytes

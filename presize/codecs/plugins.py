@@ -27,14 +27,8 @@ _PILLOW_SPELLS: Final = {"webp": "WebP", "jpeg2000": "Jpeg2K"}
 
 
 class Plugin(NamedTuple):
-    """A plug-in that users install.
-
-    Attributes:
-        distribution: its name, for pip; presize's extra that brings it is the name of the format.
-        module, image_file: where the class is that reads the format, and its name.
-        settings, one_thread: the module with DECODE_THREADS, and what means one there, since workers are processes.
-        suffixes: of files of the format.
-    """
+    """A plug-in that users install: its name for pip, the module and the name of the class that reads the format, the
+    module with DECODE_THREADS and what means one there, since workers are processes, and the suffixes of its files."""
 
     distribution: str
     module: str
@@ -117,10 +111,8 @@ def versions(suffixes: Iterable[str]) -> dict[str, str]:
 
 
 def jxl_size(data: bytes) -> tuple[int, int]:
-    """(height, width) from the header of a JPEG XL's codestream, as coded; (0, 0) without one.
-
-    The plug-in decodes an image when it opens it, so its size has to be known before.
-    """
+    """(height, width) from the header of a JPEG XL's codestream, as coded; (0, 0) without one. The plug-in decodes an
+    image when it opens it, so its size has to be known before."""
     begin = data.find(b"\xff\x0a", 0, 1 << 16)
     if begin < 0:
         return 0, 0

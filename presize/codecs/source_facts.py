@@ -1,8 +1,5 @@
-"""What a source image was before a build converted it, packed into 32 bits. Pure.
-
-The numbers are stored in the ``source_facts`` column of every index (docs/format.md): values may be added here, never
-moved. 0 is an image of which nothing is known.
-"""
+"""What a source image was before a build converted it, packed into 32 bits, the ``source_facts`` of every index
+(docs/format.md): values may be added here, never moved. 0 is an image of which nothing is known. Pure."""
 
 from __future__ import annotations
 
@@ -44,23 +41,8 @@ FIELDS: Final = {
 
 
 class Facts(NamedTuple):
-    """One source image.
-
-    Attributes:
-        kind: its format, by content. One that KINDS lacks, such as SGI and PCX, is packed as "other".
-        colors: YCbCr counts as RGB, YCCK as CMYK.
-        orientation: EXIF's, 1 to 8.
-        process: of a JPEG.
-        quality: of a JPEG: the IJG quality, 1 to 100, whose table is nearest to its own; 0 when it has none.
-        transparent: whether it has an alpha channel, or a transparent colour.
-        deep: whether it has more than 8 bits a channel.
-        several: whether it is an animation or has pages, of which the first was taken.
-        profile: whether an ICC profile changed its colours.
-        tolerated: whether it is a JPEG that the strict decoder refused and Pillow accepted.
-        kept: whether its compressed image is stored as it is where it need not be resized.
-        surplus: whether it has bands beside its colours and alpha, such as near infrared, which were left out.
-        like_image: whether it is an array with the height and width of its image, which is resized and cropped alike.
-    """
+    """One source image, in the order of the bits of docs/format.md. A `kind` that KINDS lacks, such as SGI and PCX, is
+    packed as "other"; `kept` is its compressed image where it need not be resized."""
 
     kind: str = "unknown"
     colors: Colors = "unknown"
@@ -81,7 +63,7 @@ class Facts(NamedTuple):
         return _packed(self)
 
 
-@functools.lru_cache(256)  # the images of a folder have few
+@functools.lru_cache(256)  # the images of a folder have few, and to store one as it is takes but 40 µs
 def _packed(facts: Facts) -> int:
     numbers = facts._asdict() | {
         "kind": KINDS.index(facts.kind if facts.kind in KINDS else "other"),
@@ -106,11 +88,6 @@ class Losses(NamedTuple):
     several: int = 0
     surplus: int = 0
 
-    def sentences(self, kind: str = "image") -> list[str]:
-        """Each loss with what avoids it; `kind` is the word for one of those that are counted."""
-        counts = self._asdict()
-        return [f"{plural(counts[name], kind)} {what}; {fix}" for name, (what, fix) in LOSSES.items() if counts[name]]
-
 
 LOSSES: Final = {
     "deep": ("of more than 8 bits a channel, stored with 8", "--depth 16 keeps them, as png or raw"),
@@ -123,8 +100,14 @@ LOSSES: Final = {
 
 
 def loss_sentences(images: Losses, companions: Mapping[str, Losses]) -> list[str]:
-    """What images lost, and then companions by their names."""
-    return images.sentences() + [said for name, lost in companions.items() for said in lost.sentences(f"{name} image")]
+    """What images lost, and then companions by their names, each with what avoids it."""
+    lost = {"image": images} | {f"{name} image": losses for name, losses in companions.items()}
+    return [
+        f"{plural(count, kind)} {what}; {fix}"
+        for kind, counts in lost.items()
+        for count, (what, fix) in zip(counts, LOSSES.values(), strict=True)
+        if count
+    ]
 
 
 def losses(packed: npt.NDArray[Any], image: Mapping[str, Any]) -> Losses:

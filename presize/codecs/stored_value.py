@@ -36,22 +36,10 @@ def decode_value(
     max_pixels: int = MAX_PIXELS,
     depth: int = 8,
 ) -> Pixels:
-    """Decode a stored value. Its header is compared with `shape` before any memory is allocated.
-
-    Args:
-        value: the bytes of a record.
-        format: of the dataset; "npy" for the arrays of a companion.
-        color: that the dataset was built for; "exact" for the values of a companion.
-        shape: (height, width) of the image, in pixels, as the index says.
-        max_pixels: the most that it may have.
-        depth: the bits of a channel, 8 or 16; those of a companion's values may differ.
-
-    Returns:
-        A new uint8 or uint16 array, (height, width, 3) RGB, (height, width, 4) RGBA or (height, width) grey; for "npy"
-        one of any numbers and shape.
-
-    Raises: what DAMAGE lists.
-    """
+    """Decode a stored value of a dataset of this format, color and depth (which a companion's values may differ from)
+    as a new uint8 or uint16 array, (height, width, 3) RGB, (height, width, 4) RGBA or (height, width) grey; "npy" as
+    one of any numbers and shape. `shape` is the image's (height, width) as the index says: the header is compared with
+    it before any memory is allocated. Raises what DAMAGE lists."""
     check_size(*shape, max_pixels)
     if format == "npy":
         values = decode_array(value)

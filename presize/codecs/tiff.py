@@ -1,8 +1,5 @@
-"""TIFF: its directories, which of them is the image, and files of one directory that decoders read. Pure, thread-safe.
-
-EXIF is a TIFF of which only the orientation counts. A camera's raw file is one, too: mostly a small preview first, with
-the sensor's values in a sub-image.
-"""
+"""TIFF: its directories, which of them is the image, and files of one directory that decoders read. EXIF is a TIFF, and
+so is a camera's raw file: mostly a small preview first, with the sensor's values in a sub-image. Pure, thread-safe."""
 
 from __future__ import annotations
 
@@ -119,11 +116,9 @@ class Tiff:
         return next(iter(self.numbers(fields, tag)), default)
 
     def alone(self, fields: Fields, changes: Mapping[int, Sequence[int]] = _NONE, appended: bytes = b"") -> bytes:
-        """A TIFF of one directory, with the fields that decoders need.
-
-        Other tags, and those that point out of the file, would only make Pillow and libtiff warn. `changes` has the
-        numbers that fields have instead; without numbers a field is left out. `appended` begins where this file ends.
-        """
+        """A TIFF of one directory, with the fields that decoders need: others would only make Pillow and libtiff warn.
+        `changes` has the numbers that fields have instead; without numbers a field is left out. `appended` begins where
+        this file ends."""
         tail = [appended]
         end = len(self.data) + len(appended)
         entries = []
@@ -170,14 +165,10 @@ class Found(NamedTuple):
 
 
 def find_image(data: bytes) -> Found:
-    """The image of a TIFF: its first page, and not a preview or a mask of it.
+    """The image of a TIFF: its first page, and not a preview or a mask of it. Raises ImageError for a raw file.
 
     Where the first directory says that it is reduced, the image is the largest that does not; else it is the first, or
-    a sub-image of it that is larger. Further pages, of whatever size, are not looked at.
-
-    Raises:
-        ImageError: the file is broken, or a camera's raw file.
-    """
+    a sub-image of it that is larger. Further pages, of whatever size, are not looked at."""
     tiff = Tiff(data)
     first = None if tiff.first is None else tiff.directory(tiff.first)
     if first is None:

@@ -1,8 +1,6 @@
 """One source image -> one stored value for each size: all that a build does to an image. Pure.
 
 bytes -> header -> targets -> one decode, at reduced size where that loses nothing -> resize -> encode
-
-With the size "keep", bytes that can be stored as they are take no decode (presize.codecs.unchanged).
 """
 
 from __future__ import annotations
@@ -41,11 +39,8 @@ class Transcoded(NamedTuple):
 
 
 def transcode(data: bytes, options: ImageOptions) -> Transcoded:
-    """Decode, resize and encode one image of any format that presize.codecs.decode reads. Thread-safe.
-
-    Raises:
-        ImageError: the image cannot be stored; the message says why.
-    """
+    """Decode, resize and encode one image of any format that is read here. Thread-safe. Raises ImageError if it cannot
+    be stored."""
     as_it_is = unchanged(data, options) if KEEP in options.sizes else None
     if as_it_is is not None and options.sizes == (KEEP,):
         value, height, width, found = as_it_is
@@ -102,11 +97,8 @@ _KEPT_BYTES = 1 << 20
 
 
 def record_bytes(options: ImageOptions, size: Size) -> int:
-    """An upper estimate of a stored record, in bytes, for sizing maps and transactions.
-
-    With fit "shorter" the longer side is open; twice the square covers most photographs, and a shard that overflows is
-    begun again with a larger map.
-    """
+    """An upper estimate of a stored record, in bytes, for sizing maps and transactions. With fit "shorter" twice the
+    square covers most photographs, and a shard that overflows is begun again with a larger map."""
     if size == KEEP:
         return _KEPT_BYTES
     channels = 4 if options.color == "rgba" else 3
@@ -138,19 +130,12 @@ def _scaled(target: resize.Target, source: Size, shape: tuple[int, ...]) -> resi
 
 
 def transcode_companion(data: bytes, source: Size, options: ImageOptions, is_array: bool = False) -> Transcoded:
-    """Decode, resize and encode a companion of an image. Thread-safe.
+    """Decode, resize and encode a companion of an image, as Companion.image_options say. Thread-safe. Raises ImageError
+    if it cannot be stored.
 
-    Args:
-        data: the file.
-        source: the upright (height, width) of the image that it belongs to, which has to be its own, too.
-        options: how it is stored (presize.options.Companion.image_options). With filter "nearest" each pixel keeps the
-            value that it has in the file.
-        is_array: store it as a .npy. An array whose first two axes, or last two of three, are those of the image is
-            resized with it, and its channels come last; any other is stored as it is.
-
-    Raises:
-        ImageError: it cannot be stored; the message says why.
-    """
+    `source` is the upright (height, width) of the image, which has to be its own, too. With filter "nearest" each pixel
+    keeps the value that it has in the file. An array, which `is_array` stores as .npy, is resized with the image if its
+    first two axes, or last two of three, are those of the image, and its channels come last; else stored as it is."""
     if is_array:
         return _transcode_array(data, source, options)
     if options.filter != "nearest":

@@ -1,9 +1,6 @@
-"""Images that can be stored as they are: no pixel is decoded, and metadata is removed. Pure, thread-safe.
-
-That takes 8 bits a channel, the colours of the options, and an upright image without a colour profile to convert. A
-JPEG's segments are walked to its end marker, a PNG's checksums are compared, and a WebP's chunks are walked to its end;
-whether their compressed pixels decode is left to ``presize verify``.
-"""
+"""Images that can be stored as they are, without metadata: of 8 bits a channel, in the colours of the options, upright
+and without a profile to convert. JPEGs and WebPs are walked to their end, a PNG's checksums compared; whether pixels
+decode is left to ``presize verify``. Pure, thread-safe."""
 
 from __future__ import annotations
 

@@ -32,6 +32,12 @@ class CannotOpenError(DatasetError):
     """A file cannot be read for no fault of its own: too many files are open, for example."""
 
 
+def require(holds: object, otherwise: str) -> None:
+    """Raise ValueError, which its caller words, about content that does not hold."""
+    if not holds:
+        raise ValueError(otherwise)
+
+
 def raise_limit(what: object, error: BaseException) -> None:
     """Raise CannotOpenError if `error` tells of a limit of this process, not of damage."""
     if why := limit_of(error):
@@ -55,16 +61,9 @@ class DataFile:
 
 @dataclass(frozen=True)
 class CompanionFiles:
-    """The shards of a companion, row for row as those of the images.
-
-    Attributes:
-        name: its shards and index columns begin with it.
-        format: of its stored values; "npy" for arrays.
-        filter: that it was resized with. "nearest" has kept the values of its pixels.
-        depth: bits of a value: 16 where at least one image needs them, else 8. Arrays say their own.
-        bytes: of its stored values.
-        shards: in the order of the images' shards.
-    """
+    """The shards of a companion, row for row as those of the images. The filter "nearest" has kept the values of its
+    pixels. `depth` is 16 where at least one image needs such values, else 8; arrays say their own. `bytes` are those of
+    its stored values."""
 
     name: str
     format: CompanionFormat
@@ -98,14 +97,9 @@ def generation_name(name: str, generation: int) -> str:
 
 
 def is_data_file(name: str) -> bool:
-    """Return whether presize gives such a name to a file of a dataset, in any generation."""
     return _FILE_NAMES.fullmatch(name) is not None
 
 
 def companion_shard(name: str, shard: str) -> str:
-    """The file of a companion beside an image's shard; without a name the image's.
-
-    >>> companion_shard("mask", "shards/00000-1.lmdb")
-    'shards/mask-00000-1.lmdb'
-    """
+    """The file of a companion beside an image's shard, ``shards/mask-00000.lmdb``; without a name the image's."""
     return shard.replace("shards/", f"shards/{name}-", 1) if name else shard

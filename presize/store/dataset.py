@@ -62,7 +62,7 @@ class Dataset:
         self.max_pixels = check_range("max_pixels", max_pixels, 1, 2**40)
         self.check = check
         self.root = Path(os.path.realpath(expanded(root)))
-        self.manifest, self.index = open_settled(self.root, partial(_opened, self.root, check))
+        self.manifest, self.index = open_settled(self.root, self._opened)
         if readahead is not None:
             check_type("readahead", readahead, bool)
         self._readahead = readahead  # as requested, for pickling
@@ -73,13 +73,20 @@ class Dataset:
         """The companion whose records these are; None for the images."""
         self._set_up()
 
+    def _opened(self, manifest: Manifest) -> tuple[Manifest, pa.RecordBatch]:
+        if manifest.layout == "folder":
+            raise DatasetError(f"{self.root} is a folder of image files; read it with FolderDataset")
+        if manifest.engine != ENGINE:
+            made = f"{self.root} was made with LMDB {manifest.engine}"
+            raise DatasetError(f"{made}; this presize reads {ENGINE}: upgrade presize")
+        return manifest, read_index(self.root, manifest, self.check)
+
     def _set_up(self) -> None:
+        self.readahead = bool(self._readahead)
         if self._readahead is None:
             nbytes = sum(shard.bytes for shard in self.manifest.shards)
             window = window_bytes(self.root / "shards")
             self.readahead = readahead_pays(nbytes / len(self), nbytes, available_memory(), window)
-        else:
-            self.readahead = self._readahead
         self.shards = list(map(self._reader, self.manifest.shards))
         """The readers of the shards, by number."""
         self._renewed: set[int] = set()
@@ -132,15 +139,9 @@ class Dataset:
         return preload([(self.root / shard.file, shard.bytes) for shard in self.manifest.shards], how)
 
     def fetch_ahead(self, groups: Iterable[Sequence[int]]) -> None:
-        """Begin to fetch the shards of these numbers, with those of companions, unless all stay in the folder.
-
-        Args:
-            groups: of shards that are read together, in the order of reading. When one of a group is read, those of the
-                groups before may be removed.
-
-        Raises:
-            OptionError: two groups in a row are more than the cache can hold.
-        """
+        """Begin to fetch the shards of these numbers, with those of companions, unless all stay in the folder. `groups`
+        are read together, in this order: when one is read, those of the groups before may be removed. Raises
+        OptionError when two groups in a row are more than the cache can hold."""
         if self.origin is not None:
             shards = self._read_together()
             self.origin.fetch_ahead([[files[number] for number in group for files in shards] for group in groups])
@@ -195,17 +196,9 @@ class Dataset:
         return bytes(self._path_bytes[start:end]).decode("utf-8", "replace")
 
     def values(self, samples: Sequence[int], on_damage: OnDamage | None = None) -> Iterator[tuple[int, memoryview]]:
-        """Yield, for each of `samples`, its position in that list and its stored value, in the order on disk.
-
-        A view is valid until the next one is requested: copy it to keep it.
-
-        Args:
-            samples: their numbers.
-            on_damage: called with position and error for a record whose CRC-32 is wrong. None raises the error.
-
-        Raises:
-            DatasetError: a shard or a record is missing, or is not the one that the index describes.
-        """
+        """Yield, for each of `samples`, its position in that list and its stored value, in the order on disk. A view is
+        valid until the next one is requested. Raises DatasetError when a shard or a record is missing, or is not the
+        one that the index describes; `on_damage` is called with position and error instead where a CRC-32 is wrong."""
         shard_of, row_of = self._shard_of, self._row_of
         places = sorted((shard_of[i], row_of[i], at) for at, i in enumerate(samples))
         if places and not 0 <= places[0][0] <= places[-1][0] < len(self.shards):
@@ -281,14 +274,6 @@ class Dataset:
             f"{whose}sample {sample} ({self.path(sample)}) of {self.root} is damaged: "
             f"{str(what) or 'not enough memory'}; presize verify lists all damaged samples"
         )
-
-
-def _opened(root: Path, check: bool, manifest: Manifest) -> tuple[Manifest, pa.RecordBatch]:
-    if manifest.layout == "folder":
-        raise DatasetError(f"{root} is a folder of image files; read it with FolderDataset")
-    if manifest.engine != ENGINE:
-        raise DatasetError(f"{root} was made with LMDB {manifest.engine}; this presize reads {ENGINE}: upgrade presize")
-    return manifest, read_index(root, manifest, check)
 
 
 class _ChangedError(DatasetError):

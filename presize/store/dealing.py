@@ -18,9 +18,8 @@ Groups = npt.NDArray[np.int64]
 
 def shard_count(samples: int, shard_samples: int | None = None, groups: Groups | None = None) -> int:
     """Return how many shards hold `samples` (1 or more): of `shard_samples` each if given, else no more than groups.
-
-    The default is the square root up to 512, half of the files that a process may open, with at most 32,768 samples
-    per shard: 32 shards of a thousand images keep every core busy. It does not depend on the number of cores."""
+    The default is the square root up to 512, half of the files that a process may open, with at most 32,768 samples per
+    shard: 32 shards of a thousand images keep every core busy. It does not depend on the number of cores."""
     if shard_samples is not None:
         return -(-samples // shard_samples)
     shards = max(min(math.isqrt(samples - 1) + 1, _MAX_SHARDS), -(-samples // _MAX_SHARD_SAMPLES))
@@ -37,8 +36,7 @@ def shard_limit(samples: int, shard_samples: int | None, companions: int) -> int
 def assign_shards(samples: int, shards: int, groups: Groups | None = None) -> tuple[npt.NDArray[np.int64], ...]:
     """Return the samples of each shard, ascending. Each shard is a random sample of the whole, and their lengths differ
     by at most one. The order is that of hashed sample numbers (SplitMix64, Steele, Lea and Flood 2014), which no
-    library can change. Samples of a group stay together, except where a shard ends.
-    """
+    library can change. Samples of a group stay together, except where a shard ends."""
     order = shuffled(np.arange(samples), groups)
     bounds = [samples * shard // shards for shard in range(shards + 1)]
     return tuple(np.sort(order[low:high]) for low, high in pairwise(bounds))

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import io
 import json
-import math
 import os
 import tarfile
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -81,8 +80,7 @@ class Exported:
         columns = tuple(name for name in dataset.index.schema.names if name not in own)
         for name in ("path", *columns):
             dataset.check_column(name)
-        problem = path_problem(dataset.column("path"))
-        if problem is not None:
+        if problem := path_problem(dataset.column("path")):
             raise DatasetError(f"the index of {dataset.root} has {problem}; nothing was written")
         names = file_names(dataset.column("path"), dataset.manifest.format)
         parts = {name: dataset.companion(name) for name in dataset.companions}
@@ -104,10 +102,8 @@ def _free(name: str, taken: Collection[str]) -> str:
 
 
 def write_folder(exported: Exported, out: Path, on_image: Callable[[], None]) -> None:
-    """Write a file for each image, and a folder for each class.
-
-    With companions, images and each companion have a folder, such as ``out/image`` and ``out/mask``, as
-    ``--pair mask=mask/{subdir}/{stem}.png`` reads them; a folder that held all images in the source is left out."""
+    """Write a file for each image, and a folder for each class; with companions below ``out/image`` and ``out/mask``,
+    as ``--pair mask=mask/{subdir}/{stem}.png`` reads them, without a folder that held all images in the source."""
     folders = exported.all_files() if exported.companions else {"": exported.images}
     classes = exported.dataset.manifest.classes or ()
     first, second = (_parts_at(exported.images.names, depth) for depth in (0, 1))
@@ -135,11 +131,8 @@ def _parts_at(names: pa.ChunkedArray, depth: int) -> set[str]:
 
 
 def write_tars(exported: Exported, out: Path, on_image: Callable[[], None]) -> None:
-    """Write ``NAME-000000.tar`` and so on, one for each shard, where NAME is that of `out`; and ``classes.txt``.
-
-    WebDataset shuffles a few thousand samples at a time, so a tar has the samples of a shard, a random part of the
-    dataset, in random order. A sample is its image, its companions (``.mask.png``), a whole-number label (``.cls``),
-    and its other columns (``.json``, in which NaN and infinities are null)."""
+    """Write a tar for each shard, and ``classes.txt`` (docs/derive.md). WebDataset shuffles a few thousand samples at a
+    time, so a tar has the samples of a shard, a random part of the dataset, in random order."""
     dataset = exported.dataset
     classes = _class_list(exported)
     number_labels = "label" in exported.columns and pa.types.is_integer(dataset.column("label").type)
@@ -171,9 +164,7 @@ def write_tars(exported: Exported, out: Path, on_image: Callable[[], None]) -> N
                 for start in range(first, end, _BATCH):
                     for files in fields(pa.array(order[start : min(start + _BATCH, end)])):
                         for name, content in files:
-                            member = tarfile.TarInfo(
-                                name
-                            )  # the rest is the same everywhere: time 0, owner 0, mode 0644
+                            member = tarfile.TarInfo(name)  # with time 0, owner 0, mode 0644
                             member.size = len(content)
                             tar.addfile(member, io.BytesIO(content))
                         on_image()
@@ -219,20 +210,11 @@ _JSON_TYPES = (
 
 
 def _json(values: dict[str, Any]) -> bytes:
-    encode = partial(json.dumps, ensure_ascii=False, allow_nan=False, default=lambda moment: moment.isoformat())
+    encode = partial(json.dumps, ensure_ascii=False, default=lambda moment: moment.isoformat())
     try:
-        return encode(values).encode()
-    except ValueError:
-        return encode(_with_null(values)).encode()
-
-
-def _with_null(value: Any) -> Any:
-    """`value` with null in place of NaN and infinities."""
-    if isinstance(value, dict):
-        return {name: _with_null(part) for name, part in value.items()}
-    if isinstance(value, list):
-        return [_with_null(part) for part in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+        return encode(values, allow_nan=False).encode()
+    except ValueError:  # it has NaN or infinities, for which null stands
+        return encode(json.loads(encode(values), parse_constant=lambda _: None)).encode()
 
 
 GROUP_BYTES = 16 << 20
@@ -243,10 +225,8 @@ _IMAGE = pa.struct({"bytes": pa.binary(), "path": pa.string()})
 
 
 def write_parquet(exported: Exported, out: Path, on_image: Callable[[], None]) -> None:
-    """Write ``NAME-00000-of-00002.parquet`` and so on, where NAME is that of `out`: a row for each sample, in order.
-
-    ``image`` and the companions, with ``_`` behind a name that the label table has, come before the columns of that.
-    Labels with a class list are a ClassLabel."""
+    """Write a row for each sample, in dataset order (docs/derive.md): ``image`` and the companions, with ``_`` behind a
+    name that the label table has, come before the columns of that."""
     schema, others = _schema(exported), list(exported.columns)
     # Images are neither compressed nor looked through for statistics.
     encoding: Any = {"compression": "none", "use_dictionary": others, "write_statistics": others}

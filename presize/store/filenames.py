@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import reprlib
 from collections.abc import Sequence
 
@@ -90,11 +91,7 @@ def _folders(paths: pa.ChunkedArray) -> pa.Array:
 
 def path_problem(paths: pa.Array) -> str | None:
     """Return what first keeps `paths` (large_string, valid UTF-8) from being distinct files of one folder."""
-    for problem, what in (
-        (pc.match_substring_regex(paths, _UNSAFE), "which leads out of the folder"),
-        (pc.greater(pc.binary_length(paths), PATH_MAX_BYTES), f"which is longer than {PATH_MAX_BYTES} bytes"),
-        (_is_deep(paths), f"which has more than {MAX_FOLDERS} folders"),
-    ):
+    for what, problem in _problems(paths).items():
         found = paths.filter(problem)
         if len(found):
             return f"the path {reprlib.repr(found[0].as_py())}, {what}"
@@ -111,12 +108,15 @@ def repeated(texts: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 def unsafe_paths(paths: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     """Return which of `paths` (large_string) leave their folder, or are too long or too deep; null for null."""
-    unsafe = pc.or_(pc.match_substring_regex(paths, _UNSAFE), _is_deep(paths))
-    return pc.or_(unsafe, pc.greater(pc.binary_length(paths), PATH_MAX_BYTES))
+    return functools.reduce(pc.or_, _problems(paths).values())
 
 
-def _is_deep(paths: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    return pc.greater(pc.count_substring(paths, "/"), MAX_FOLDERS)
+def _problems(paths: pa.Array | pa.ChunkedArray) -> dict[str, pa.Array | pa.ChunkedArray]:
+    return {
+        "which leads out of the folder": pc.match_substring_regex(paths, _UNSAFE),
+        f"which is longer than {PATH_MAX_BYTES} bytes": pc.greater(pc.binary_length(paths), PATH_MAX_BYTES),
+        f"which has more than {MAX_FOLDERS} folders": pc.greater(pc.count_substring(paths, "/"), MAX_FOLDERS),
+    }
 
 
 def is_safe(path: str) -> bool:

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from presize.errors import DatasetError
 from presize.options import Layout
-from presize.store.data_files import DataFile, raise_limit
+from presize.store.data_files import DataFile, raise_limit, require
 from presize.store.manifest import Manifest, read_manifest, replaced
 from presize.system.files import check_file, new_files, writing
 
@@ -60,13 +60,8 @@ def index_columns(layout: Layout, checksum: bool = False, companions: Sequence[s
     if not checksum:
         absent.add("source_crc32")
     columns = {name: kind for name, kind in INDEX_COLUMNS.items() if name not in absent}
-    of_companions = {
-        f"{companion}_{name}": columns[name]
-        for companion in companions
-        for name in COMPANION_COLUMNS
-        if name not in absent
-    }
-    return columns | of_companions
+    of_each = [name for name in COMPANION_COLUMNS if name not in absent]
+    return columns | {f"{companion}_{name}": columns[name] for companion in companions for name in of_each}
 
 
 def companion_index(index: pa.RecordBatch, name: str) -> pa.RecordBatch:
@@ -97,23 +92,20 @@ HASHED_BYTES = 256_000_000
 
 
 def read_index(root: str | os.PathLike[str], manifest: Manifest, check: bool = True) -> pa.RecordBatch:
-    """Return the mapped index, whose memory all processes share.
-
-    Columns have the types of INDEX_COLUMNS and no nulls; with classes there is an int32 ``label``. Values are checked
-    where they are used. `check` compares the SHA-256, up to 256 MB. Raises DatasetError when the file is missing,
-    damaged, or does not fit the manifest."""
+    """Return the mapped index, whose memory all processes share. Columns have the types of INDEX_COLUMNS and no nulls;
+    with classes there is an int32 ``label``. Values are checked where they are used. `check` compares the SHA-256, up
+    to 256 MB. Raises DatasetError when the file is missing, damaged, or does not fit the manifest."""
     path = Path(root) / manifest.index.file
     check_file(path, manifest.index.bytes)
     try:
         mapped = pa.memory_map(os.fsencode(path))
         content = memoryview(mapped.read_buffer())
         if check and len(content) <= HASHED_BYTES:
-            _require(
-                hashlib.sha256(content).hexdigest() == manifest.index.sha256, "its SHA-256 differs from the manifest"
-            )
-        _require(_is_plain(content), "it is compressed or has dictionaries")
+            digest = hashlib.sha256(content).hexdigest()
+            require(digest == manifest.index.sha256, "its SHA-256 differs from the manifest")
+        require(_is_plain(content), "it is compressed or has dictionaries")
         reader = pa.ipc.open_file(mapped)
-        _require(reader.num_record_batches == 1, f"it has {reader.num_record_batches} record batches, not 1")
+        require(reader.num_record_batches == 1, f"it has {reader.num_record_batches} record batches, not 1")
         batch = reader.get_batch(0)
         batch.validate()
         _check_columns(batch, manifest)
@@ -128,11 +120,6 @@ def read_index(root: str | os.PathLike[str], manifest: Manifest, check: bool = T
     raise DatasetError(f"{path} is damaged: {reason}; copy or build the dataset again")
 
 
-def _require(holds: bool, otherwise: str) -> None:
-    if not holds:
-        raise ValueError(otherwise)
-
-
 def _check_columns(batch: pa.RecordBatch, manifest: Manifest) -> None:
     labels = {} if manifest.classes is None else {"label": pa.int32()}
     companions = [companion.name for companion in manifest.companions]
@@ -140,9 +127,9 @@ def _check_columns(batch: pa.RecordBatch, manifest: Manifest) -> None:
     for name, kind in (index_columns(manifest.layout, manifest.checksum, companions) | labels).items():
         column = batch.column(names.index(name)) if names.count(name) == 1 else None
         fits = column is not None and column.type == kind and not column.null_count
-        _require(fits, f"expected one column {name} of type {kind} without nulls")
+        require(fits, f"expected one column {name} of type {kind} without nulls")
     rows = f"it has {batch.num_rows} rows where the manifest says {manifest.samples}"
-    _require(batch.num_rows == manifest.samples, rows)
+    require(batch.num_rows == manifest.samples, rows)
 
 
 def validate_column(column: pa.Array | pa.ChunkedArray, name: str, place: object) -> None:
@@ -189,10 +176,9 @@ def _below(data: memoryview, place: int | None) -> int:
 
 
 def _is_plain(file: memoryview) -> bool:
-    """Return whether reading an Arrow file allocates nothing: no batch is compressed, and there are no dictionaries.
-
-    Arrow decompresses as it reads, and a few kB can become GB; only the metadata (Footer, Message and RecordBatch)
-    tells. Raises struct.error for what is no Arrow file."""
+    """Return whether reading an Arrow file allocates nothing: no batch is compressed, and there are no dictionaries. A
+    few kB can become GB as Arrow reads; only the metadata (Footer, Message and RecordBatch) tells. Raises struct.error
+    for what is no Arrow file."""
     end = len(file) - 10  # the footer's length and "ARROW1"
     begin = end - _number("<i", file, end)
     footer = _below(file, begin)

@@ -33,9 +33,9 @@ class KeyPattern:
         match = _FIELD.fullmatch(text)
         width = max(1, int(match[2] or match[3] or 0)) if match else 0
         if match is None or width > _MOST_DIGITS:
+            expected = "a pattern with one number, such as image-{:09d}"
             presets = f", or {', '.join(get_args(KeyPreset))}" if option == "keys" else ""
-            example = "image-{:09d}"
-            raise OptionError(f"{option}: expected a pattern with one number, such as {example}{presets}, got {text!r}")
+            raise OptionError(f"{option}: expected {expected}{presets}, got {text!r}")
         return cls(match[1], width, match[4])
 
     def __str__(self) -> str:

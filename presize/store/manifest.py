@@ -18,14 +18,7 @@ from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 
 from presize.errors import DatasetError
 from presize.options import COMPANION_NAME, Color, Depth, Format, Layout, StoredColor, check_choice, companion_color
-from presize.store.data_files import (
-    FETCHING,
-    MANIFEST,
-    STATE,
-    CompanionFiles,
-    DataFile,
-    is_data_file,
-)
+from presize.store.data_files import FETCHING, MANIFEST, STATE, CompanionFiles, DataFile, is_data_file, require
 from presize.system.files import open_at_once, write_atomically
 
 VERSION = 3
@@ -37,19 +30,15 @@ class Manifest:
     """The content of manifest.json.
 
     Attributes:
-        layout: LMDB shards, or a folder of image files.
         identity: what decided every byte (presize.builder.plan); it includes the options.
-        digest: SHA-256 of the identity.
         generation: 0 for a first build, one more for each --overwrite, --update, and repair that changes shards' bytes;
             names the files.
         size: the target size, as Size.parse reads it.
-        classes: their names by label; None without classes.
+        classes: their names by label.
         bytes: of the stored images.
         left_out: counts of ``rejected``, ``skipped`` (not images), ``hidden`` and ``outside`` (class folders) files.
         engine: the LMDB file format; None for folders.
         shards: in the order in which the index numbers them.
-        report: None when it was not requested.
-        versions: of the libraries that made it, for information.
         companions: further images of every sample, in the order of their names.
     """
 
@@ -76,17 +65,14 @@ class Manifest:
 
     @property
     def color(self) -> StoredColor:
-        """The ``color`` option; "exact" for a companion whose pixels have the values of their source."""
         return cast(StoredColor, self.identity["options"]["image"]["color"])
 
     @property
     def depth(self) -> int:
-        """Bits of a pixel's value: 16 where at least one image needs them, else 8."""
         return int(self.identity["options"]["image"].get("depth", 8))
 
     @property
     def is_array(self) -> bool:
-        """Whether records are arrays, .npy files of any type and shape: of a companion."""
         return cast(str, self.format) == "npy"
 
     @property
@@ -103,9 +89,8 @@ class Manifest:
     def check_plain(self, what: str) -> None:
         """Raise DatasetError for alpha or 16 bits, which `what` does not take."""
         if self.channels == 4 or self.depth == 16:
-            raise DatasetError(
-                f"{what} trains on 8-bit RGB, and this dataset was built with --color rgba or --depth 16"
-            )
+            built = "this dataset was built with --color rgba or --depth 16"
+            raise DatasetError(f"{what} trains on 8-bit RGB, and {built}")
 
     @property
     def checksum(self) -> bool:
@@ -215,9 +200,8 @@ def _what_is_there(root: Path) -> str:
     inside = [name for name in names if (root / name / MANIFEST).exists()]
     if inside:
         return f"{root} holds the datasets {', '.join(inside)}; open one of them, such as {root / inside[0]}"
-    return (
-        f"{root} is not a presize dataset: it has no {MANIFEST}; presize build makes a dataset from a folder of images"
-    )
+    expected = "presize build makes a dataset from a folder of images"
+    return f"{root} is not a presize dataset: it has no {MANIFEST}; {expected}"
 
 
 def replaced(root: str | os.PathLike[str], manifest: Manifest) -> DatasetError | None:
@@ -265,30 +249,25 @@ def _manifest(values: dict[str, Any]) -> Manifest:
     check_choice("format", manifest.format, Format)
     check_choice("color", manifest.color, Color)
     check_choice("depth", manifest.depth, Depth)
+    rows = [shard.rows for shard in manifest.shards]
     for companion in manifest.companions:
-        if not re.fullmatch(COMPANION_NAME, companion.name, re.ASCII):
-            raise ValueError(f"{reprlib.repr(companion.name)} is not the name of a companion")
+        is_name = re.fullmatch(COMPANION_NAME, companion.name, re.ASCII)
+        require(is_name, f"{reprlib.repr(companion.name)} is not the name of a companion")
         check_choice("depth", companion.depth, Depth)
+        has_rows = [shard.rows for shard in companion.shards] == rows
+        require(has_rows, "the shards of a companion have other rows than those of the images")
     for file in manifest.files():
         if not is_data_file(file.file):  # which also keeps it inside the dataset
             raise ValueError(f"{reprlib.repr(file.file)} is not the name of a file of a dataset")
-    rows = [shard.rows for shard in manifest.shards]
-    companions = [companion.name for companion in manifest.companions]
-    classes = manifest.classes or ()
-    for holds, otherwise in (
-        (manifest.samples > 0, "it has no samples"),
-        (manifest.layout == "folder" or sum(rows) == manifest.samples, "its shards do not add up to its samples"),
-        (
-            all([shard.rows for shard in companion.shards] == rows for companion in manifest.companions),
-            "the shards of a companion have other rows than those of the images",
-        ),
-        (len({*companions}) == len(companions), "it has a companion twice"),
-        (len({*classes}) == len(classes), "it has a class twice"),
-        (manifest.digest == digest_of(manifest.identity), "its digest is not the SHA-256 of its identity"),
-        (manifest.identity["classes"] == classes_digest(manifest.classes), "its classes are not those of its identity"),
-    ):
-        if not holds:
-            raise ValueError(otherwise)
+    is_whole = manifest.layout == "folder" or sum(rows) == manifest.samples
+    companions, classes = [companion.name for companion in manifest.companions], manifest.classes or ()
+    require(manifest.samples > 0, "it has no samples")
+    require(is_whole, "its shards do not add up to its samples")
+    require(len({*companions}) == len(companions), "it has a companion twice")
+    require(len({*classes}) == len(classes), "it has a class twice")
+    require(manifest.digest == digest_of(manifest.identity), "its digest is not the SHA-256 of its identity")
+    is_its_own = manifest.identity["classes"] == classes_digest(manifest.classes)
+    require(is_its_own, "its classes are not those of its identity")
     return manifest
 
 

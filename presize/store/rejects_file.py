@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -70,15 +71,12 @@ class Rejects:
         return int(self.columns.num_rows)
 
     def __getitem__(self, row: int) -> Reject:
-        return next(iter(self.slice(range(len(self))[row], 1)))
+        return next(iter(Rejects(self.columns.slice(range(len(self))[row], 1))))
 
     def __iter__(self) -> Iterator[Reject]:
         for start in range(0, len(self), ROWS_AT_ONCE):
-            part = self.slice(start, ROWS_AT_ONCE).columns
+            part = self.columns.slice(start, ROWS_AT_ONCE)
             yield from map(Reject, *(_values(column) for column in part.columns))
-
-    def slice(self, start: int, rows: int) -> Rejects:
-        return Rejects(self.columns.slice(start, rows))
 
     def take(self, rows: npt.NDArray[np.integer] | pa.Array) -> Rejects:
         return Rejects(self.columns.take(pa.array(rows)))
@@ -160,12 +158,9 @@ def _reject(line: dict[str, object]) -> Reject:
     return Reject(*texts, *counts)  # type: ignore[arg-type]
 
 
-def _values(column: pa.Array) -> list[object]:
+def _values(column: pa.Array) -> Any:
     """Values of a column; of a dictionary, which may be large, only those that are used."""
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    found: list[object] = column.to_pylist()
-    return found
+    return (column.dictionary_decode() if pa.types.is_dictionary(column.type) else column).to_pylist()
 
 
 def _ranks(texts: pa.DictionaryArray) -> pa.Array:

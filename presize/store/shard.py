@@ -53,10 +53,9 @@ def commit_records(record_bytes: int) -> int:
 
 
 class ShardWriter:
-    """Writes one shard, or an LMDB with other keys, under a temporary name; publish() renames it.
-
-    Leaving its context without publish() removes what was written. For one thread. The same records, map size and
-    commit count give the same bytes. Any method raises BuildError when the disk is full or cannot be written to."""
+    """Writes one shard, or an LMDB with other keys, under a temporary name; publish() renames it, and leaving its
+    context without that removes what was written. For one thread. The same records, map size and commit count give the
+    same bytes. Any method raises BuildError when the disk is full or cannot be written to."""
 
     def __init__(
         self,

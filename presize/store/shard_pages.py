@@ -53,10 +53,9 @@ class Meta(NamedTuple):
 
 
 def check_pages(path: str | os.PathLike[str], readahead: bool = True) -> None:
-    """Raise DatasetError unless LMDB can look up rows 0, 1, 2, … of the shard in `path` without leaving the file.
-
-    Reads one page for about 150 records of more than 2 kB, and all of smaller ones; with `readahead` the kernel may
-    read more. The file must not shrink meanwhile. Raises OSError when it cannot be opened. Thread-safe."""
+    """Raise DatasetError unless LMDB can look up rows 0, 1, 2, … of the shard in `path` without leaving the file, which
+    must not shrink meanwhile. Reads one page for about 150 records of more than 2 kB, and all of smaller ones; with
+    `readahead` the kernel may read more. Raises OSError when it cannot be opened. Thread-safe."""
     try:
         with open(path, "rb", buffering=0) as opened:
             nbytes = os.fstat(opened.fileno()).st_size & ~1

@@ -26,14 +26,8 @@ class ShardReader:
     """Reads one shard: ``with reader as get: value = get(row)``, a memoryview that is valid inside the ``with`` block.
 
     For all threads and forked children. Readers of a file in a process share an LMDB environment, which LMDB refuses to
-    open twice; it is opened on first use and, when many are open, closed while idle. A pickle holds the arguments.
-
-    Args:
-        path: the shard.
-        nbytes: the size that it must have.
-        readahead: whether the kernel reads more than the requested page. The first reader to open a file decides.
-        fetch: called, in any thread, to bring a file of a cache that is not there. None for files that stay.
-    """
+    open twice; it is opened on first use and, when many are open, closed while idle. The first reader to open a file
+    decides on its readahead. `fetch` is called, in any thread, to bring a file of a cache that is not there."""
 
     def __init__(
         self, path: str | os.PathLike[str], nbytes: int, readahead: bool = True, fetch: Callable[[], None] | None = None
@@ -110,10 +104,8 @@ class _OpenShard:
     _idle: list[Callable[[bytes], memoryview | None]] = field(default_factory=list)
 
     def get(self, row: int) -> memoryview:
-        """Return a view of a record.
-
-        A transaction serves one thread at a time. Shards never change, so it stays open at no cost and is reused: a new
-        one for each call would leak in forked children, where lmdb frees none."""
+        """Return a view of a record. A transaction serves one thread at a time; since shards never change it stays open
+        and is reused: a new one for each call would leak in forked children, where lmdb frees none."""
         try:
             try:
                 lookup = self._idle.pop()

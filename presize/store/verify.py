@@ -119,12 +119,8 @@ def check_data_file(root: Path, expected: DataFile) -> Iterator[str]:
 
 
 def damaged_records(root: Path, file: DataFile, records: pa.RecordBatch) -> tuple[str, npt.NDArray[np.bool_]]:
-    """Read a whole shard and each of `records`, given by ``row``, ``nbytes`` and ``crc32``.
-
-    Returns:
-        What is wrong with the file, as the end of a sentence, or nothing; and for each record whether it is damaged:
-        all of them where the tree is.
-    """
+    """Read a whole shard and each of `records`, given by ``row``, ``nbytes`` and ``crc32``. Return what is wrong with
+    the file, or "", and for each record whether it is damaged: all of them where the tree is."""
     what = next(check_data_file(root, file), "")
     damaged = np.ones(len(records), np.bool_)
     try:

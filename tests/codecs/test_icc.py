@@ -137,14 +137,6 @@ def test_pixels_of_any_shape(shape: tuple[int, int]) -> None:
     assert difference(finish(pixels, SWAPPED, "rgb"), by_lcms(pixels, SWAPPED)) <= 1
 
 
-def test_the_colors_asked_for() -> None:
-    converted = finish(PIXELS, SWAPPED, "rgb")
-    assert np.array_equal(finish(PIXELS, SWAPPED, "keep"), converted)
-    assert np.array_equal(finish(PIXELS, SWAPPED, "gray"), np.asarray(Image.fromarray(converted).convert("L")))
-    grey = finish(PIXELS[:, :, 0].copy(), GRAY_LINEAR, "keep")
-    assert (grey.shape, grey.dtype) == (PIXELS.shape[:2], np.uint8)
-
-
 @given(
     st.sampled_from([LINEAR, FAST["each its own"], FAST["parametric 4"], FAST["sampled"], SRGB]),
     st.lists(st.tuples(st.integers(0, 700), st.integers(0, 255)), max_size=12),

@@ -529,9 +529,3 @@ def test_a_jpeg_is_opaque(depth: Any) -> None:
     pixels = stored(data, replace(OPTIONS, color="rgba", depth=depth))
     assert (pixels[:, :, 3] == (255 if depth == 8 else 65535)).all()
     assert np.array_equal(pixels[:, :, :3], stored(data, replace(OPTIONS, depth=depth)))
-
-
-def test_a_palette_with_transparency_keeps_it() -> None:
-    image = Image.fromarray(PHOTO).quantize(8)
-    pixels = stored(saved(image, "png", transparency=3), replace(OPTIONS, color="rgba", depth=8))
-    assert np.array_equal(pixels[:, :, 3] == 0, np.asarray(image) == 3)

@@ -23,7 +23,7 @@ def data(small: Path) -> Dataset:
     return Dataset(small / "masks")
 
 
-def test_a_companion_is_read_as_a_dataset_of_the_same_samples(data: Dataset, dataset: Path) -> None:
+def test_a_companion_is_a_dataset_of_the_same_samples_in_grey_pngs(data: Dataset, dataset: Path) -> None:
     masks, everything = data.companion("mask"), range(len(data))
     assert (data.companions, Dataset(dataset).companions) == (("mask",), ())
     assert len(masks) == len(data) == 12
@@ -34,10 +34,7 @@ def test_a_companion_is_read_as_a_dataset_of_the_same_samples(data: Dataset, dat
     sizes = {position: len(value) for position, value in masks.values(everything)}
     assert [sizes[i] for i in everything] == masks.numbers("nbytes").tolist() == data.numbers("mask_nbytes").tolist()
     assert data.manifest.stored_bytes == data.numbers("nbytes").sum() + sum(sizes.values())
-
-
-def test_its_pixels_are_class_numbers_in_a_grey_png(data: Dataset) -> None:
-    for position, mask in (masks := data.companion("mask")).pixels(range(12)):
+    for position, mask in masks.pixels(everything):
         assert mask.dtype == np.uint8 and mask.shape == masks.shape(position)
         assert set(np.unique(mask)) <= set(CLASS_NUMBERS)
     stored = Image.open(BytesIO(masks.value(0)))

@@ -142,12 +142,7 @@ def test_a_safe_path_is_its_own_normal_form(path: str) -> None:
     inside = Path("/root", path)
     normal = os.path.normpath(inside) == f"/root/{path}" and path != ""
     assert is_safe(path) == normal
-
-
-@given(path=st.text(alphabet="./ab\0", max_size=6))
-def test_many_paths_are_judged_as_each_alone(path: str) -> None:
-    problem = path_problem(pa.array([path, "other"], pa.large_string()))
-    assert (problem is None) == is_safe(path)
+    assert (path_problem(pa.array([path, "other"], pa.large_string())) is None) == normal
 
 
 EDGES = ["a/" * 250 + "x", "a/" * 251 + "x", "é" * 2047, "é" * 2048]

@@ -418,17 +418,6 @@ def test_close_leaves_a_shard_open_that_is_read_from(tmp_path: Path, shards: lis
     assert open_files(tmp_path) == ["00.lmdb"]
 
 
-@pytest.mark.usefixtures("three_at_once")
-def test_a_reader_may_be_left_in_another_thread(tmp_path: Path, shards: list[ShardReader]) -> None:
-    stack = ExitStack()
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(stack.enter_context, shards[0]).result()
-    stack.close()
-    for k in (1, 2, 3):
-        read(shards[k], 4)
-    assert open_files(tmp_path) == ["01.lmdb", "02.lmdb", "03.lmdb"]
-
-
 def test_the_garbage_collector_may_end_a_reader_while_a_shard_is_opened(
     shards: list[ShardReader], monkeypatch: pytest.MonkeyPatch
 ) -> None:
