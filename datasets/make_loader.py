@@ -289,6 +289,7 @@ def _undelivered(queue: Any, error: Exception, batch: tuple[Any, Any]) -> None:
     if limit_of(error) is None:
         queue.put(undelivered)
         return
+    queue._sem.acquire(False)  # which the thread has given back, and so will the receiver
     with queue._wlock:  # at once, and nothing after it: that would need the thread that cannot be started
         queue._writer.send_bytes(ForkingPickler.dumps(undelivered))
     os._exit(0)
