@@ -25,9 +25,9 @@ from presize.datasets.read_only import (
     position,
     read_only,
 )
-from presize.datasets.reading.batch import LentRows, OutputRows, send_without_descriptors
+from presize.datasets.reading.memory import LentRows, TensorFormat, send_without_descriptors
 from presize.datasets.reading.order import Numbers, sample_numbers
-from presize.datasets.reading.outputs import Decode, check_decode, check_pil
+from presize.datasets.reading.stored_image import Decode, check_decode
 from presize.datasets.reading.transfer import Normalize
 from presize.datasets.sample_images import SampleImages, TransformedImages
 from presize.datasets.sampler import visits
@@ -149,9 +149,8 @@ class LMDBDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
         self.multi_hot = (multi_hot,) if isinstance(multi_hot, str) else tuple(multi_hot)
         self.flip_pairs, self.tv_tensors = flip_pairs, tv_tensors
         self.companions = self.data.companions if companions is None else tuple(companions)
-        self._given = SampleImages(self.data, decode, self.companions, tv_tensors)  # without what a transform gives
-        if crop is not None or flip:
-            self._given.cropped(crop, flip, None)
+        # Without what a transform gives:
+        self._given = SampleImages(self.data, decode, self.companions, tv_tensors, crop, flip)
         self._last_reading = self._read_with(transform)
         preloaded = [] if preload is None else [self.data, *self._given.companions]
         self._held = [held for data in preloaded for held in data.preload(preload)]
@@ -162,7 +161,9 @@ class LMDBDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
 
     def _read_with(self, transform: Callable[[Any], Any] | None) -> TransformedImages:
         reading = self._given.read_with(transform, takes_over=self.fuse and transform is not None)
-        check_pil(reading.images.decode, self.data.manifest)
+        manifest = self.data.manifest
+        if reading.images.decode == "pil" and manifest.depth == 16 and manifest.color not in ("gray", "exact"):
+            raise OptionError("decode: PIL has no colour images of 16 bits; choose numpy or tensor")
         if reading.fused is not None and reading.fused.crop is None:
             warn(f"fuse: nothing was taken over: {reading.fused.reason}")
         return reading
@@ -188,7 +189,7 @@ class LMDBDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
 
     @property
     def fused(self) -> Fused | None:
-        """Return the part of the transform that ``fuse=True`` took over."""
+        """The part of the transform that ``fuse=True`` took over."""
         return self._reading.fused
 
     @property
@@ -209,10 +210,10 @@ class LMDBDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
         if self._given.reader is not None:
             self._targets.check_reader(self._given.reader)
         self._own_targets: npt.NDArray[Any] | None = None
-        self._outputs = OutputRows()
+        self._formats: list[TensorFormat] = []  # of what the transform made of the last batch
 
     def __getstate__(self) -> dict[str, Any]:
-        kept_out = ("_classes", "_class_names", "_class_numbers", "_targets", "_own_targets", "_outputs", "_held")
+        kept_out = ("_classes", "_class_names", "_class_numbers", "_targets", "_own_targets", "_formats", "_held")
         return {name: value for name, value in vars(self).items() if name not in kept_out}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -261,7 +262,6 @@ class LMDBDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
         return samples if self._rows is None else self._rows[samples]
 
     def fetch_ahead(self, groups: Sequence[Sequence[int]]) -> None:
-        """As Dataset.fetch_ahead."""
         self.data.fetch_ahead(groups)
 
     def numbers(self, name: str) -> npt.NDArray[Any]:
@@ -294,7 +294,7 @@ class LMDBDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
         samples = [position(index, len(self), of) for index in indices]
         if self._rows is not None:
             samples = self._rows[samples].tolist()
-        rows = self._outputs.of_batch(len(samples)) if rest is not None and len(samples) > 1 else None
+        rows = LentRows(self._formats, len(samples)) if rest is not None and len(samples) > 1 else None
         shown: Shown = [None] * len(samples)
         if reader is None:
             images = reading.images.stored(samples, lazily=rest is not None)
@@ -315,7 +315,6 @@ class LMDBDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
         return read
 
     def _transformed(self, rest: Callable[[Any], Any], image: Any, rows: LentRows | None) -> Any:
-        """Each view transformed, or the image beside its companions."""
         if not isinstance(image, Views) or isinstance(rest, EachView):
             return apply(rest, image, rows)
         if self.companions:
@@ -393,5 +392,4 @@ class LMDBDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
 
 
 def _has_own_transform(dataset: LMDBDataset) -> bool:
-    """Return whether a subclass overrides `transform`, as a dataclass does. It is then called."""
     return type(dataset).transform is not LMDBDataset.transform

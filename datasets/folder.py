@@ -21,7 +21,7 @@ from presize.datasets.read_only import (
     position,
     read_only,
 )
-from presize.datasets.reading.outputs import Decode, check_decode, to_output
+from presize.datasets.reading.stored_image import Decode, check_decode, to_output
 from presize.errors import ImageError
 from presize.system.files import expanded
 
@@ -78,12 +78,8 @@ class FolderDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
         return len(self._paths)
 
     def __getitem__(self, index: SupportsIndex) -> Any:
-        """The sample at `index`, from -len to len - 1: (image, class number), or the image alone.
-
-        Raises:
-            IndexError: `index` is out of range.
-            ImageError: the file cannot be read or decoded; the message names it.
-        """
+        """The sample at `index`, from -len to len - 1: (image, class number), or the image alone. Raises IndexError,
+        and an ImageError that names the file."""
         i = position(index, len(self), f" of {self.root}")
         path = Path(self._folder, self._paths[i].as_py())
         try:

@@ -25,7 +25,7 @@ _SET_ANEW = frozenset(("classes", "class_to_idx", "decode", "fused", "imgs", "sa
 
 
 class ImageFolderOptions(TypedDict, total=False):
-    """Typed keywords for the options of ImageFolder that presize refuses."""
+    """ImageFolder's options that presize refuses."""
 
     loader: None
     is_valid_file: None
@@ -103,7 +103,6 @@ def names_instead(subset: str, labels: str) -> dict[str, str]:
 
 
 def _hooks_instead(subset: str) -> dict[str, str]:
-    """ImageFolder's hooks, which presize never calls."""
     choose = f"its samples are those that are there: for some of them use {subset}"
     return {
         "find_classes": "its classes are those that are there: renumber them by target_transform",
@@ -152,8 +151,6 @@ class Absent:
 
 @dataclass(frozen=True)
 class StandardTransform:
-    """``transforms``: both transforms as one, as torchvision's."""
-
     transform: Callable[[Any], Any] | None
     target_transform: Callable[[Any], Any] | None
 
