@@ -226,13 +226,9 @@ class LMDBDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
         return len(self.data) if self._rows is None else len(self._rows)
 
     def subset(self, indices: Any) -> LMDBDataset:
-        """The samples at `indices`, as a dataset with the same classes, crop, transform and other options. A view, of 8
-        bytes a sample, which are pickled.
-
-        Args:
-            indices: whole numbers from -len to len - 1, in any order: a list, a range, an array or a tensor. A sample
-                that comes twice is cropped twice. Anything else raises OptionError.
-        """
+        """The samples at `indices`, as a dataset with the same classes, crop, transform and other options: a view, of 8
+        bytes a sample. They are whole numbers from -len to len - 1, in any order: a list, a range, an array or a
+        tensor. A sample that comes twice is cropped twice. Anything else raises OptionError."""
         return self._over(self.data, self.records(sample_numbers(indices, len(self))))
 
     def split(self, name: Any, column: str = "split") -> LMDBDataset:

@@ -83,8 +83,8 @@ class Loader:
         mode: "processes" or "threads". Threads start faster, but Python's lock lets about two of them work at a time.
         prefetch_factor: batches that each worker may be ahead, 1 to 64; None is 2, as in a DataLoader.
         drop_last: leave out a last batch that is not full.
-        last: "keep" gives a last batch that is not full as it is, "pad" fills it up with samples of the epoch's
-            beginning. None keeps it in one process, and pads with several ranks.
+        last: "keep" gives it as it is, "pad" fills it up with samples of the epoch's beginning. None keeps it in one
+            process, and pads with several ranks.
         device: where batches go. On CUDA, ROCm and XPU they are copied from pinned memory, on a stream of their own,
             during the step before; to other devices by copies that are waited for.
         normalize: (mean, std) of each channel in units of 0 to 1, as in torchvision; applied on CUDA, ROCm or XPU,
@@ -94,8 +94,7 @@ class Loader:
             the batch is then shorter, and `skipped` counts the images.
         rank, ranks: torch.distributed's when it is initialized, otherwise 0 of 1.
         timeout: seconds to wait for a batch before a LoaderError names the worker; 0 waits for ever.
-        multiprocessing_context: start method of the processes, or a context of multiprocessing; None is Python's
-            default.
+        multiprocessing_context: start method of the processes, or a context; None is Python's default.
         options: DataLoader's other options, where they change no batch: pin_memory, persistent_workers, in_order.
 
     Raises:
@@ -353,8 +352,7 @@ class Loader:
             self._slots.take_back()
 
     def observed(self, workers: int, on_batch: Callable[[Answer], None]) -> Loader:
-        """A copy with `workers` of its own that calls `on_batch` with the answer of the worker before each batch. It
-        shares the sampler: epochs that the copy reads are not read again by this Loader."""
+        """A copy with `workers` that shares the sampler, and calls `on_batch` with the answer before each batch."""
         self._check_idle()
         copied = copy.copy(self)
         vars(copied).update(num_workers=workers, _on_batch=on_batch)

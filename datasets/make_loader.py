@@ -116,7 +116,7 @@ class CountingLoader(torch.utils.data.DataLoader[Any]):
                 iterator._shutdown_workers()
 
     def _raise_clearly(self, error: BaseException) -> None:
-        """Raise in one line errors of presize in a worker, and of torch about shared memory or workers that died."""
+        """Raise in one line errors of presize in a worker, and torch's of shared memory or workers that died."""
         message = str(error).strip().rpartition("\n")[2]
         if isinstance(error, PresizeError) and message.startswith(f"{type(error).__module__}."):
             raise type(error)(message.partition(": ")[2]) from None

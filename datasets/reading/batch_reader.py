@@ -155,9 +155,8 @@ class BatchReader:
     def read(self, out: Sequence[Pixels], samples: Ints, seed: int, epoch: int, keys: Ints) -> list[Skipped]:
         """Fill the first rows of `out`, for each of `formats` C-contiguous uint8 (at least n, *row_shape).
 
-        (seed, epoch, keys[i]) decide crops and flips of samples[i]. A reader that skips leaves out images that are
-        damaged or too small for a crop, returns them, and the others move up. A record that is missing, or not as long
-        as the index says, is always a DatasetError.
+        (seed, epoch, keys[i]) decide crops and flips of samples[i]. A reader that skips leaves out damaged and too
+        small images, returns them, and the others move up. A missing record is always a DatasetError.
         """
         drawn = self._draw(samples, seed, epoch, keys)
         begins, ends = drawn.boxes[:, :, :2], drawn.boxes[:, :, :2] + drawn.boxes[:, :, 2:]

@@ -1,10 +1,9 @@
 """Random numbers, and a keyed permutation, as pure functions of (seed, epoch, position): equal for any number of
 workers, in any order and process, and after any resume. There is no state to pass on.
 
-Numbers are counter-based: each is SplitMix64's mixing of its place (presize.store.dealing.mix). The permutation of
-0 ... length - 1 is computed position by position: J. Black and P. Rogaway, Ciphers with Arbitrary Finite Domains
-(CT-RSA 2002): the prefix cipher, cycle walking and generalised Feistel networks, their methods 1 to 3; M. Luby and
-C. Rackoff, How to Construct Pseudorandom Permutations from Pseudorandom Functions (1988): four rounds suffice.
+Numbers are counter-based: each is SplitMix64's mixing of its place (presize.store.dealing.mix). The permutation is
+computed position by position: J. Black and P. Rogaway, Ciphers with Arbitrary Finite Domains (CT-RSA 2002), methods 1
+to 3; M. Luby and C. Rackoff, How to Construct Pseudorandom Permutations from Pseudorandom Functions (1988).
 """
 
 from __future__ import annotations

@@ -146,10 +146,8 @@ Batch = tuple[list[Rows], tuple[torch.Tensor, ...]]
 
 
 class TensorFormat(NamedTuple):
-    """The form of one tensor of each sample: its shape, and the type of its numbers.
-
-    With `channels_last` an image (channels, height, width) lies in memory as (height, width, channels).
-    """
+    """The form of one tensor of each sample. With `channels_last` an image (channels, height, width) lies in memory as
+    (height, width, channels)."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype = torch.uint8
@@ -287,12 +285,8 @@ def new_batch(formats: Sequence[TensorFormat], samples: int, *, travels: bool = 
 
 
 class LentRows:
-    """Rows of batches for the tensors that a transform makes of the samples of one batch, which torch's collate passes
-    on without a copy. For one thread.
-
-    They have the `formats` of the batch before, to which this one's are written; tensors of others have memory of their
-    own.
-    """
+    """Rows of batches for the tensors that a transform makes of a batch's samples, which torch's collate passes on
+    without a copy: of the `formats` of the batch before, to which this one's are written. For one thread."""
 
     def __init__(self, formats: list[TensorFormat], samples: int) -> None:
         self._formats, self._row = formats, -1

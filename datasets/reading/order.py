@@ -301,8 +301,8 @@ class ShardShuffled:
     """Every sample once, `window` shards at a time: for datasets larger than memory.
 
     Each epoch puts the shards into another order, divides that into groups of about `window` shards, and shuffles the
-    samples within each group. So each shard is read from disk once an epoch if `window` of them fit into memory: a
-    shard of 32,768 JPEGs of 20 kB is 0.65 GB, and the default window 5 GB.
+    samples within each group: each shard is read once an epoch if `window` of them fit into memory (of 32,768 JPEGs of
+    20 kB the default needs 5 GB).
 
     Quality: presize deals samples to shards at random, so that a group is a fair sample of the whole. Batches of one
     group share its composition, which deviates from the whole's with a standard deviation of sqrt(p (1 - p) / M) for a
@@ -313,8 +313,7 @@ class ShardShuffled:
     its ranks have positions. A shard at a cut is divided at random and read by both hosts. A state can be resumed with
     equally many ranks and hosts only. The samples that last="pad" repeats may be of another host's shards.
 
-    Memory: the sample numbers of two groups, 8 bytes each, in each process, found by a pass over the shard column in
-    about 4 ms a million samples. Pickled without these, and the dataset as its path. Thread-safe.
+    Memory: the sample numbers of two groups, 8 bytes each, in each process. Pickled without these. Thread-safe.
 
     Attributes:
         data: such as LMDBDataset.data.
