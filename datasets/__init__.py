@@ -19,8 +19,7 @@ from presize.datasets.folder import FolderDataset
 from presize.datasets.fuse import Fused, fuse
 from presize.datasets.loader import Loader
 from presize.datasets.make_loader import make_loader
-from presize.datasets.reading.order import Sequential, Shuffled, Weighted, class_balanced
-from presize.datasets.reading.shard_shuffle import ShardShuffled
+from presize.datasets.reading.order import Sequential, ShardShuffled, Shuffled, Weighted, class_balanced
 from presize.datasets.sampler import EpochSampler
 
 if TYPE_CHECKING:

@@ -1,8 +1,5 @@
-"""apply: calls a transform with a stored image, and makes torchvision's operations on colours faster.
-
-Results are theirs to the bit, from the same random numbers. Transforms are recognised by class; torchvision is not
-imported or required. What is not recognised is called as it is.
-"""
+"""apply: calls a transform with a stored image, and makes torchvision's operations on colours faster, with its results
+to the bit. What is not recognised by its class is called as it is."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ import torch
 from PIL import Image, ImageEnhance
 
 from presize.codecs import pillow_color
-from presize.datasets.reading.batch import LentRows
+from presize.datasets.reading.memory import LentRows
 from presize.datasets.reading.stored_image import StoredImage
 
 Transform = Callable[[Any], Any]
@@ -39,11 +36,8 @@ _KEEP_NOTHING = frozenset(
 
 
 def apply(transform: Any, image: Any, rows: LentRows | None = None) -> Any:
-    """Return ``transform(image)``. Reads the transform's attributes at each call, as the transform itself does.
-
-    Args:
-        rows: where tensors may lie that go from here to the batch, and that no code of a script has held by then.
-    """
+    """Return ``transform(image)``. `rows`: where tensors may lie that go to the batch, and that no code of a script has
+    held."""
     if isinstance(transform, EachView):
         return transform(image, rows)
     if type(image) is not StoredImage:
@@ -86,7 +80,8 @@ def _apply_all(steps: Sequence[Transform], image: Any, rows: LentRows | None) ->
     steps, at = list(steps), 0
     while at < len(steps):
         pair = steps[at : at + 2]
-        ours = rows if all(map(_keeps_nothing, steps[at + 1 :])) else None
+        keep_nothing = (_kind(step) in _KEEP_NOTHING and not _has_hooks(step) for step in steps[at + 1 :])
+        ours = rows if all(keep_nothing) else None
         tensor = _tensor(image, ours, *pair) if _kind(pair[0]) in _TO_TENSOR and type(image) is StoredImage else None
         if tensor is not None:
             image, done = tensor
@@ -99,8 +94,7 @@ def _apply_all(steps: Sequence[Transform], image: Any, rows: LentRows | None) ->
 
 
 def _tensor(image: StoredImage, rows: LentRows | None, to_tensor: Any, then: Any = None) -> tuple[Any, int] | None:
-    """Return what ToTensor, and a Normalize after it, make of an image, and how many these are; None if only they
-    can."""
+    """Return what ToTensor, and a Normalize after it, make, and how many these are; None if only they can."""
     pixels = image.pixels()
     if pixels is None or torch.get_default_dtype() != torch.float32:
         return None
@@ -118,10 +112,6 @@ def _tensor(image: StoredImage, rows: LentRows | None, to_tensor: Any, then: Any
     if channels == 1:
         out = out.view(*pixels.shape, 1).permute(2, 0, 1)  # the strides of torchvision's
     return (out, 1 + (normalize is not None)) if pillow_color.planes(pixels, tables, out.numpy()) else None
-
-
-def _keeps_nothing(step: Any) -> bool:
-    return _kind(step) in _KEEP_NOTHING and not _has_hooks(step)
 
 
 def _has_hooks(module: Any) -> bool:
@@ -148,7 +138,6 @@ def _tables(mode: str, to_tensor: type, normalize: type | None, *numbers: tuple[
 
 @functools.lru_cache(maxsize=32)
 def _with_colors(kind: type, forward: FunctionType) -> type:
-    """A class of transforms whose operations on colours are ours."""
     return type(kind.__name__, (kind,), {"forward": _with_ours(forward), "__module__": kind.__module__})
 
 
@@ -159,8 +148,7 @@ def _with_timms_colors(op: Any) -> Any:
 
 @functools.lru_cache(maxsize=256)
 def _with_ours(function: FunctionType) -> FunctionType:
-    """The same function with functions of ours, for stored images, in torchvision.transforms.functional and
-    PIL.ImageEnhance."""
+    """The same function, with ours in torchvision.transforms.functional and PIL.ImageEnhance."""
     names = dict(function.__globals__)
     if names.get("ImageEnhance") is ImageEnhance:
         names["ImageEnhance"] = SimpleNamespace(**{name: functools.partial(_Enhancer, name) for name in _ENHANCERS})
@@ -176,8 +164,6 @@ def _with_ours(function: FunctionType) -> FunctionType:
 
 
 class _Enhancer:
-    """An enhancer of PIL.ImageEnhance, which makes its result by one of ours."""
-
     def __init__(self, name: str, image: Any) -> None:
         self._theirs, self._ours, self._image = getattr(ImageEnhance, name), _ENHANCERS[name], image
 
@@ -206,7 +192,6 @@ def _contrast(img: StoredImage, contrast_factor: float) -> StoredImage | None:
 
 
 def _blended_with(img: StoredImage, value: int, factor: float) -> StoredImage | None:
-    """Image.blend of an image of one grey, whose `info` is empty, and `img`."""
     made = img.made("blend", value, factor)
     return None if made is None else _without_info(made)
 
@@ -232,7 +217,7 @@ def _grayscale(img: StoredImage, num_output_channels: int = 1) -> StoredImage | 
 
 
 def _without_info(image: Any) -> StoredImage:
-    """Drop `info`, as torchvision does when it builds an image from an array or merges bands."""
+    """Drop `info`, as torchvision does."""
     return StoredImage(image.pixels())
 
 
@@ -273,8 +258,6 @@ class Traced(NamedTuple):
 
 
 class _StandIn:
-    """A transform. Returns itself when called with the image."""
-
     def __init__(self, part: Any, image: object) -> None:
         self.part, self.image = part, image
 
@@ -288,9 +271,7 @@ def traced(transform: Any) -> Traced | None:
     """Return what `transform` calls; None if it does anything else, or depends on anything but its attributes."""
     kind = type(transform)
     is_module = isinstance(transform, torch.nn.Module)
-    if is_module and any(hooks for name, hooks in vars(transform).items() if name.endswith("_hooks")):
-        return None
-    if is_module and kind.__call__ is not torch.nn.Module.__call__:
+    if is_module and (_has_hooks(transform) or kind.__call__ is not torch.nn.Module.__call__):
         return None
     method = getattr(kind, "forward" if is_module else "__call__", None)
     if not isinstance(method, FunctionType):
@@ -320,7 +301,7 @@ def _stood_in(value: Any, image: object) -> Any:
 
 @functools.lru_cache(maxsize=256)
 def _names(code: CodeType) -> frozenset[str] | None:
-    """The names of attributes and globals that a method of (self, image) uses; None if it decides or keeps anything."""
+    """The names that a method of (self, image) uses; None if it decides or keeps anything."""
     if code.co_argcount != 2 or code.co_kwonlyargcount or code.co_flags & _MORE_ARGUMENTS or code.co_freevars:
         return None
     names = set()

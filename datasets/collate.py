@@ -1,4 +1,4 @@
-"""collate: a batch that was decoded as one array stays one array on its way through a DataLoader."""
+"""collate: a batch that was decoded as one array stays one array."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ AsList = bool | tuple[bool, ...] | dict[str, bool]
 
 
 class Views(tuple[Any, ...]):
-    """The images of one sample: several crops, or an image and its companions. Other code sees a tuple; collate turns
-    many of them into a tuple of batches, where torch's default_collate returns a list."""
+    """The images of one sample: several crops, or an image and its companions. collate makes a tuple of batches of
+    them."""
 
 
 # Or torchvision's transforms v2 would take one for something that they leave as it is.
@@ -42,7 +42,6 @@ class SampleList(list[Any]):
 
 
 def cpu_by_default() -> AbstractContextManager[Any]:
-    """Within it torch makes tensors on the CPU, whatever torch.set_default_device() says."""
     return nullcontext() if torch.get_default_device().type == "cpu" else torch.device("cpu")
 
 
@@ -81,11 +80,14 @@ def _stack(images: Sequence[Any]) -> Any:
     if not isinstance(images[0], Views):
         return _collated(list(images))
     first, *others = zip(*images, strict=True)
-    return (_collated(list(first)), *map(_stack_arrays, others))
+    batches = [_collated(list(first))]
+    for arrays in others:
+        kinds = {(getattr(array, "shape", None), getattr(array, "dtype", None)) for array in arrays}
+        batches.append(_collated(list(arrays)) if len(kinds) == 1 else list(arrays))
+    return tuple(batches)
 
 
 def _collated(samples: Any) -> Any:
-    """torch's default collate. Raises OptionError for images that it cannot stack."""
     try:
         with cpu_by_default():
             return torch.utils.data.default_collate(samples)
@@ -98,8 +100,3 @@ def _collated(samples: Any) -> Any:
             if len(shapes) > 1 and (number == 0 or max(map(len, shapes)) > 2):  # or they are boxes
                 raise OptionError(f"crop: the images of a batch {NEEDS_A_CROP}") from None
         raise
-
-
-def _stack_arrays(arrays: Sequence[Any]) -> Any:
-    kinds = {(getattr(array, "shape", None), getattr(array, "dtype", None)) for array in arrays}
-    return _collated(list(arrays)) if len(kinds) == 1 else list(arrays)

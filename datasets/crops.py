@@ -1,5 +1,4 @@
-"""Which part of each image a batch takes: boxes of a whole batch at once, before anything is decoded. Crops have no
-state and no randomness but the numbers passed in."""
+"""Which part of each image a batch takes: boxes of a whole batch at once, before anything is decoded."""
 
 from __future__ import annotations
 
@@ -33,12 +32,9 @@ Floats = npt.NDArray[np.float64]
 
 
 class Crop(Protocol):
-    """A crop as reading needs it: its `size`, how many random numbers it `draws` for an image, and whether images
-    must always be decoded at full size, as for evaluation.
-
-    It may have an attribute `interpolation` ("bilinear" where it has none; "random" takes the last of `draws`), and a
-    method `windows`, as CenterCrop's.
-    """
+    """A crop: its `size`, how many random numbers it `draws` for an image, and whether images are always decoded at
+    full size. It may have an `interpolation` ("bilinear" where it has none; "random" takes the last of `draws`), and
+    `windows` as CenterCrop."""
 
     @property
     def size(self) -> int | Size: ...
@@ -48,9 +44,8 @@ class Crop(Protocol):
     def exact(self) -> bool: ...
 
     def boxes(self, heights: Ints, widths: Ints, random: Floats) -> Ints:
-        """The boxes to cut from images of these sizes, in pixels, (n,), and to resize to `size`: (top, left, height,
-        width) of each, (n, 4), from `random`, (n, draws) in [0, 1). One that is not inside the image means that the
-        image is too small."""
+        """The boxes to cut from images of these sizes, and to resize to `size`: (top, left, height, width) in pixels,
+        (n, 4), from `random`, (n, draws) in [0, 1). One that is not inside the image means that this is too small."""
         ...
 
 
@@ -69,7 +64,7 @@ Crops = Crop | Sequence[Crop]
 
 
 class _Shown:
-    """A dataclass whose repr leaves out defaults, since messages name crops."""
+    """A dataclass whose repr, in messages, leaves out defaults."""
 
     def __repr__(self) -> str:
         own = {each.name: getattr(self, each.name) for each in fields(self) if getattr(self, each.name) != each.default}  # type: ignore[arg-type]
@@ -80,7 +75,6 @@ class _Shown:
 class RandomResizedCrop(_Shown):
     """A box of random area and aspect ratio, resized to `size`: torchvision's transform of that name.
 
-    The first of ten boxes that fits is taken, or else the middle of the image at the nearest ratio, as in torchvision.
     Unless `exact`, a box of at least 2, 4 or 8 times `size` is decoded at 1/2, 1/4 or 1/8; its edges are then rounded
     down to multiples of 2, 4 or 8.
 
@@ -88,8 +82,7 @@ class RandomResizedCrop(_Shown):
         size: N for a square, or Size(height, width), each from 1 to 16383 pixels.
         scale: the range of the box's share of the image's area, above 0 and up to 1, drawn uniformly.
         ratio: the range of width / height, drawn uniformly on a logarithmic scale.
-        exact: always decode at full size, for torchvision's boxes and pixels: slower where boxes are much larger than
-            `size`.
+        exact: always decode at full size, for torchvision's boxes and pixels.
         interpolation: the filter of resizing, all antialiased: "bilinear", "bicubic", "lanczos", "hamming" or "box"; or
             "random", as timm has it: bilinear or bicubic, drawn for each image.
     """
@@ -152,8 +145,6 @@ class RandomResizedCrop(_Shown):
 
 @dataclass(frozen=True, repr=False)
 class _Exact(_Shown):
-    """A crop that is always decoded at full size."""
-
     size: int | Size
     draws: ClassVar[int] = 0
     exact: ClassVar[bool] = True
@@ -181,9 +172,8 @@ class CenterCrop(_Exact):
 
     Attributes:
         size: N for a square, or Size(height, width), each from 1 to 16383 pixels.
-        resize: bring the shorter side of the image to so many pixels first, as torchvision's Resize does: from the
-            longer side of `size` to 16383. None takes pixels as they are stored; images must then be at least as large
-            as `size`.
+        resize: bring the shorter side to so many pixels first, as torchvision's Resize: from the longer side of `size`
+            to 16383. None takes pixels as they are stored; images must then be at least as large as `size`.
         interpolation: the filter of resizing, as in RandomResizedCrop, but for "random".
     """
 
@@ -209,8 +199,8 @@ class CenterCrop(_Exact):
         return np.concatenate((begins, ends - begins), axis=1)
 
     def windows(self, heights: Ints, widths: Ints) -> Ints:
-        """Return (height, width, top, left) of each image: its size after `resize`, and where the crop begins in it, in
-        pixels, (n, 4)."""
+        """Return (height, width, top, left) of each image in pixels, (n, 4): its size after `resize`, and where the
+        crop begins."""
         sides = np.stack((heights, widths), axis=1)
         if self.resize is not None:
             shorter = sides.min(axis=1, keepdims=True)
@@ -239,7 +229,7 @@ class Resize(_Exact):
 
 
 def check_crops(crop: Crops) -> Crop | tuple[Crop, ...]:
-    """`crop`, a list as a tuple. Raises OptionError unless it is a crop, or a list or tuple of at least one."""
+    """`crop`, a list as a tuple. Raises OptionError for anything but crops."""
     views = tuple(crop) if isinstance(crop, (list, tuple)) else (crop,)
     for view in views:
         if not hasattr(view, "boxes"):
@@ -250,7 +240,6 @@ def check_crops(crop: Crops) -> Crop | tuple[Crop, ...]:
 
 
 def as_size(size: int | Size) -> Size:
-    """(height, width) of a size that may be N for a square."""
     return Size(size, size) if isinstance(size, int) else Size(*size)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -15,21 +14,20 @@ import torch.utils.data
 
 from presize.codecs.jpeg import decoder as jpeg_decoder
 from presize.datasets.applied import EachView, apply
-from presize.datasets.collate import AsList, SampleList, Views, collate_targets
-from presize.datasets.crops import Crop, CropGeometry, Crops
+from presize.datasets.collate import SampleList, Views, collate_targets
+from presize.datasets.crops import Crop, Crops
 from presize.datasets.fuse import Fused
 from presize.datasets.read_only import (
-    ClassNumbers,
     ImageFolderNames,
     ImageFolderOptions,
-    Samples,
     check_hooks,
-    hooks_instead,
+    names_instead,
+    position,
     read_only,
 )
-from presize.datasets.reading.batch import LentRows, OutputRows, send_without_descriptors
+from presize.datasets.reading.memory import LentRows, TensorFormat, send_without_descriptors
 from presize.datasets.reading.order import Numbers, sample_numbers
-from presize.datasets.reading.outputs import Decode, check_decode, check_pil
+from presize.datasets.reading.stored_image import Decode, check_decode
 from presize.datasets.reading.transfer import Normalize
 from presize.datasets.sample_images import SampleImages, TransformedImages
 from presize.datasets.sampler import visits
@@ -51,73 +49,63 @@ from presize.system.files import expanded
 from presize.system.pagecache import Preload
 
 _SUBSET = "dataset.subset(indices)"
-_HOOKS = hooks_instead(_SUBSET)
 
 
 @read_only(
     "make another LMDBDataset with it",
-    transform="",
-    target_transform="",
-    transforms="assign transform and target_transform",
-    options="",
-    **dict.fromkeys(("data", "imgs", "samples"), f"use {_SUBSET}, or make another LMDBDataset"),
-    **dict.fromkeys(("classes", "class_to_idx", "targets"), "use target_transform, or another column of the index"),
+    data=f"use {_SUBSET}, or make another LMDBDataset",
     **dict.fromkeys(("normalize", "fused"), "it comes from the transform"),
-    **_HOOKS,
+    **names_instead(_SUBSET, "use target_transform, or another column of the index"),
 )
 class LMDBDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
     """The dataset that ``presize build SRC root`` made, sample for sample what ImageFolder(SRC) gives.
 
-    Works in DataLoader workers of every start method: only the path and these arguments are pickled, forked workers
-    use what the parent opened, and the index is mapped and shared. Safe across threads.
+    Works in DataLoader workers of every start method, pickled as its path and options. Safe across threads.
 
     Args:
         root: the folder with manifest.json, or its URL: s3://BUCKET/PATH, http(s)://, gs:// or az:// (docs/remote.md).
         transform, target_transform: called with the image and the target, as in torchvision. Both can be assigned
             later; other options cannot.
-        target: the index column that comes beside the image; several names give a tuple, a dict of names a dict of
-            their values; None, or a dataset without labels, gives the image alone. Boxes and keypoints come as tensors,
-            moved with the crop (docs/detection.md).
-        vocabulary: columns whose values, or whose lists of values, become numbers: their places in the list given for
-            the column, or in the sorted values of the column for None. The attribute has the list of each.
+        target: the index column beside the image; several names give a tuple, a dict of names a dict; None, or a
+            dataset without labels, the image alone. Boxes and keypoints are tensors, moved with the crop
+            (docs/detection.md).
+        vocabulary: columns whose values, or lists of values, become numbers: their places in the list given, or for
+            None in the sorted values of the column. The attribute has the list of each.
         multi_hot: columns of lists that become float32 vectors: 1 for each number of the vocabulary in the list.
         decode: what `transform` gets. "pil": a PIL image (RGB, RGBA, L or I;16). "numpy": uint8 (height, width, 3), or
             (height, width) for grey. "tensor": uint8 (3, height, width) in channels-last memory, or (1, height, width).
             Of a dataset built with --depth 16 uint16, and four channels with --color rgba.
             "bytes": the stored value, undecoded.
-        crop: one of presize.datasets' crops, applied before decoding and before `transform`; all images then have one
-            size. It is drawn from (seed, epoch, sample) under presize's samplers, under any other from torch's
-            generator, in a worker that of the worker. A list or tuple of crops gives several views of each image,
-            drawn independently: a tuple in place of the image, with `transform` called for each view.
+        crop: one of presize.datasets' crops, applied before decoding and before `transform`. It is drawn from (seed,
+            epoch, sample) under presize's samplers, under any other from torch's generator. Several give as many views
+            of each image, drawn independently: a tuple in place of the image, with `transform` called for each view.
         flip: the probability of mirroring an image, from 0 to 1, drawn likewise.
-        fuse: take over what `transform`, one of torchvision's or timm's, begins with: crop, flip, normalization. Images
-            are then cropped before they are decoded; what is not taken over is called as before
-            (presize.datasets.fuse). `fused` tells which is which. A transform that is assigned later is taken over,
-            too, and one that is changed in place is looked at again.
+        fuse: take over what `transform`, one of torchvision's or timm's, begins with: crop, flip, normalization
+            (presize.datasets.fuse). `fused` tells what is taken over. A transform that is assigned later or changed in
+            place is taken over, too.
         readahead: whether the kernel reads more of a shard than the missing page. None suits random order, see
             presize.store.dataset.Dataset; True suits ShardShuffled.
         preload: "page-cache" reads all shards into the page cache; the kernel may evict them later. "memory" also locks
             them there while this dataset lives in this process, for which ``ulimit -l`` must allow; workers share it.
-        max_pixels: an image of more pixels counts as damaged: a dataset from strangers may claim any size. The default
-            is that of ``presize build``.
+        max_pixels: an image of more pixels counts as damaged.
         check: compare the SHA-256 of the index (up to 256 MB) when it is opened, and the CRC-32 of each record when a
-            process first reads it. False leaves both out: then a flipped bit may change pixels or targets.
+            process first reads it.
         companions: names of further images of each sample, None for all of them. (image, companion, ...) then comes
             in place of the image, all cropped and mirrored alike, and the image alone is transformed.
         flip_pairs: keypoints that change places where an image is mirrored, by their numbers: ``[(1, 2), (3, 4)]``.
         tv_tensors: boxes, keypoints and masks that are tensors are those of torchvision.tv_tensors.
-        cache_dir: for a URL, where shards are kept that are fetched as they are needed, for all processes of this user
-            and for the next run; None for ``~/.cache``.
+        cache_dir: for a URL, where fetched shards are kept, for all processes of this user and the next run; None for
+            ``~/.cache``.
         cache_bytes: that all shards in `cache_dir` may take, None for any number. Those used longest ago are removed.
-            A larger dataset can be read shard by shard, with shuffle=ShardShuffled.
         options: ImageFolder's loader, is_valid_file and allow_empty, which are refused unless they change nothing.
 
     Raises:
         RemoteError: the URL cannot be read; here, or where a shard is fetched.
         DatasetError: `root` is not a dataset, or one that is unfinished, truncated, newer, or of another layout.
-        OptionError: an option is out of range, or the dataset cannot be preloaded: it needs more memory than is
-            available, or may not be locked.
+        OptionError: an option is out of range, or the dataset cannot be preloaded.
     """
+
+    _subset = _SUBSET
 
     def __init__(
         self,
@@ -143,7 +131,7 @@ class LMDBDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
         cache_bytes: int | None = None,
         **options: Unpack[ImageFolderOptions],
     ) -> None:
-        check_hooks(self, LMDBDataset, _HOOKS, options)
+        check_hooks(self, LMDBDataset, options)
         check_decode(decode, is_cropped=crop is not None or bool(flip))
         if preload is not None:
             check_choice("preload", preload, Preload)
@@ -161,9 +149,8 @@ class LMDBDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
         self.multi_hot = (multi_hot,) if isinstance(multi_hot, str) else tuple(multi_hot)
         self.flip_pairs, self.tv_tensors = flip_pairs, tv_tensors
         self.companions = self.data.companions if companions is None else tuple(companions)
-        self._given = SampleImages(self.data, decode, self.companions, tv_tensors)  # without what a transform gives
-        if crop is not None or flip:
-            self._given.cropped(crop, flip, None)
+        # Without what a transform gives:
+        self._given = SampleImages(self.data, decode, self.companions, tv_tensors, crop, flip)
         self._last_reading = self._read_with(transform)
         preloaded = [] if preload is None else [self.data, *self._given.companions]
         self._held = [held for data in preloaded for held in data.preload(preload)]
@@ -174,7 +161,9 @@ class LMDBDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
 
     def _read_with(self, transform: Callable[[Any], Any] | None) -> TransformedImages:
         reading = self._given.read_with(transform, takes_over=self.fuse and transform is not None)
-        check_pil(reading.images.decode, self.data.manifest)
+        manifest = self.data.manifest
+        if reading.images.decode == "pil" and manifest.depth == 16 and manifest.color not in ("gray", "exact"):
+            raise OptionError("decode: PIL has no colour images of 16 bits; choose numpy or tensor")
         if reading.fused is not None and reading.fused.crop is None:
             warn(f"fuse: nothing was taken over: {reading.fused.reason}")
         return reading
@@ -184,9 +173,7 @@ class LMDBDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
         """How images are read now: a transform that was taken over may have been changed in place."""
         reading = self._last_reading
         transform = self.transform if _has_own_transform(self) else reading.transform
-        if transform is not reading.transform:
-            reading = self._last_reading = self._read_with(transform)
-        elif reading.fused is not None and not reading.fused.is_current():
+        if transform is not reading.transform or not (reading.fused is None or reading.fused.is_current()):
             reading = self._last_reading = self._read_with(transform)
         return reading
 
@@ -202,7 +189,7 @@ class LMDBDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
 
     @property
     def fused(self) -> Fused | None:
-        """Return the part of the transform that ``fuse=True`` took over."""
+        """The part of the transform that ``fuse=True`` took over."""
         return self._reading.fused
 
     @property
@@ -213,8 +200,9 @@ class LMDBDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
     def _open(self) -> None:
         """Set what is not pickled."""
         jpeg_decoder.is_available()  # checked here, once, and not again in every worker that is forked
-        self._classes = None if self.data.manifest.classes is None else list(self.data.manifest.classes)
-        self._class_numbers: ClassNumbers | None = None
+        self._class_names = self.data.manifest.classes or ()
+        self._classes = None if self.data.manifest.classes is None else list(self._class_names)
+        self._class_numbers = None
         self._targets = Targets(
             self.data, self.target, self.vocabulary, self.multi_hot, self.flip_pairs, self.tv_tensors
         )
@@ -222,10 +210,10 @@ class LMDBDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
         if self._given.reader is not None:
             self._targets.check_reader(self._given.reader)
         self._own_targets: npt.NDArray[Any] | None = None
-        self._outputs = OutputRows()
+        self._formats: list[TensorFormat] = []  # of what the transform made of the last batch
 
     def __getstate__(self) -> dict[str, Any]:
-        kept_out = ("_classes", "_class_numbers", "_targets", "_own_targets", "_outputs", "_held")
+        kept_out = ("_classes", "_class_names", "_class_numbers", "_targets", "_own_targets", "_formats", "_held")
         return {name: value for name, value in vars(self).items() if name not in kept_out}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -238,30 +226,15 @@ class LMDBDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
         return len(self.data) if self._rows is None else len(self._rows)
 
     def subset(self, indices: Any) -> LMDBDataset:
-        """The samples at `indices`, as a dataset with the same classes, crop, transform and other options.
-
-        A view: it shares what this dataset has opened, and keeps 8 bytes a sample, which are pickled.
-
-        Args:
-            indices: whole numbers from -len to len - 1, in any order: a list, a range, an array or a tensor. A sample
-                that comes twice is cropped twice.
-
-        Raises:
-            OptionError: `indices` are something else, or out of range.
-        """
+        """The samples at `indices`, as a dataset with the same classes, crop, transform and other options: a view, of 8
+        bytes a sample. They are whole numbers from -len to len - 1, in any order: a list, a range, an array or a
+        tensor. A sample that comes twice is cropped twice. Anything else raises OptionError."""
         return self._over(self.data, self.records(sample_numbers(indices, len(self))))
 
     def split(self, name: Any, column: str = "split") -> LMDBDataset:
-        """The samples whose value in a column is `name`, in their order, as subset() gives them.
-
-        Args:
-            name: a split, or another value of the column, such as the number of a fold.
-            column: ``split`` is what ``presize build --split`` makes.
-
-        Raises:
-            DatasetError: there is no such column.
-            OptionError: no sample has that value.
-        """
+        """The samples whose value in a column is `name`, such as a split or the number of a fold, in their order, as
+        subset() gives them. Raises DatasetError where there is no such column, OptionError where no sample has that
+        value."""
         return self.subset(find_split(self.data, self._rows, name, column))
 
     @property
@@ -285,7 +258,6 @@ class LMDBDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
         return samples if self._rows is None else self._rows[samples]
 
     def fetch_ahead(self, groups: Sequence[Sequence[int]]) -> None:
-        """As Dataset.fetch_ahead."""
         self.data.fetch_ahead(groups)
 
     def numbers(self, name: str) -> npt.NDArray[Any]:
@@ -294,84 +266,60 @@ class LMDBDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
         return values if self._rows is None else values[self._rows]
 
     def __getitem__(self, index: SupportsIndex) -> Any:
-        """The sample at `index`, from -len to len - 1: (image, target), or the image alone.
-
-        Raises:
-            IndexError: `index` is out of range.
-            DatasetError: the stored image is damaged.
-        """
+        """The sample at `index`, from -len to len - 1: (image, target), or the image alone. Raises IndexError, and
+        DatasetError for a damaged image."""
         return self._read((index,))[0]
 
     def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[Any]:
         """The samples at `indices`, in their order; a DataLoader calls it once a batch.
 
-        With `crop` and decode "tensor" the images are views of one batch, which presize.datasets.collate uses as it is.
-
-        Samples are read in their order on disk; transforms are called in the order of `indices`. A subclass with its
-        own ``__getitem__`` has that called.
+        With `crop` and decode "tensor" the images are views of one batch. Samples are read in their order on disk;
+        transforms are called in the order of `indices`. A subclass with its own ``__getitem__`` has that called.
         """
         if type(self).__getitem__ is not LMDBDataset.__getitem__:
             return [self[index] for index in indices]
-        samples, as_list = self._read(indices), self._as_list()
+        samples = self._read(indices)
+        as_list = self._targets.as_list if self.target_transform is None else False
         return SampleList(samples, as_list) if as_list else samples
 
     def _read(self, indices: Sequence[SupportsIndex]) -> list[Any]:
         if torch.utils.data.get_worker_info() is not None:
             send_without_descriptors()
-        reading = self._reading
-        images_of, rest = reading.images, reading.rest
-        samples, reader = [self._position(index) for index in indices], images_of.reader
-        rows = self._outputs.of_batch(len(samples)) if rest is not None and len(samples) > 1 else None
+        reading, of = self._reading, f" of {self.root}"
+        rest, reader = reading.rest, reading.images.reader
+        samples = [position(index, len(self), of) for index in indices]
+        if self._rows is not None:
+            samples = self._rows[samples].tolist()
+        rows = LentRows(self._formats, len(samples)) if rest is not None and len(samples) > 1 else None
+        shown: Shown = [None] * len(samples)
         if reader is None:
-            images = images_of.stored(samples, lazily=rest is not None)
-            return [self._sample(rest, rows, *sample) for sample in zip(samples, images, strict=True)]
-        draws = visits(indices)
-        images = images_of.crops(reader, samples, draws, whole=reading.reads_batches)
-        shown = self._targets.shown(reader, np.array(samples, np.int64), *draws)
-        return [self._sample(rest, rows, *sample) for sample in zip(samples, images, shown, strict=True)]
-
-    def _position(self, index: SupportsIndex) -> int:
-        i = operator.index(index)
-        if not -(length := len(self)) <= i < length:
-            raise IndexError(f"sample {i} of {self.root}: expected from {-length} to {length - 1}")
-        return i % length if self._rows is None else self._rows.item(i)
-
-    def _sample(
-        self,
-        rest: Callable[[Any], Any] | None,
-        rows: LentRows | None,
-        i: int,
-        image: Any,
-        shown: CropGeometry | None = None,
-    ) -> Any:
-        if rows is not None:
-            rows.next_sample()
-        if rest is not None:
-            image = self._transformed(rest, image, rows)
-        if self.target is None:
-            return image
-        target = self._targets.at(i, shown)
-        return image, target if self.target_transform is None else self.target_transform(target)
+            images = reading.images.stored(samples, lazily=rest is not None)
+        else:
+            draws = visits(indices)
+            images = reading.images.crops(reader, samples, draws, whole=reading.reads_batches)
+            shown = self._targets.shown(reader, np.array(samples, np.int64), *draws)
+        read = []
+        for i, image, geometry in zip(samples, images, shown, strict=True):
+            if rows is not None:
+                rows.next_sample()
+            if rest is not None:
+                image = self._transformed(rest, image, rows)
+            if self.target is not None:
+                target = self._targets.at(i, geometry)
+                image = image, target if self.target_transform is None else self.target_transform(target)
+            read.append(image)
+        return read
 
     def _transformed(self, rest: Callable[[Any], Any], image: Any, rows: LentRows | None) -> Any:
-        """Each view transformed, or the image beside its companions."""
         if not isinstance(image, Views) or isinstance(rest, EachView):
             return apply(rest, image, rows)
         if self.companions:
             return Views((apply(rest, image[0], rows), *image[1:]))
         return Views(apply(rest, view, rows) for view in image)
 
-    def _as_list(self) -> AsList:
-        return False if self.target_transform is not None else self._targets.as_list
-
     def batch_targets(self, records: Records, shown: Shown | None = None) -> Any:
-        """The targets of many samples at once, as presize.datasets.collate combines them: int64 (n,) for class
-        numbers; None without a target.
-
-        Args:
-            records: their numbers in `data`, as from records().
-            shown: what is shown of each, as BatchReader.shown gives it; None for all of it.
-        """
+        """The targets of many samples, from records(), as presize.datasets.collate combines them; None without a
+        target. `shown`: as BatchReader.shown gives it, None for all of each image."""
         if self.target is None:
             return None
         if self.target_transform is None:
@@ -402,19 +350,10 @@ class LMDBDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
         return self._classes
 
     @property
-    def class_to_idx(self) -> dict[str, int]:
-        """The number of each class, in a dict that cannot be changed; empty without classes."""
-        if self._class_numbers is None:  # not of self.classes, which may be written to
-            self._class_numbers = ClassNumbers({name: i for i, name in enumerate(self.data.manifest.classes or ())})
-        return self._class_numbers
-
-    @property
     def targets(self) -> npt.NDArray[Any]:
-        """The targets of all samples, as an array, where ImageFolder has a list: a copy, made at the first use, with
-        int64 for whole numbers. As in ImageFolder, samples keep their targets whatever is written to it. For columns of
-        text or lists it is a read-only array of objects, for multi_hot a matrix (samples, values). Without a target, or
-        with several, there is no such attribute.
-        """
+        """The targets of all samples, as an array: a copy, made at the first use, with int64 for whole numbers. Samples
+        keep their targets whatever is written to it. For columns of text or lists it is a read-only array of objects,
+        for multi_hot a matrix (samples, values). Without a target, or with several, there is no such attribute."""
         if not isinstance(self.target, str):
             raise AttributeError(f"{self.root} was opened with target={self.target!r}: targets needs one column")
         if self._own_targets is not None:
@@ -423,16 +362,8 @@ class LMDBDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
         self._own_targets = None if targets.dtype == object else targets
         return targets
 
-    @property
-    def samples(self) -> Samples:
-        """(path in the source, target) of every sample: for code written for ImageFolder, a list that cannot be
-        changed. Takes no memory."""
-        return Samples(self, _SUBSET)
-
-    imgs = samples
-
     def path_and_target(self, index: int) -> tuple[str, Any]:
-        """One of `samples`, from 0 on."""
+        """One of `samples`, from 0 on: the path in the source, and the target."""
         i = index if self._rows is None else self._rows.item(index)
         return self.data.path(i), None if self.target is None else self._targets.at(i)
 
@@ -441,7 +372,7 @@ class LMDBDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
 
     def dev_shm_bytes(self, batch_size: int) -> int:
         """Roughly the bytes of /dev/shm that a batch takes on its way from a DataLoader's worker: 8 a sample, and the
-        pixels (without a crop of an image of mean size), but for batches that are read as one."""
+        pixels unless the batch is read as one."""
         reading = self._reading
         pixels = 0 if reading.reads_batches else reading.images.nbytes()
         return int(batch_size * (pixels + 8))
@@ -457,5 +388,4 @@ class LMDBDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
 
 
 def _has_own_transform(dataset: LMDBDataset) -> bool:
-    """Return whether a subclass overrides `transform`, as a dataclass does. It is then called."""
     return type(dataset).transform is not LMDBDataset.transform

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -15,47 +14,37 @@ import torch.utils.data
 
 from presize.codecs.decode import decode as decode_image
 from presize.datasets.read_only import (
-    ClassNumbers,
     ImageFolderNames,
     ImageFolderOptions,
-    Samples,
     check_hooks,
-    hooks_instead,
+    names_instead,
+    position,
     read_only,
 )
-from presize.datasets.reading.outputs import Decode, check_decode, to_output
+from presize.datasets.reading.stored_image import Decode, check_decode, to_output
 from presize.errors import ImageError
 from presize.system.files import expanded
 
 _SUBSET = "torch.utils.data.Subset(dataset, indices)"
-_HOOKS = hooks_instead(_SUBSET)
 
 
-@read_only(
-    "make another FolderDataset with it",
-    transform="",
-    target_transform="",
-    transforms="assign transform and target_transform",
-    options="",
-    **dict.fromkeys(("imgs", "samples"), f"use {_SUBSET}"),
-    **dict.fromkeys(("classes", "class_to_idx", "targets"), "use target_transform"),
-    **_HOOKS,
-)
+@read_only("make another FolderDataset with it", **names_instead(_SUBSET, "use target_transform"))
 class FolderDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
     """The images under `root` in ImageFolder's order, each decoded when it is read.
 
-    The list of files is in Arrow memory, without a Python object for each file. Safe across threads and in DataLoader
-    workers of every start method.
+    The list of files is in Arrow memory. Safe across threads and in DataLoader workers of every start method.
 
     Args:
         root: a folder of class folders, or of images (then without targets). Its images are those that a build would
-            store: files with the suffix of an image format, as in ImageFolder, and files of any other name whose
-            content is an image. Pixels are upright RGB, from the decoders that builds use.
+            store: files with the suffix of an image format, and others whose content is an image. Pixels are upright
+            RGB.
         transform, target_transform, decode, options: as in LMDBDataset. The first two can be assigned later.
 
     Raises:
         SourceError: there are no images.
     """
+
+    _subset = _SUBSET
 
     def __init__(
         self,
@@ -66,7 +55,7 @@ class FolderDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
         decode: Decode = "pil",
         **options: Unpack[ImageFolderOptions],
     ) -> None:
-        check_hooks(self, FolderDataset, _HOOKS, options)
+        check_hooks(self, FolderDataset, options)
         check_decode(decode)
         self.root = expanded(root)
         self.transform = transform
@@ -89,16 +78,9 @@ class FolderDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
         return len(self._paths)
 
     def __getitem__(self, index: SupportsIndex) -> Any:
-        """The sample at `index`, from -len to len - 1: (image, class number), or the image alone.
-
-        Raises:
-            IndexError: `index` is out of range.
-            ImageError: the file cannot be read or decoded; the message names it.
-        """
-        i = operator.index(index)
-        if not -len(self) <= i < len(self):
-            raise IndexError(f"sample {i} of {self.root}: expected from {-len(self)} to {len(self) - 1}")
-        i %= len(self)
+        """The sample at `index`, from -len to len - 1: (image, class number), or the image alone. Raises IndexError,
+        and an ImageError that names the file."""
+        i = position(index, len(self), f" of {self.root}")
         path = Path(self._folder, self._paths[i].as_py())
         try:
             data = path.read_bytes()
@@ -115,11 +97,6 @@ class FolderDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
         return image, target if self.target_transform is None else self.target_transform(target)
 
     @property
-    def class_to_idx(self) -> dict[str, int]:
-        """The number of each class, in a dict that cannot be changed; empty without classes."""
-        return ClassNumbers({name: i for i, name in enumerate(self._class_names)})
-
-    @property
     def targets(self) -> npt.NDArray[np.int64]:
         """The class number of every sample, in an array: a copy, made at the first use. As in ImageFolder, samples keep
         their targets whatever is written to it. Without class folders there is no such attribute."""
@@ -128,14 +105,6 @@ class FolderDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
         if self._own_targets is None:
             self._own_targets = self._targets.astype(np.int64)
         return self._own_targets
-
-    @property
-    def samples(self) -> Samples:
-        """(path, class number) of every sample: for code written for ImageFolder, a list that cannot be changed. Takes
-        no memory."""
-        return Samples(self, _SUBSET)
-
-    imgs = samples
 
     def path_and_target(self, index: int) -> tuple[str, Any]:
         """One of `samples`, from 0 on."""

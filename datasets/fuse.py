@@ -1,7 +1,5 @@
-"""fuse: takes over the crop, flip and normalization that a transform of torchvision or timm begins with.
-
-Transforms are recognised by class and attributes; neither library is imported or required.
-"""
+"""fuse: takes over the crop, flip and normalization that a transform of torchvision or timm begins with. They are
+recognised by class and attributes, and not imported."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ from presize.datasets.crops import (
     Resize,
     as_size,
 )
-from presize.datasets.reading.outputs import Decode
+from presize.datasets.reading.stored_image import Decode
 from presize.datasets.reading.transfer import Normalize
 from presize.errors import OptionError
 from presize.formatting import plural
@@ -40,8 +38,7 @@ AS_NUMPY: Transform = torch.Tensor.numpy
 
 
 class _Seen(NamedTuple):
-    """A transform that was taken over, with the values of the attributes `names`, or a composition with its
-    transforms."""
+    """A transform that was taken over, with the values of `names`, or a composition with its transforms."""
 
     part: Any
     names: tuple[str, ...] | None
@@ -63,8 +60,7 @@ class Fused:
     """A transform in two parts: what presize does, and what is called afterwards.
 
     Attributes:
-        crop: which part of each image to decode, and to what size to bring it; a tuple of crops for a transform that
-            makes several views. None if nothing was taken over.
+        crop: which part of each image to decode; a tuple of crops for several views. None if nothing was taken over.
         flip: the probability of mirroring an image.
         normalize: (mean, std) of each channel, in units of 0 to 1; None leaves uint8.
         rest: what is called with each image afterwards; None if nothing is left.
@@ -102,23 +98,16 @@ def fuse(transform: Transform | None, *, decode: Decode = "pil", data: Dataset |
     """Split `transform` into what presize can do as torchvision does it, and the rest.
 
     Boxes and flips are drawn from their distributions, pixels are theirs of PIL images, and normalized values of equal
-    pixels are within 1e-6. Taken over are, from the beginning on, a RandomResizedCrop (timm's, too, with
-    interpolation="random"), Resize((height, width)), CenterCrop or RandomCrop, also after a Resize(N); and a
-    RandomHorizontalFlip, conversions to a tensor, an array and float32, and a Normalize; and torchvision's
-    ``weights.transforms()``. All filters are taken over but nearest; of uint8 tensors bilinear alone, within one grey
-    level.
-
-    Tensors are in channels-last memory, and plain, where torchvision's ToImage makes a tv_tensors.Image of a sample.
+    pixels are within 1e-6. Taken over are, from the beginning on, a RandomResizedCrop (timm's, too), Resize((height,
+    width)), CenterCrop or RandomCrop, also after a Resize(N); and a RandomHorizontalFlip, conversions to a tensor, an
+    array and float32, and a Normalize; and torchvision's ``weights.transforms()``. All filters are taken over but
+    nearest; of uint8 tensors bilinear alone, within one grey level. Tensors are plain, in channels-last memory.
 
     Args:
         transform: torchvision's Compose, of either version, one of its or timm's transforms, or an object that does
-            nothing but call those that it holds: one, as the presets of torchvision's references, or several, of whose
-            results it returns a list or tuple, as MoCo's TwoCropsTransform and DINO's DataAugmentationDINO.
-        decode: what the transform gets: "pil", or "tensor" for uint8 (channels, height, width).
+            nothing but call those that it holds: one, or several, of whose results it returns a list or tuple.
+        decode: what the transform gets: "pil", or "tensor" for uint8 (channels, height, width). Or OptionError.
         data: the stored images. Without them, three channels are assumed, and sizes are not checked.
-
-    Raises:
-        OptionError: there is no transform, or `decode` is neither of these.
     """
     if transform is None:
         raise OptionError("fuse: needs a transform to take over; without one use crop= and flip=")
@@ -190,7 +179,7 @@ def _fused_views(transform: Transform, found: Traced, decode: Decode, data: Data
 
 class _Taking:
     """The part that has been taken over. `form`: of an image by then; `resized`: N and filter of a Resize(N) before the
-    crop; `before_rest`: called first if steps are left, for what they get."""
+    crop."""
 
     def __init__(self, decode: Decode, data: Dataset | None) -> None:
         self.data = data
@@ -254,7 +243,7 @@ class _Taking:
         return ""
 
     def _after_resize(self) -> str:
-        """Why a crop cannot be resized after Resize(N); empty if there was none, or it changes nothing."""
+        """Why a crop cannot be resized after Resize(N); empty if it can."""
         if self.resized is None or self._is_stored_at(self.resized[0]):
             return ""
         return f"it comes after Resize({self.resized[0]}), which may resize images"
@@ -263,7 +252,7 @@ class _Taking:
         return self.data is not None and not (np.minimum(*_sides(self.data)) != shorter).any()
 
     def _filter(self, step: Any) -> tuple[Any, str]:
-        """How a transform resizes, and why presize cannot do so; that is empty if it can."""
+        """How a transform resizes, and why presize cannot do so; empty if it can."""
         name = type(step).__name__
         hows = step.interpolation if isinstance(step.interpolation, (tuple, list)) else (step.interpolation,)
         filters = tuple(_FILTERS.get(getattr(how, "value", how)) for how in hows)
@@ -280,10 +269,7 @@ class _Taking:
                 return None, f"{name} has interpolation={filter}, and gets tensors"
         return filter, ""
 
-    def center_crop(self, step: Any) -> str:
-        return self._center_crop(_size(step))
-
-    def _center_crop(self, size: Size) -> str:
+    def center_crop(self, size: Size) -> str:
         if self.resized is None or self._is_stored_at(self.resized[0]):
             return self._too_small(size) or self._cut(CenterCrop(size))
         shorter, filter = self.resized
@@ -300,7 +286,7 @@ class _Taking:
     def classification(self, step: Any) -> str:
         if self.crop is not None or self._seen:
             return "ImageClassification comes after other transforms"
-        reason = self._resize(step, step.resize_size) or self._center_crop(_size(SimpleNamespace(size=step.crop_size)))
+        reason = self._resize(step, step.resize_size) or self.center_crop(_size(SimpleNamespace(size=step.crop_size)))
         if reason:
             self.resized = None
             return reason
@@ -338,18 +324,9 @@ class _Taking:
         return ""
 
     def to_tensor(self, step: Any) -> str:
-        if self.form != "pil":
-            return f"{type(step).__name__} is for PIL images, and here it gets a tensor"
         if torch.get_default_dtype() != torch.float32:
             return f"ToTensor makes {torch.get_default_dtype()}, torch's default dtype, and presize float32"
-        return self._to_float()
-
-    def maybe_to_tensor(self, step: Any) -> str:
-        """timm's: tensors are left as they are."""
-        return self.to_tensor(step) if self.form == "pil" else ""
-
-    def maybe_pil_to_tensor(self, step: Any) -> str:
-        return self.pil_to_tensor(step) if self.form == "pil" else ""
+        return self.pil_to_tensor(step) or self._to_float()
 
     def pil_to_tensor(self, step: Any) -> str:
         if self.form != "pil":
@@ -369,7 +346,7 @@ class _Taking:
         self.before_rest = [step]
         return ""
 
-    def to_pure_tensor(self, step: Any) -> str:  # noqa: ARG002
+    def to_pure_tensor(self, _: Any) -> str:
         self.before_rest = []
         return ""
 
@@ -407,7 +384,7 @@ _FILTERS: dict[Any, Filter] = {
 _Take = tuple[Callable[[_Taking, Any], str], set[str]]
 
 _TORCHVISIONS: dict[str, _Take] = {
-    "CenterCrop": (_Taking.center_crop, {"size"}),
+    "CenterCrop": (lambda taking, step: taking.center_crop(_size(step)), {"size"}),
     "ConvertImageDtype": (_Taking.convert, {"dtype"}),
     "ImageClassification": (
         _Taking.classification,
@@ -427,8 +404,8 @@ _TORCHVISIONS: dict[str, _Take] = {
 """The classes of torchvision.transforms, of both versions, that can be taken over, with all attributes they have."""
 
 _TIMMS: dict[str, _Take] = {
-    "MaybePILToTensor": (_Taking.maybe_pil_to_tensor, set()),
-    "MaybeToTensor": (_Taking.maybe_to_tensor, set()),
+    "MaybePILToTensor": (lambda taking, step: taking.pil_to_tensor(step) if taking.form == "pil" else "", set()),
+    "MaybeToTensor": (lambda taking, step: taking.to_tensor(step) if taking.form == "pil" else "", set()),
     "ToNumpy": (_Taking.to_numpy, set()),
     "RandomResizedCropAndInterpolation": (_Taking.resized_crop, {"size", "scale", "ratio", "interpolation"}),
 }
@@ -438,7 +415,6 @@ _EVERY_MODULE_HAS = frozenset(vars(torch.nn.Module()))
 
 
 def _library(kind: type) -> dict[str, _Take]:
-    """The transforms that are known of the library that a class is from; empty for others."""
     if kind.__module__.startswith("torchvision.transforms."):
         return _TORCHVISIONS
     return _TIMMS if kind.__module__ == "timm.data.transforms" else {}
@@ -453,7 +429,7 @@ def _is_compose(kind: type) -> bool:
 
 
 def _unknown(step: Any, attributes: set[str]) -> list[str]:
-    """Attributes of this one transform that others of its class do not have, and hooks on it."""
+    """Attributes that others of its class do not have, and hooks."""
     own = vars(step)
     unknown = {name for name in own if not name.startswith("_")} - attributes - _EVERY_MODULE_HAS
     return sorted(unknown | {name for name in own if name.endswith("_hooks") and own[name]})
@@ -466,7 +442,7 @@ def _taken(step: Any) -> _Seen:
 
 
 def _values(step: Any, names: Sequence[str]) -> tuple[Any, ...]:
-    """The number of attributes of a transform, and the values of some, which later changes in place do not reach."""
+    """The number of attributes, and the values of some, which later changes in place do not reach."""
     own = vars(step)
     values: list[Any] = [len(own)]
     for value in map(own.get, names):
@@ -489,13 +465,12 @@ def _called(transform: Any) -> Traced | None:
 
 
 def _parts(transform: Any) -> tuple[Any, ...] | None:
-    """The transforms that a composition calls one after the other; None for any other transform."""
+    """The transforms that a composition calls one after the other; None for others."""
     found = _called(transform)
     return None if found is None or found.kind is not None else found.parts
 
 
 def _compositions(transform: Any) -> list[_Seen]:
-    """A composition, and those in it, as they are."""
     parts = _parts(transform)
     if parts is None:
         return []
@@ -515,7 +490,7 @@ def _composed(transform: Any, steps: Sequence[Any]) -> Transform:
 
 
 def _one_side(step: Any) -> str:
-    """Why a size is no (height, width), as it is when it was assigned later; empty if it is one."""
+    """Why a size is no (height, width); empty if it is one."""
     if not isinstance(step.size, int) and len(step.size) == 2:
         return ""
     return f"{type(step).__name__} has size={step.size}, which torchvision does not take for a square here"

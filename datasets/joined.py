@@ -16,11 +16,9 @@ from presize.store.manifest import Manifest
 
 
 class JoinedData:
-    """The samples of several datasets, those of the second numbered on from the first. To readers, a Dataset.
-
-    Columns of numbers are copied into one array when they are first read, 4 bytes a sample in most cases. Those that
-    every batch needs are read here, so that forked workers share them. Pickled as the datasets are, by their paths.
-    """
+    """The samples of several datasets, those of the second numbered on from the first. To readers, a Dataset. Columns
+    of numbers are copied into one array when they are first read; height and width here, so that forked workers share
+    them."""
 
     def __init__(self, parts: Sequence[Data]) -> None:
         self.parts = list(parts)
@@ -53,7 +51,7 @@ class JoinedData:
         return JoinedData([part.companion(name) for part in self.parts])
 
     def column(self, name: str) -> pa.ChunkedArray:
-        """An index column. Raises DatasetError when a part has no such column, or one of another type."""
+        """An index column. Raises DatasetError where a part has none, or another type."""
         columns = [part.column(name) for part in self.parts]
         for part, column in zip(self.parts, columns, strict=True):
             if column.type != columns[0].type:
@@ -74,7 +72,6 @@ class JoinedData:
         return self._numbers[name]
 
     def _first_shards(self) -> npt.NDArray[np.int64]:
-        """The number of the first shard of each part, and of the one after all."""
         return np.cumsum([0, *(int(part.numbers("shard").max(initial=-1)) + 1 for part in self.parts)])
 
     def check_column(self, name: str) -> None:
@@ -121,7 +118,7 @@ class JoinedData:
                 yield positions[at], pixels
 
     def _split(self, samples: Sequence[int]) -> Iterator[tuple[Data, list[int], list[int]]]:
-        """For each part, the positions in `samples` of those that are its own, and their numbers in it."""
+        """For each part, the positions in `samples` of its own, and their numbers in it."""
         wanted = np.asarray(samples, np.int64)
         parts = np.searchsorted(self._starts, wanted, "right") - 1
         for i in np.unique(parts).tolist():

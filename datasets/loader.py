@@ -4,39 +4,28 @@ from __future__ import annotations
 
 import copy
 import os
+import sys
 import zlib
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
-from functools import partial
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
 from multiprocessing.context import BaseContext
 from typing import Any, Literal, Unpack
 
 import torch
 
-from presize.datasets.accelerate import gatherable, seen_by_accelerate
 from presize.datasets.applied import EachView
 from presize.datasets.collate import collate
 from presize.datasets.crops import Crop, Crops
 from presize.datasets.dataset import LMDBDataset
 from presize.datasets.fuse import AS_NUMPY
 from presize.datasets.read_only import DataLoaderOptions, check_options, read_only
-from presize.datasets.reading.batch import tensors_over
-from presize.datasets.reading.batch_reader import BatchReader
+from presize.datasets.reading.batch_reader import BatchReader, TransformedReader
+from presize.datasets.reading.memory import HELD_BY_CALLER, FreeSlots, SharedSlots, tensors_over
 from presize.datasets.reading.order import Given, Last, Order, Schedule, check_seed, choose_order
-from presize.datasets.reading.outputs import check_decode
-from presize.datasets.reading.shard_shuffle import ShardShuffled
-from presize.datasets.reading.slots import HELD_BY_CALLER, FreeSlots, SharedSlots
-from presize.datasets.reading.transfer import (
-    Box,
-    Normalization,
-    Normalize,
-    Parts,
-    Transfer,
-    as_device,
-    normalization_of,
-)
-from presize.datasets.reading.transformed_reader import TransformedReader
+from presize.datasets.reading.stored_image import check_decode
+from presize.datasets.reading.transfer import CPU, Box, Normalization, Normalize, Parts, Transfer, as_device, normalized
 from presize.datasets.reading.workers import (
     TIMEOUT_S,
     Answer,
@@ -50,7 +39,7 @@ from presize.datasets.reading.workers import (
     worker_counts,
 )
 from presize.datasets.sampler import EpochSampler
-from presize.datasets.subsets import as_lmdb_dataset, check_length, differ, samples_crc32, state_of
+from presize.datasets.subsets import as_lmdb_dataset, check_length, differ, sampler_of, state_of
 from presize.errors import LoaderError, OptionError
 from presize.options import check_choice, check_range
 
@@ -66,61 +55,50 @@ _ENDED_EARLY = "this epoch ended early, because its Loader was closed or began a
 class Loader:
     """Batches [images, targets] of a dataset, lists as a DataLoader's, cropped before they are decoded.
 
-    images: uint8 (B, channels, height, width) in channels-last memory, on `device`, or uint16 of a dataset of 16 bits;
-    with `normalize` of `dtype`. With several crops a tuple of these, one for each view; with
-    companions a tuple of the images and of each companion. With `transform`, its stacked results.
-    targets: int64 (B,), or what torch's default collate makes of other columns; without targets images come alone.
+    images: uint8 (B, channels, height, width) in channels-last memory, on `device`; uint16 of a dataset of 16 bits;
+    with `normalize` of `dtype`. With several crops or companions a tuple, one for each. With `transform`, its stacked
+    results. targets: int64 (B,), or what torch's default collate makes of other columns; without targets images come
+    alone.
 
-    A batch that the caller keeps never changes: its memory is reused only when nothing in this process refers to it any
-    more (a child that is forked has to copy what it needs), and a caller that keeps many gets copies. Workers live from
-    epoch to epoch; they end when an epoch is left early (break, an error, Ctrl-C), with close(), and with the Loader.
-    One epoch at a time.
-
-    Attributes are those that were given, and cannot be changed, but for `crop`. Those of the dataset and its transforms
-    are looked at when an epoch begins, which starts workers anew if any has changed.
+    A batch that the caller keeps never changes, but a forked child has to copy what it needs. Workers live from epoch
+    to epoch; they end when an epoch is left early, with close(), and with the Loader. One epoch at a time. Attributes
+    cannot be changed, but for `crop`. Those of the dataset and its transforms are looked at when an epoch begins.
 
     Args:
         dataset: an LMDBDataset, or a Subset or ConcatDataset of such.
         batch_size: samples in a batch, from 1.
         crop: which part of each image to take, or several for as many views of it; the dataset's own when None.
         flip: the probability of mirroring an image, from 0 to 1; the dataset's own when None.
-        transform: called in the workers with each image, after crop, flip and normalize; the dataset's own when None:
-            of one with fuse=True, what it does not take over. It gets what LMDBDataset(decode=) says, a PIL image
-            by default, and with `normalize` a tensor. Its results are tensors, arrays, PIL images and numbers, also in
-            lists, tuples and dicts, and have one shape. torch's, NumPy's and Python's generators are seeded for each
-            visit of a sample, unless threads share them.
+        transform: called in the workers with each image, after crop, flip and normalize; the dataset's own when None.
+            It gets what LMDBDataset(decode=) says, with `normalize` a tensor. Its results are tensors, arrays, PIL
+            images and numbers, also in lists, tuples and dicts, and have one shape. torch's, NumPy's and Python's
+            generators are seeded for each visit of a sample, unless threads share them.
         shuffle: True draws a new order each epoch, the same for any number of workers. Or an order, such as
             ShardShuffled for a dataset larger than memory, or Weighted.
-        sampler: in place of shuffle, any sampler of indices with a length, or a list of them, such as torch's
-            WeightedRandomSampler and DistributedSampler: read in its order, an index that comes twice with two crops.
-            It shares an epoch over ranks itself, and an epoch that is left in its middle cannot be resumed. The
-            attribute `sampler` is an EpochSampler, which passes set_epoch() and the sampler's attributes on.
+        sampler: in place of shuffle, any sampler or list of indices, such as torch's WeightedRandomSampler and
+            DistributedSampler; an index that comes twice is cropped twice. It shares an epoch over ranks itself, and an
+            epoch left in its middle cannot be resumed. The attribute `sampler` passes its attributes on.
         seed: of the order and the crops; None as in EpochSampler.
-        num_workers: how many read in parallel; None uses every core this process may use, 0 reads in the caller's
-            thread.
+        num_workers: how many read in parallel; None uses every core, 0 reads in the caller's thread.
         mode: "processes" or "threads". Threads start faster, but Python's lock lets about two of them work at a time.
         prefetch_factor: batches that each worker may be ahead, 1 to 64; None is 2, as in a DataLoader.
         drop_last: leave out a last batch that is not full.
-        last: "keep" gives a last batch that is not full as it is, "pad" fills it up with samples of the epoch's
-            beginning. None keeps it in one process, and pads with several ranks.
+        last: "keep" gives it as it is, "pad" fills it up with samples of the epoch's beginning. None keeps it in one
+            process, and pads with several ranks.
         device: where batches go. On CUDA, ROCm and XPU they are copied from pinned memory, on a stream of their own,
             during the step before; to other devices by copies that are waited for.
-        normalize: (mean, std) of each channel in units of 0 to 1, as in torchvision; applied on `device` where that is
-            CUDA, ROCm or XPU, elsewhere, and before a transform, by the workers. None for what fuse=True took over from
-            the dataset's transform.
+        normalize: (mean, std) of each channel in units of 0 to 1, as in torchvision; applied on CUDA, ROCm or XPU,
+            elsewhere, and before a transform, by the workers. None for what fuse=True took over.
         dtype: of normalized batches; float32 when None.
-        on_error: "raise" a DatasetError that names the image that cannot be decoded or is too small for the crop, or
-            "skip" it: the batch is then shorter, and `skipped` counts the images.
+        on_error: "raise" a DatasetError that names an image that is damaged or too small for the crop, or "skip" it:
+            the batch is then shorter, and `skipped` counts the images.
         rank, ranks: torch.distributed's when it is initialized, otherwise 0 of 1.
-        timeout: seconds to wait for a batch of a worker that was stopped, or whose file system does not answer, before
-            a LoaderError names it; 0 waits for ever.
-        multiprocessing_context: start method of the processes: "fork", "spawn" or "forkserver", or a context of
-            multiprocessing; None is Python's default.
+        timeout: seconds to wait for a batch before a LoaderError names the worker; 0 waits for ever.
+        multiprocessing_context: start method of the processes, or a context; None is Python's default.
         options: DataLoader's other options, where they change no batch: pin_memory, persistent_workers, in_order.
 
     Raises:
-        OptionError: an option is out of range, or does not go with another; while iterating, if results of the
-            transform cannot be stacked.
+        OptionError: an option is out of range; while iterating, if results of the transform cannot be stacked.
         DatasetError: while iterating, for a damaged sample.
         LoaderError: while iterating, when a worker dies, does not answer, or cannot be started.
     """
@@ -188,16 +166,7 @@ class Loader:
             _check_sampler(sampler, shuffle, rank, ranks)
             order = Given(sampler, len(dataset), check_seed(seed))
             rank, ranks = 0, 1
-        dataset.data.check_order(isinstance(order, ShardShuffled))
-        self.sampler = EpochSampler(
-            order,
-            rank=rank,
-            ranks=ranks,
-            batch_size=batch_size,
-            drop_last=drop_last,
-            last=last,
-            fingerprint=partial(samples_crc32, dataset),
-        )
+        self.sampler = sampler_of(dataset, order, batch_size, rank, ranks, drop_last, last)
         self.batch_sampler = torch.utils.data.BatchSampler(self.sampler, self.batch_size, self.drop_last)
         self._images_as: _ImagesAs = (crop, flip, normalize, dtype)
         self._owner = os.getpid()
@@ -207,10 +176,7 @@ class Loader:
     @property
     def crop(self) -> Crop | tuple[Crop, ...] | None:
         """What an epoch that begins now takes of each image: a crop, several for as many views, or None for all.
-
-        Assigned between epochs or during one, it holds from the next epoch on, which starts workers anew; None is the
-        dataset's own.
-        """
+        Assigned, it holds from the next epoch on; None is the dataset's own."""
         return self._reader_for(self.dataset, self._images_as)[0].crop
 
     @crop.setter
@@ -229,16 +195,15 @@ class Loader:
         return dataset
 
     def _choose_reader(self, dataset: LMDBDataset) -> None:
-        """Set what reads images and makes batches of them, for the crop and the transform of `dataset` as they are."""
         self._reader, self._normalize = self._reader_for(dataset, self._images_as)
         vars(self)["dataset"] = dataset
         self._read_as = self._images_as
         self._states = state_of(dataset), state_of(self._source)  # last: not after an error
 
     def _reader_for(self, dataset: LMDBDataset, images_as: _ImagesAs) -> tuple[BatchReader, Normalization | None]:
-        """What reads batches of `dataset`, and what normalizes them afterwards."""
+        """What reads batches, and what normalizes them afterwards."""
         crop, flip, normalize, dtype = images_as
-        rest, device = dataset._reading.rest, self.device if self._transfer.is_asynchronous else torch.device("cpu")
+        rest, device = dataset._reading.rest, self.device if self._transfer.is_asynchronous else CPU
         if rest is AS_NUMPY:  # of arrays a batch is a tensor, too
             rest = None
         if dataset.normalize is not None:
@@ -259,15 +224,12 @@ class Loader:
             ) from None
         dataset._targets.check_reader(reader)
         if rest is not None:
-            device = torch.device("cpu")
+            device = CPU
             check_decode(dataset.decode, is_cropped=True)
             if isinstance(rest, EachView) and len(rest.transforms) != reader.views:
                 count = len(rest.transforms)
                 raise OptionError(f"crop: expected one for each of {count} views of the transform, got {reader.views}")
-        normalization = normalization_of(reader, normalize, dtype, device)
-        if normalization is not None and device.type == "cpu":
-            return normalization.in_workers(reader), None
-        return reader, normalization
+        return normalized(reader, normalize, dtype, device)
 
     def _follow_changes(self) -> None:
         """Choose the reader anew if the crop, or an attribute of the dataset, a transform or a Subset has changed."""
@@ -303,15 +265,20 @@ class Loader:
         if (self.batch_sampler.batch_size, self.batch_sampler.drop_last) != (self.batch_size, self.drop_last):
             raise OptionError("batch_sampler: cannot be changed on a finished Loader; make another Loader")
         self._follow_changes()
-        self._check_crop()
+        resumes = self.sampler.start > 0 and not self.sampler.begun
+        if resumes and self._resumed_crop not in (None, _crc32(self._reader.crop)):
+            raise OptionError(
+                f"crop: the epoch that is resumed was begun with another crop than {self._reader.crop!r}; assign that "
+                "one to loader.crop first"
+            )
         running = self._running = object()
         self._is_suspended = False
         try:
             epoch, start = self.sampler.begin()
-            schedule = gatherable(self.sampler.schedule, start)
+            schedule = _gatherable(self.sampler.schedule, start)
             self._delivered, count = 0, schedule.batch_count(start)
             reading = closing(self._transfer.send(self._read(schedule, epoch, start)))
-            with seen_by_accelerate(schedule.remainder(start)) as status, reading as boxes:
+            with _seen_by_accelerate(schedule.remainder(start)) as status, reading as boxes:
                 for box in boxes:
                     self._check_running(running)
                     self._delivered += 1  # before the yield: a batch handed out counts as consumed
@@ -347,14 +314,6 @@ class Loader:
         if self._running is not None:
             raise LoaderError("this Loader is in the middle of an epoch; finish it, or end it with close()")
 
-    def _check_crop(self) -> None:
-        resumes = self.sampler.start > 0 and not self.sampler.begun
-        if resumes and self._resumed_crop not in (None, _crc32(self._reader.crop)):
-            raise OptionError(
-                f"crop: the epoch that is resumed was begun with another crop than {self._reader.crop!r}; assign that "
-                "one to loader.crop first"
-            )
-
     def set_epoch(self, epoch: int) -> None:
         """Make `epoch` the next to be read; without this, epochs follow one another. Not during an epoch."""
         self._check_idle()
@@ -369,9 +328,8 @@ class Loader:
         return {**self.sampler.state_after(self._delivered if begun else 0, self.batch_size), "crop": crop}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume where state_dict() was taken, with any number of workers or ranks or another batch size. Not during an
-        epoch. One that was left in its middle needs the crop that it was begun with, or its next iteration raises
-        OptionError. So does a state of another order here."""
+        """Resume where state_dict() was taken, with any number of workers or ranks or another batch size, and the same
+        crop; not during an epoch. Raises OptionError for a state of another order."""
         self._check_idle()
         if isinstance(self.sampler.order, Given) and state.get("consumed"):
             raise OptionError("state: an epoch of a sampler cannot be resumed in its middle; give an order as shuffle=")
@@ -394,8 +352,7 @@ class Loader:
             self._slots.take_back()
 
     def observed(self, workers: int, on_batch: Callable[[Answer], None]) -> Loader:
-        """A copy with `workers` of its own that calls `on_batch` with the answer of the worker before each batch. It
-        shares the sampler: epochs that the copy reads are not read again by this Loader."""
+        """A copy with `workers` that shares the sampler, and calls `on_batch` with the answer before each batch."""
         self._check_idle()
         copied = copy.copy(self)
         vars(copied).update(num_workers=workers, _on_batch=on_batch)
@@ -410,12 +367,18 @@ class Loader:
 
     def _read(self, schedule: Schedule, epoch: int, start: int) -> Generator[Box, None, None]:
         """The batches of an epoch, in order: Parts, with images in slots of shared memory. For an asynchronous device
-        an empty box says that the next one is not there yet."""
+        an empty box says that the next one has not come yet."""
         count = schedule.batch_count(start)
         if not count:
             return
-        requests = partial(self._request, schedule, epoch, start)
-        running, (slots, pool) = self._running, self._begin(map(requests, range(count)))
+        order = self.sampler.order
+
+        def request_of(number: int) -> BatchRequest:
+            positions = schedule.batch(start, number)
+            samples, keys = self.dataset.records(order.samples(epoch, positions)), order.keys(epoch, positions)
+            return BatchRequest(-1, samples, order.seed or 0, epoch, keys)
+
+        running, (slots, pool) = self._running, self._begin(map(request_of, range(count)))
         pending: deque[BatchRequest] = deque()  # in order
         ready: dict[int, Answer] = {}  # by slot
         number = 0
@@ -423,7 +386,7 @@ class Loader:
             if pool is None and self._transfer.is_asynchronous:
                 yield []
             while number < count and slots.can_take() and (pool.has_room() if pool else not pending):
-                request = requests(number)._replace(slot=slots.take())
+                request = request_of(number)._replace(slot=slots.take())
                 pending.append(request)
                 number += 1
                 if pool is not None:
@@ -445,19 +408,12 @@ class Loader:
             yield [self._parts(slots, request.without(answer.skipped))]
 
     def _parts(self, slots: FreeSlots, request: BatchRequest) -> Parts:
-        slot, samples, seed, epoch, keys = request
-        tensors = tensors_over(self._maker.formats, slots.hand_over(slot, len(samples)))
-        shown = self.dataset._targets.shown(self._reader, samples, seed, epoch, keys)
-        return tensors, self.dataset.batch_targets(samples, shown)
-
-    def _request(self, schedule: Schedule, epoch: int, start: int, number: int) -> BatchRequest:
-        """A request for a batch of an epoch, without its slot."""
-        order, positions = self.sampler.order, schedule.batch(start, number)
-        samples, keys = self.dataset.records(order.samples(epoch, positions)), order.keys(epoch, positions)
-        return BatchRequest(-1, samples, order.seed or 0, epoch, keys)
+        tensors = tensors_over(self._maker.formats, slots.hand_over(request.slot, len(request.samples)))
+        shown = self.dataset._targets.shown(self._reader, *request[1:])
+        return tensors, self.dataset.batch_targets(request.samples, shown)
 
     def _begin(self, requests: Iterator[BatchRequest]) -> tuple[FreeSlots, WorkerPool | None]:
-        """Start the workers of an epoch that will have these requests, and make their memory, unless they are there."""
+        """Make the memory and start the workers of an epoch that will have these requests, where there are none."""
         if self._slots is None:
             self._maker = self._chosen_maker(requests)
             self._states = state_of(self.dataset), state_of(self._source)  # after a transform was called here
@@ -465,15 +421,8 @@ class Loader:
             shapes = [(self.batch_size, *format.row_shape) for format in self._maker.formats]
             self._slots = FreeSlots(SharedSlots(count, shapes))
         if self._pool is None and self.num_workers:
-            self._pool = WorkerPool(
-                self._maker,
-                self.num_workers,
-                self.mode,
-                self._slots.shared,
-                ahead=self.prefetch_factor,
-                timeout_s=self.timeout,
-                context=self.multiprocessing_context,
-            )
+            how = self.prefetch_factor, self.timeout, self.multiprocessing_context
+            self._pool = WorkerPool(self._maker, self.num_workers, self.mode, self._slots.shared, *how)
         return self._slots, self._pool
 
     def _chosen_maker(self, requests: Iterator[BatchRequest]) -> Reader:
@@ -524,3 +473,45 @@ def _check_sampler(sampler: object, shuffle: object, rank: int | None, ranks: in
 
 def _crc32(crop: object) -> int:
     return zlib.crc32(repr(crop).encode())
+
+
+# ---- Hugging Face's Accelerate: it is told when an epoch ends ----
+
+
+@dataclass(eq=False)
+class _EpochStatus:
+    """The part of Accelerate's DataLoaderStateMixin that its GradientState reads from the loader of a running epoch."""
+
+    remainder: int  # samples of all ranks in the last batch, if it is not full; otherwise 0
+    end_of_dataloader: bool = False  # whether the last batch was handed out
+
+
+@contextmanager
+def _seen_by_accelerate(remainder: int) -> Iterator[_EpochStatus]:
+    """The status of an epoch, which Accelerate's accumulate() and gather_for_metrics() read."""
+    status, state = _EpochStatus(remainder), _accelerates("GradientState")
+    if state is not None:
+        state._add_dataloader(status)
+    try:
+        yield status
+    finally:
+        if (state := _accelerates("GradientState")) is not None:
+            state._remove_dataloader(status)
+
+
+def _gatherable(schedule: Schedule, start: int) -> Schedule:
+    """A schedule whose last batches Accelerate can gather. Raises OptionError where their sizes differ."""
+    state = _accelerates("PartialState")
+    if state is None or schedule.ranks == 1 or schedule.ranks != state.num_processes:
+        return schedule
+    if schedule.last == "keep" and schedule.remainder(start) % schedule.ranks:
+        raise OptionError(
+            'last: "keep" gives the ranks batches of different sizes, on which Accelerate\'s gather() fails; give '
+            'last="pad", whose repeated samples gather_for_metrics() leaves out, or drop_last=True'
+        )
+    return replace(schedule, in_blocks=True)
+
+
+def _accelerates(name: str) -> Any:
+    kind = getattr(sys.modules.get("accelerate.state"), name, None)
+    return kind() if kind is not None and kind._shared_state else None

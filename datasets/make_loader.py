@@ -24,13 +24,12 @@ from torch._utils import ExceptionWrapper
 from presize.datasets.collate import collate, cpu_by_default
 from presize.datasets.dataset import LMDBDataset
 from presize.datasets.read_only import DataLoaderOptions
-from presize.datasets.reading.batch import send_without_descriptors
+from presize.datasets.reading.memory import send_without_descriptors
 from presize.datasets.reading.order import Last, Order, choose_order
-from presize.datasets.reading.shard_shuffle import ShardShuffled
 from presize.datasets.reading.transfer import accelerator, is_asynchronous
 from presize.datasets.reading.workers import STARTS_AGAIN, cannot_start, check_may_start, checked_timeout, worker_counts
 from presize.datasets.sampler import EpochSampler
-from presize.datasets.subsets import as_lmdb_dataset, check_labels, check_length, differ, samples_crc32, state_of
+from presize.datasets.subsets import as_lmdb_dataset, check_labels, check_length, differ, sampler_of, state_of
 from presize.errors import LoaderError, OptionError, PresizeError
 from presize.formatting import plural, size_text
 from presize.options import check_range
@@ -53,8 +52,6 @@ _TORCH_SAYS = ("shared memory", "/torch_", "torch_shm_manager")
 
 
 class CountingLoader(torch.utils.data.DataLoader[Any]):
-    """A DataLoader that counts the batches it has handed out, for states of its sampler."""
-
     sampler: EpochSampler
     delivered = 0
     _source: Any = None  # what `dataset` was made of, such as a Subset
@@ -80,7 +77,7 @@ class CountingLoader(torch.utils.data.DataLoader[Any]):
             del batch
 
     def _follow_changes(self) -> None:
-        """Stop persistent workers if the dataset has changed since they started, or if one of them has died."""
+        """Stop persistent workers if the dataset has changed since they started, or one of them has died."""
         state = state_of(self._source)
         workers = self._iterator._workers if isinstance(self._iterator, _Workers) else ()
         if differ(self._state, state):
@@ -94,10 +91,14 @@ class CountingLoader(torch.utils.data.DataLoader[Any]):
         self._state = state
 
     def _begin(self) -> Any:
-        """Begin an epoch, and its workers where there are none. Those of each rank draw other random numbers."""
         if self.num_workers and self._iterator is None:
             check_may_start()
-            _check_semaphores(self.multiprocessing_context)
+            context: Any = self.multiprocessing_context or multiprocessing
+            try:
+                context.Semaphore()
+            except OSError as error:
+                why = f"{SHARED_MEMORY}: {error.strerror}, and a DataLoader's workers need it; {_FIX}"
+                raise LoaderError(why) from None
         rank, given = self.sampler.schedule.rank, self.generator
         if rank and self._iterator is None:
             drawn = int(torch.empty((), dtype=torch.int64, device="cpu").random_(generator=given))
@@ -109,15 +110,13 @@ class CountingLoader(torch.utils.data.DataLoader[Any]):
             self.generator = given
 
     def _end_workers(self, batches: object = None) -> None:
-        """Stop persistent workers and those of `batches`. The next epoch starts new ones."""
         ended, self._iterator = self._iterator, None
         for iterator in (ended, batches):
             if isinstance(iterator, _Workers):
                 iterator._shutdown_workers()
 
     def _raise_clearly(self, error: BaseException) -> None:
-        """Raise in a line of their own: errors of presize in a worker; errors of torch that are about shared memory, or
-        workers that died. Others are left to the caller."""
+        """Raise in one line errors of presize in a worker, and torch's of shared memory or workers that died."""
         message = str(error).strip().rpartition("\n")[2]
         if isinstance(error, PresizeError) and message.startswith(f"{type(error).__module__}."):
             raise type(error)(message.partition(": ")[2]) from None
@@ -200,15 +199,13 @@ def make_loader(
 
     Args:
         dataset: any map-style dataset with a length. Of a Subset or ConcatDataset of LMDBDatasets it reads the same
-            samples as one LMDBDataset, with which crops depend on (seed, epoch, sample).
-        timeout: as in DataLoader: seconds to wait for a batch, 0 for ever.
-        sampler: none; an order is given as `shuffle`. The other arguments are Loader's.
+            samples as one LMDBDataset.
+        timeout: as in DataLoader: seconds to wait for a batch, 0 for ever. The other arguments are Loader's.
         options: DataLoader's other options, which take precedence.
 
     Raises:
         OptionError: an option is out of range, or parts of a ConcatDataset give one label to several classes.
-        LoaderError: the batches of all workers do not fit into /dev/shm; while iterating, when it is full or
-            read-only.
+        LoaderError: batches do not fit into /dev/shm; while iterating, when it is full or read-only.
     """
     if isinstance(dataset, torch.utils.data.IterableDataset) or not hasattr(dataset, "__len__"):
         raise OptionError(
@@ -229,8 +226,6 @@ def make_loader(
     with suppress(OptionError):  # others are read as they are
         dataset = as_lmdb_dataset(dataset)
     order = choose_order(len(dataset), shuffle, seed)
-    if isinstance(dataset, LMDBDataset):
-        dataset.data.check_order(isinstance(order, ShardShuffled))
     timeout = checked_timeout(timeout)
     if workers:
         if hasattr(dataset, "dev_shm_bytes"):  # an LMDBDataset, or another that can tell
@@ -241,15 +236,7 @@ def make_loader(
     loader = CountingLoader(
         dataset,
         batch_size,
-        sampler=EpochSampler(
-            order,
-            rank=rank,
-            ranks=ranks,
-            batch_size=batch_size,
-            drop_last=drop_last,
-            last=last,
-            fingerprint=partial(samples_crc32, dataset),
-        ),
+        sampler=sampler_of(dataset, order, batch_size, rank, ranks, drop_last, last),
         drop_last=bool(drop_last),  # all batches are full; but Accelerate asks
         num_workers=workers,
         worker_init_fn=partial(_begin_worker, given.pop("worker_init_fn", None)),
@@ -273,9 +260,8 @@ def _begin_worker(begin: Callable[[int], object] | None, worker: int) -> None:
 
 
 def _end_with_consumer() -> None:
-    """End this worker when the consumer ends, even by SIGKILL, or sends SIGTERM. SIGTERM from anyone else goes to the
-    whole group and is the consumer's to handle. Under forkserver torch watches the server instead, which lives as long
-    as its workers do."""
+    """End this worker when the consumer ends, even by SIGKILL, or sends SIGTERM, which from anyone else is the
+    consumer's to handle. Under forkserver torch watches the server instead, which lives as long as its workers."""
     consumer = multiprocessing.parent_process()
     told = None
     while consumer is not None and consumer.is_alive() and (told is None or told.si_pid != consumer.pid):
@@ -289,13 +275,13 @@ def _undelivered(queue: Any, error: Exception, batch: tuple[Any, Any]) -> None:
     if limit_of(error) is None:
         queue.put(undelivered)
         return
+    queue._sem.acquire(False)  # which the thread has given back, and so will the receiver
     with queue._wlock:  # at once, and nothing after it: that would need the thread that cannot be started
         queue._writer.send_bytes(ForkingPickler.dumps(undelivered))
     os._exit(0)
 
 
 def _put(queue: Any, batch: tuple[Any, Any], put: Callable[..., None] = multiprocessing.queues.Queue.put) -> None:
-    """Give a batch to the thread that sends it, which is started for the first one."""
     try:
         put(queue, batch)
     except RuntimeError as error:
@@ -315,13 +301,6 @@ class _Undelivered(ExceptionWrapper):
         raise self.error
 
 
-def _check_semaphores(context: Any) -> None:
-    try:
-        (context or multiprocessing).Semaphore()
-    except OSError as error:
-        raise LoaderError(f"{SHARED_MEMORY}: {error.strerror}, and a DataLoader's workers need it; {_FIX}") from None
-
-
 def _check_shared_memory(dataset: Any, batch_size: int, workers: int, ahead: int) -> None:
     if not os.path.isdir(SHARED_MEMORY):  # not Linux
         return
@@ -338,7 +317,6 @@ def _check_shared_memory(dataset: Any, batch_size: int, workers: int, ahead: int
 
 
 def _smaller_batches(dataset: Any) -> str:
-    """Say how an LMDBDataset's batches would need almost no shared memory."""
     if not isinstance(dataset, LMDBDataset):
         return ""
     images, rest = dataset._reading.images, dataset._reading.rest

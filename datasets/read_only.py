@@ -9,7 +9,7 @@ import reprlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Never, NoReturn, Protocol, SupportsIndex, TypedDict, TypeVar
+from typing import Any, Never, NoReturn, SupportsIndex, TypedDict, TypeVar
 
 import torch
 
@@ -25,7 +25,7 @@ _SET_ANEW = frozenset(("classes", "class_to_idx", "decode", "fused", "imgs", "sa
 
 
 class ImageFolderOptions(TypedDict, total=False):
-    """Typed keywords for the options of ImageFolder that presize refuses."""
+    """ImageFolder's options that presize refuses."""
 
     loader: None
     is_valid_file: None
@@ -45,21 +45,13 @@ class DataLoaderOptions(TypedDict, total=False):
     pin_memory_device: str
 
 
-class HasSamples(Protocol):
-    """A dataset whose samples have paths."""
-
-    def __len__(self) -> int: ...
-    def path_and_target(self, index: int) -> Sample: ...
-
-
 def read_only(default: str, *alike: type, **instead: str) -> Callable[[type[T]], type[T]]:
-    """A decorator of classes whose options and read-only properties cannot be assigned once ``__init__`` has ended, and
-    set ``_is_finished``. Those of the classes that are `alike` cannot be assigned either.
+    """A decorator of classes whose options and read-only properties, and those of the classes `alike`, cannot be
+    assigned once ``__init__`` has set ``_is_finished``.
 
-    Until then assignments to properties are those of a subclass that knows ImageFolder, and change nothing. So do
-    assignments of what an attribute has already. A subclass may have attributes of its own in place of those of the
-    class, and with an ``__init__`` of its own others that are named like options. Errors say to do what is given for a
-    name, or the `default`; names for which it is empty can be assigned.
+    Before that, assignments to properties come from a subclass that knows ImageFolder, and change nothing. A subclass
+    may have attributes of its own in place of those of the class, and with an ``__init__`` of its own others named like
+    options. Errors say what is given for a name, or the `default`; names for which it is empty can be assigned.
     """
 
     def decorate(kind: type[T]) -> type[T]:
@@ -99,8 +91,18 @@ def _is_fixed(owner: Any, base: type, name: str, value: Any, instead: str) -> bo
     raise OptionError(f"{name}: cannot be changed on a finished {base.__name__}; {instead}")
 
 
-def hooks_instead(subset: str) -> dict[str, str]:
-    """ImageFolder's hooks, which presize never calls, each with what to do instead."""
+def names_instead(subset: str, labels: str) -> dict[str, str]:
+    """For read_only(): ImageFolder's names, and what to do instead for other samples, labels, or reading."""
+    return {
+        **dict.fromkeys(("transform", "target_transform", "options"), ""),
+        "transforms": "assign transform and target_transform",
+        **dict.fromkeys(("imgs", "samples"), f"use {subset}"),
+        **dict.fromkeys(("classes", "class_to_idx", "targets"), labels),
+        **_hooks_instead(subset),
+    }
+
+
+def _hooks_instead(subset: str) -> dict[str, str]:
     choose = f"its samples are those that are there: for some of them use {subset}"
     return {
         "find_classes": "its classes are those that are there: renumber them by target_transform",
@@ -110,8 +112,9 @@ def hooks_instead(subset: str) -> dict[str, str]:
     }
 
 
-def check_hooks(owner: Any, base: type, instead: Mapping[str, str], options: Mapping[str, Any]) -> None:
+def check_hooks(owner: ImageFolderNames, base: type, options: Mapping[str, Any]) -> None:
     """Raise OptionError if a subclass has one of ImageFolder's hooks, or one is among `options`, or allow_empty is."""
+    instead = _hooks_instead(owner._subset)
     refused = {name: ((None,), f"{base.__name__} never calls it; {cure}") for name, cure in instead.items()}
     empty = (), "a class folder without images is a class in any case; leave it out"
     check_options(base.__name__, options, {**refused, "allow_empty": empty})
@@ -123,8 +126,8 @@ def check_hooks(owner: Any, base: type, instead: Mapping[str, str], options: Map
 def check_options(
     owner: str, options: Mapping[str, Any], known: Mapping[str, tuple[Sequence[Any] | None, str]]
 ) -> None:
-    """Raise OptionError for an option of another library's class that would change something, TypeError for one that is
-    not `known`: for each the values that change nothing, None for any, and what to do instead of others."""
+    """Raise OptionError for an option that would change something, TypeError for one that is not `known`: for each the
+    values that change nothing, None for any, and what to do instead of others."""
     for name, value in options.items():
         if name not in known:
             raise TypeError(f"{owner}() got an unexpected keyword argument {name!r}")
@@ -134,8 +137,7 @@ def check_options(
 
 
 class Absent:
-    """An attribute of ImageFolder's that a dataset does not have: an AttributeError that says what to use instead. An
-    object or a subclass may have one of its own."""
+    """A missing attribute of ImageFolder's: its AttributeError says what to use. Objects may have one of their own."""
 
     def __init__(self, instead: str) -> None:
         self._instead = instead
@@ -149,8 +151,6 @@ class Absent:
 
 @dataclass(frozen=True)
 class StandardTransform:
-    """``transforms``: the transforms of an image and of its target as one, as torchvision's."""
-
     transform: Callable[[Any], Any] | None
     target_transform: Callable[[Any], Any] | None
 
@@ -162,7 +162,11 @@ class StandardTransform:
 
 
 class ImageFolderNames:
-    """The other attributes of ImageFolder that scripts use, besides its samples and classes."""
+    """The attributes of ImageFolder that scripts use. `_subset`: how to choose some of the samples."""
+
+    _subset: str
+    _class_names: Sequence[str]
+    _class_numbers: ClassNumbers | None = None
 
     loader = Absent("presize decodes, by number and not by path; use dataset[i]")
     extensions = Absent("an image may have any name; dataset.samples has the paths")
@@ -177,11 +181,34 @@ class ImageFolderNames:
             return None
         return StandardTransform(owner.transform, owner.target_transform)
 
+    @property
+    def class_to_idx(self) -> dict[str, int]:
+        """The number of each class, in a dict that cannot be changed; empty without classes."""
+        if self._class_numbers is None:  # not of self.classes, which may be written to
+            self._class_numbers = ClassNumbers({name: i for i, name in enumerate(self._class_names)})
+        return self._class_numbers
+
+    @property
+    def samples(self) -> Samples:
+        """(path, target) of every sample, as LMDBDataset.path_and_target gives it: a list that cannot be changed, and
+        takes no memory."""
+        return Samples(self)
+
+    imgs = samples
+
     def get_labels(self) -> list[Any]:
         """Return `targets` as a list, for torchsampler's ImbalancedDatasetSampler."""
         owner: Any = self
         labels: list[Any] = owner.targets.tolist()
         return labels
+
+
+def position(index: SupportsIndex, length: int, of: str = "") -> int:
+    """A list's `index` as a number from 0. Raises IndexError."""
+    i = operator.index(index)
+    if not -length <= i < length:
+        raise IndexError(f"sample {i}{of}: expected from {-length} to {length - 1}")
+    return i % length
 
 
 def _refuse(self: Any, *_: object, **__: object) -> NoReturn:
@@ -203,18 +230,16 @@ class ClassNumbers(dict[str, int]):
 
 
 class Samples(Sequence[Sample]):
-    """``samples``: (path, target) of each sample of a dataset, made when it is asked for.
+    """``samples``: a list that cannot be changed, whose elements are made when they are asked for; slices, copies and
+    sums are lists. Pickled as the dataset."""
 
-    As a list, but that it cannot be changed; slices, copies and sums are lists. Pickled as the dataset.
-    """
-
-    def __init__(self, dataset: HasSamples, subset: str) -> None:
+    def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
-        self._subset = subset
 
     @property
     def _refusal(self) -> str:
-        return f"samples: cannot be changed; for some of them use {self._subset}, for a list of your own list(samples)"
+        subset = self._dataset._subset
+        return f"samples: cannot be changed; for some of them use {subset}, for a list of your own list(samples)"
 
     def __len__(self) -> int:
         return len(self._dataset)
@@ -222,10 +247,7 @@ class Samples(Sequence[Sample]):
     def __getitem__(self, index: SupportsIndex | slice) -> Any:
         if isinstance(index, slice):
             return [*map(self._dataset.path_and_target, range(*index.indices(len(self))))]
-        i, length = operator.index(index), len(self)
-        if not -length <= i < length:
-            raise IndexError(f"sample {i}: expected from {-length} to {length - 1}")
-        return self._dataset.path_and_target(i % length)
+        return self._dataset.path_and_target(position(index, len(self)))
 
     def __iter__(self) -> Iterator[Sample]:
         return map(self._dataset.path_and_target, range(len(self)))

@@ -17,12 +17,11 @@ from presize.datasets.collate import Views
 from presize.datasets.crops import Crops
 from presize.datasets.fuse import Fused, Transform, fuse
 from presize.datasets.joined import JoinedData
-from presize.datasets.reading.batch import TensorFormat, new_batch, rows_of
 from presize.datasets.reading.batch_reader import BatchReader
-from presize.datasets.reading.outputs import Decode, images_of, to_output
+from presize.datasets.reading.memory import new_batch, rows_of
 from presize.datasets.reading.regions import like_images
-from presize.datasets.reading.stored_image import StoredImage, StoredJpeg
-from presize.datasets.reading.transfer import Normalization, Normalize
+from presize.datasets.reading.stored_image import Decode, StoredImage, StoredJpeg, images_of, to_output
+from presize.datasets.reading.transfer import Normalize, normalized
 from presize.datasets.targets import tv_tensors_module
 from presize.store.dataset import Dataset
 
@@ -31,34 +30,35 @@ Draws = tuple[int, int, npt.NDArray[np.int64]]
 
 
 class SampleImages:
-    """Reads the images of samples, and their companions; several of a sample are Views. Picklable by the path of the
-    dataset, safe across threads. `reader`: of crops, None for whole images."""
+    """Reads the images of samples; several of a sample are Views. Safe across threads. `reader`: of crops, None for
+    whole images."""
 
     def __init__(
-        self, data: Dataset | JoinedData, decode: Decode, companions: Sequence[str] = (), tv_tensors: bool = False
+        self,
+        data: Dataset | JoinedData,
+        decode: Decode,
+        companions: Sequence[str] = (),
+        tv_tensors: bool = False,
+        crop: Crops | None = None,
+        flip: float = 0.0,
+        normalize: Normalize | None = None,
     ) -> None:
         self.data = data
         self.decode: Decode = decode
         self.names = tuple(companions)
         self.companions: list[Any] = [data.companion(name) for name in companions]
+        self.tv_tensors = tv_tensors
         self.reader: BatchReader | None = None
-        self._tv_tensors = tv_tensors
+        if crop is not None or flip:
+            reader = BatchReader(data, crop, flip, companions=self.companions)  # type: ignore[arg-type]
+            self.reader, _ = normalized(reader, normalize)
 
-    def cropped(self, crop: Crops | None, flip: float, normalize: Normalize | None) -> SampleImages:
-        """Read crops from now on; arguments as in LMDBDataset. Returns itself."""
-        self.reader = BatchReader(self.data, crop, flip, companions=self.companions)  # type: ignore[arg-type]
-        if normalize is not None:
-            normalization = Normalization(normalize, torch.float32, self.reader.shapes[0][2], torch.device("cpu"))
-            self.reader = normalization.in_workers(self.reader)
-        return self
-
-    def of(self, data: Dataset | JoinedData, decode: Decode | None = None) -> SampleImages:
-        """The same of another dataset, or in another form, without what a transform gave."""
-        other = SampleImages(data, decode or self.decode, self.names, self._tv_tensors)
-        return other if self.reader is None else other.cropped(self.reader.crop, self.reader.flip, None)
+    def of(self, data: Dataset | JoinedData) -> SampleImages:
+        """The same of another dataset."""
+        crops = () if self.reader is None else (self.reader.crop, self.reader.flip)
+        return SampleImages(data, self.decode, self.names, self.tv_tensors, *crops)
 
     def read_with(self, transform: Transform | None, takes_over: bool) -> TransformedImages:
-        """How images are read with a transform. If `takes_over`, its crop, flip and normalization come from here."""
         if not takes_over:
             return TransformedImages(self, transform, transform)
         fused = fuse(transform, decode=self.decode, data=self.data)  # type: ignore[arg-type]
@@ -66,14 +66,12 @@ class SampleImages:
             reason = "companions come with one view of their image"
             stays = fused.taken + fused.stays
             fused = replace(fused, crop=None, rest=transform, decode=self.decode, taken=(), stays=stays, reason=reason)
-        images = self.of(self.data, fused.decode)
-        if fused.crop is not None:
-            images.cropped(fused.crop, fused.flip, fused.normalize)
+        crops = fused.crop, fused.flip, fused.normalize
+        images = SampleImages(self.data, fused.decode, self.names, self.tv_tensors, *crops)
         return TransformedImages(images, transform, fused.rest, fused)
 
     def stored(self, samples: Sequence[int], *, lazily: bool) -> list[Any]:
-        """The stored images of `samples`, in their order; `lazily`: PIL images of JPEGs may be decoded when they are
-        used."""
+        """The stored images of `samples`; `lazily`: PIL images of JPEGs may be decoded when they are used."""
         images = _stored(self.data, samples, self.decode, lazily)
         if not self.companions:
             return images
@@ -81,25 +79,20 @@ class SampleImages:
         return [Views(parts) for parts in zip(images, *others, strict=True)]
 
     def crops(self, reader: BatchReader, samples: Sequence[int], draws: Draws, *, whole: bool) -> list[Any]:
-        """The crops of `samples`, in their order. `whole`: a collate function may pass the batch on as it is; in a
-        DataLoader's worker, its memory is then shared with the consumer."""
+        """The crops of `samples`. `whole`: as rows of one batch, which a collate function may pass on as it is."""
         whole = whole and len(samples) > 1
         rows, tensors = new_batch(reader.formats, len(samples), travels=whole)
         reader.read(rows, np.array(samples, np.int64), *draws)
         images = [self._images(tensor, whole) for tensor in tensors[: reader.views]]
         for companion, tensor in zip(reader.companions, tensors[reader.views :], strict=True):
-            is_array = companion.data.manifest.is_array
-            own = self._arrays(tensor, companion.formats[0], whole) if is_array else self._images(tensor, whole)
+            if companion.data.manifest.is_array and self.decode != "tensor":  # NumPy's where images are PIL's, too
+                own: Any = list((tensor.permute(0, 2, 3, 1) if companion.formats[0].channels_last else tensor).numpy())
+            else:
+                own = self._images(tensor, whole)
             images.append(self._wrapped(companion.data, samples, own))
         return [Views(parts) for parts in zip(*images, strict=True)] if reader.gives_tuples else list(images[0])
 
-    @property
-    def makes_batches(self) -> bool:
-        """Whether crops are rows of a batch that can be passed on as it is."""
-        return self.reader is not None and self.decode == "tensor" and not (self._tv_tensors and self.companions)
-
     def nbytes(self) -> float:
-        """Of the pixels of a sample, on average."""
         if self.reader is not None:
             return sum(math.prod(format.row_shape) for format in self.reader.formats)
         if not len(self.data):
@@ -112,8 +105,8 @@ class SampleImages:
         return float(channels * pixels + sum(data.numbers("nbytes").mean() for data in arrays))
 
     def _wrapped(self, companion: Dataset, samples: Sequence[int], images: Sequence[Any]) -> Sequence[Any]:
-        """Tensors of a companion as torchvision's masks, if that was asked for."""
-        if not self._tv_tensors or self.decode != "tensor" or not _is_exact(companion):
+        """Tensors of a companion as torchvision's masks, where asked for."""
+        if not self.tv_tensors or self.decode != "tensor" or not _is_exact(companion):
             return images
         mask = tv_tensors_module().Mask
         if not companion.manifest.is_array:
@@ -121,18 +114,12 @@ class SampleImages:
         are_cropped = like_images(companion, samples).tolist()
         return [mask(image) if is_cropped else image for image, is_cropped in zip(images, are_cropped, strict=True)]
 
-    def _arrays(self, batch: torch.Tensor, format: TensorFormat, whole: bool) -> Sequence[Any]:
-        """The arrays of a batch: tensors, or NumPy's where images are those or PIL's."""
-        if self.decode == "tensor":
-            return rows_of(batch) if whole else batch.unbind()
-        return list((batch.permute(0, 2, 3, 1) if format.channels_last else batch).numpy())
-
     def _images(self, batch: torch.Tensor, whole: bool) -> Sequence[Any]:
         return rows_of(batch) if whole and self.decode == "tensor" else images_of(batch, self.decode)
 
 
 class TransformedImages(NamedTuple):
-    """How images are read, and transformed: `rest` is what is left of `transform`, `fused` what was taken over."""
+    """How images are read; `rest` is what is left of `transform`, `fused` what was taken over."""
 
     images: SampleImages
     transform: Transform | None
@@ -145,8 +132,9 @@ class TransformedImages(NamedTuple):
 
     @property
     def reads_batches(self) -> bool:
-        """Return True if batches are read as a whole and passed on unchanged."""
-        return self.images.makes_batches and self.rest is None
+        images = self.images
+        is_plain = images.decode == "tensor" and not (images.tv_tensors and images.companions)
+        return images.reader is not None and is_plain and self.rest is None
 
 
 def _is_exact(data: Dataset | JoinedData) -> bool:
@@ -174,7 +162,7 @@ def _stored(data: Dataset | JoinedData, samples: Sequence[int], decode: Decode, 
 
 
 def _array_output(values: npt.NDArray[Any], decode: Decode, is_cropped: bool) -> Any:
-    """An array, as NumPy's where images are PIL's, too; channels first in a tensor of one that is cropped as images."""
+    """An array, as NumPy's where images are PIL's; channels first in a tensor of one that is cropped."""
     if decode != "tensor":
         return values
     tensor = torch.from_numpy(values)
@@ -182,7 +170,6 @@ def _array_output(values: npt.NDArray[Any], decode: Decode, is_cropped: bool) ->
 
 
 def _numbers_output(pixels: npt.NDArray[Any], decode: Decode) -> Any:
-    """Numbers (height, width) in the form of images, but tensors without an axis for channels."""
     return torch.from_numpy(pixels) if decode == "tensor" and pixels.ndim == 2 else to_output(pixels, decode)
 
 

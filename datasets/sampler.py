@@ -15,8 +15,7 @@ import torch.distributed
 import torch.utils.data
 
 from presize.datasets.read_only import read_only
-from presize.datasets.reading.order import MOST_SEED, Given, Last, Order, Schedule, check_last, with_seed
-from presize.datasets.reading.shard_shuffle import ShardShuffled
+from presize.datasets.reading.order import MOST_SEED, Given, Last, Order, Schedule, ShardShuffled, check_last, with_seed
 from presize.errors import OptionError, warn
 from presize.formatting import plural
 from presize.options import check_range
@@ -32,8 +31,8 @@ _MOVED = {
 
 
 class Visit(int):
-    """A sample number that carries what random crops are drawn from (see Order.keys), because persistent workers never
-    see set_epoch(). Compares, hashes and prints as the plain int."""
+    """A sample number with what random crops are drawn from (see Order.keys): persistent workers never see
+    set_epoch()."""
 
     seed: int
     epoch: int
@@ -57,24 +56,25 @@ def visits(indices: Sequence[SupportsIndex]) -> tuple[int, int, npt.NDArray[np.i
     return int(torch.randint(2**62, (), device="cpu")), 0, np.arange(len(indices))
 
 
-@read_only("make another EpochSampler", torch.utils.data.DistributedSampler, epoch="use set_epoch()")
+@read_only(
+    "make another EpochSampler",
+    torch.utils.data.DistributedSampler,
+    **dict.fromkeys(("epoch", "start", "begun"), "use set_epoch()"),
+)
 class EpochSampler(torch.utils.data.DistributedSampler[int]):
-    """`order` as a sampler for a plain DataLoader: gives Visits, in O(1) memory. One iteration at a time.
-
-    A DistributedSampler by its class, so that trainers see that it shares an epoch over ranks and do not wrap it in one
-    of theirs.
+    """`order` as a sampler for a plain DataLoader: gives Visits, in O(1) memory. One iteration at a time. A
+    DistributedSampler by its class, so that trainers do not wrap it in one of theirs.
 
     Epochs: each iteration is the next epoch, from 0, whether the one before it was finished or left early. set_epoch()
     overrides that; called with the epoch that comes next anyway it changes nothing.
 
-    Resuming: a DataLoader draws indices ahead of the batches it hands out, so that only the consumer of the batches
-    knows the position. It passes that to ``state_after(batches, batch_size)``, or to ``state_dict(consumed)`` in global
-    positions. load_state_dict() resumes with any number of ranks or workers and with another batch size: with "keep"
-    each position left comes exactly once. Only ShardShuffled(by_host=True) needs the same ranks and hosts again.
+    Resuming: a DataLoader draws indices ahead, so that only the consumer of the batches knows the position. It passes
+    that to ``state_after(batches, batch_size)``, or to ``state_dict(consumed)`` in global positions. load_state_dict()
+    resumes with any number of ranks or workers and with another batch size: with "keep" each position left comes
+    exactly once. Only ShardShuffled(by_host=True) needs the same ranks and hosts again.
 
-    Seed: an order without one gets it when the first epoch begins, or when state_dict() is first called: one draw from
-    torch's default generator, or 0 with several ranks, which must agree. Later epochs keep it, `order` shows it, a
-    state holds it, and an order without one takes it over from the state that is loaded.
+    Seed: an order without one gets it when the first epoch begins, or state_dict() is first called: one draw from
+    torch's default generator, or 0 with several ranks. Later epochs and states keep it.
 
     Args:
         order: which sample comes at which position.
@@ -82,15 +82,22 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
             begins, otherwise 0 of 1. Ranks take turns (see Schedule).
         batch_size: the DataLoader's, on one rank; only drop_last=True and last="pad" need it.
         drop_last: leave out samples that do not fill a batch on all ranks.
-        last: what becomes of these samples otherwise: "keep" or "pad" (see Schedule). None keeps them in one process,
-            and pads with several ranks. With "keep" ranks may differ by a sample, and so by a batch, which
-            DistributedDataParallel does not support without its join().
-        fingerprint: returns a number that other samples would not have, or None. A dataset of other samples refuses
-            the state that holds it.
+        last: what becomes of these samples otherwise: "keep" or "pad". None keeps them in one process, and pads with
+            several ranks. With "keep" ranks may differ by a batch, which DistributedDataParallel does not support
+            without its join().
+        fingerprint: returns a number that states hold, and other samples would not have, or None.
+
+    Attributes:
+        order: with its seed once that is chosen.
+        epoch, start: the epoch that was begun last, or the first one before that, and the global position at which.
+        begun: whether `epoch` was begun; False after set_epoch() and load_state_dict().
 
     Raises:
         OptionError: an option is out of range, `last` comes with drop_last=True, or the order was made for other ranks.
     """
+
+    start: int
+    begun: bool
 
     def __init__(
         self,
@@ -104,7 +111,7 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
         fingerprint: Callable[[], int | None] | None = None,
     ) -> None:
         # Not DistributedSampler.__init__, which takes a dataset, and needs torch.distributed to be initialized.
-        self._order = order
+        self.order = order
         self._seed_is_given = order.seed is not None
         self._seed_is_drawn = False
         self._fingerprint = fingerprint
@@ -115,27 +122,28 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
         self._schedule = self._shared()
         if ranks is not None or _distributed():
             self._check_ranks(self._schedule)
-        self._epoch = 0
-        self._start = 0
-        self._begun = False
+        self._stand_at(0, 0, False)
         self._is_finished = True
+
+    def _stand_at(self, epoch: int, start: int, begun: bool, order: Order | None = None) -> None:
+        vars(self).update(epoch=epoch, start=start, begun=begun, order=order or self.order)
 
     def __getattr__(self, name: str) -> Any:
         """Only called for missing attributes: of a sampler that a Loader was given, such as `weights`."""
-        order = vars(self).get("_order")
+        order = vars(self).get("order")
         if isinstance(order, Given) and not name.startswith("_"):
             return getattr(order.sampler, name)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __setattr__(self, name: str, value: Any) -> None:
-        order = vars(self).get("_order")
+        order = vars(self).get("order")
         if isinstance(order, Given) and not hasattr(type(self), name) and hasattr(order.sampler, name):
             setattr(order.sampler, name, value)
         else:
             super().__setattr__(name, value)
 
     def _shared(self) -> Schedule:
-        """The schedule of this rank as things are: trainers initialize torch.distributed after loaders are made."""
+        """The schedule as things are: trainers initialize torch.distributed after loaders are made."""
         rank, ranks, last = self._share
         own_rank, own_ranks = _rank()
         ranks = own_ranks if ranks is None else ranks
@@ -148,16 +156,10 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
         if self.order.seed is None or (self._seed_is_drawn and ranks > 1):
             self._seed_is_drawn = ranks == 1
             drawn = int(torch.randint(2**62, (), device="cpu")) if ranks == 1 else 0
-            self._order = with_seed(self._order, drawn)
-
-    @property
-    def order(self) -> Order:
-        """The order, with its seed once that is chosen."""
-        return self._order
+            vars(self)["order"] = with_seed(self.order, drawn)
 
     @property
     def _order_ranks(self) -> int | None:
-        """How many ranks the order was made for, if its samples depend on that."""
         return self.order.ranks if isinstance(self.order, ShardShuffled) else None
 
     def _check_ranks(self, schedule: Schedule) -> None:
@@ -167,22 +169,7 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
     @property
     def schedule(self) -> Schedule:
         """Which positions are in each batch on this rank: of the epoch that was begun last, or of the first one."""
-        return self._schedule if self._begun else self._shared()
-
-    @property
-    def epoch(self) -> int:  # type: ignore[override]
-        """The epoch that was begun last, or the first one before that."""
-        return self._epoch
-
-    @property
-    def start(self) -> int:
-        """The global position at which `epoch` was begun: 0, unless it was resumed."""
-        return self._start
-
-    @property
-    def begun(self) -> bool:
-        """Whether `epoch` was begun; False after set_epoch() and load_state_dict()."""
-        return self._begun
+        return self._schedule if self.begun else self._shared()
 
     def __len__(self) -> int:
         """Samples on this rank in a whole epoch. One that is resumed has fewer left."""
@@ -199,16 +186,21 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
             yield from map(Visit, samples, repeat(seed), repeat(epoch), keys)
 
     def begin(self) -> tuple[int, int]:
-        """Begin the next epoch, as iterating does, for code that takes positions from the schedule itself, as Loader.
-        Returns its number, and the global position at which it begins."""
+        """Begin the next epoch, as iterating does. Returns its number, and the global position at which it begins."""
         schedule = self._shared()
         self._check_ranks(schedule)
         self._choose_seed()
-        epoch, start = (self._epoch + 1, 0) if self._begun else (self._epoch, self._start)
+        epoch, start = (self.epoch + 1, 0) if self.begun else (self.epoch, self.start)
         if isinstance(self.order, Given):
             epoch = self.order.draw(epoch, *_rank())
-        self._epoch, self._start, self._schedule, self._begun = epoch, start, schedule, True
-        _warn_of_no_batch(schedule)
+        self._stand_at(epoch, start, True)
+        self._schedule = schedule
+        if schedule.last == "drop" and schedule.length and schedule.batch_count(0) == 0:
+            on_ranks = f" on each of {schedule.ranks} ranks" if schedule.ranks > 1 else ""
+            warn(
+                f"drop_last: an epoch has no batch, since {plural(schedule.length, 'sample')} cannot fill one of "
+                f"{schedule.batch_size}{on_ranks}"
+            )
         if isinstance(self.order, ShardShuffled):
             self.order.data.fetch_ahead(self.order.groups_ahead(epoch, start, schedule.rank))
         return epoch, start
@@ -216,49 +208,37 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
     def set_epoch(self, epoch: int) -> None:
         """Make `epoch` the next to be iterated: from its beginning, or from the position that load_state_dict() set."""
         epoch = check_range("epoch", epoch, 0, MOST_SEED)
-        if self._begun or epoch != self._epoch:
-            self._epoch, self._start, self._begun = epoch, 0, False
+        if self.begun or epoch != self.epoch:
+            self._stand_at(epoch, 0, False)
         if isinstance(self.order, Given):
             self.order.set_epoch(epoch)
 
     def state_dict(self, consumed: int | None = None) -> dict[str, int]:
-        """The position of training as a few integers, equal on all ranks.
-
-        Args:
-            consumed: positions of `epoch` that all ranks together have consumed since its beginning; not needed before
-                the epoch is begun. At the end of an epoch the state is the beginning of the next.
-
-        Raises:
-            OptionError: `consumed` is needed, or out of range.
-        """
+        """The position of training as a few integers, equal on all ranks. `consumed`: positions of `epoch` that all
+        ranks together have consumed; not needed before it is begun, or OptionError."""
         return self._state(self.schedule, consumed)
 
     def state_after(self, batches: int, batch_size: int) -> dict[str, int]:
-        """state_dict() after `batches` of `batch_size` samples on this rank since `epoch` was begun or resumed.
-        All ranks must have consumed as many; where the last one is a batch short, save rank 0's."""
+        """state_dict() after `batches` on every rank since `epoch` was begun or resumed."""
         schedule = replace(self.schedule, batch_size=batch_size)
-        return self._state(schedule, schedule.consumed(self._start, batches))
+        return self._state(schedule, schedule.consumed(self.start, batches))
 
     def _state(self, schedule: Schedule, consumed: int | None) -> dict[str, int]:
         if consumed is None:
-            if self._begun:
+            if self.begun:
                 raise OptionError(
                     "consumed: needed once an epoch is begun, since indices are drawn ahead; "
                     "use state_after(batches, batch_size)"
                 )
-            consumed = self._start
+            consumed = self.start
         check_range("consumed", consumed, 0, len(self.order))
         self._choose_seed()
         over = consumed > 0 and replace(schedule, rank=0).batch_count(consumed) == 0
-        return {**self._identity(self.order), "epoch": self._epoch + over, "consumed": 0 if over else consumed}
+        return {**self._identity(self.order), "epoch": self.epoch + over, "consumed": 0 if over else consumed}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume where state_dict() was taken, with any number of ranks or workers or another batch size.
-
-        Raises:
-            OptionError: the state is of another order, seed, length or dataset, or no state, or `consumed` is not what
-                all ranks of an order by host have consumed.
-        """
+        """Resume where state_dict() was taken, with any number of ranks or workers or another batch size. Raises
+        OptionError for a state of another order, seed, length or dataset, or no state."""
         if not isinstance(state, Mapping):
             raise OptionError(f"state: expected what state_dict() returned, got {reprlib.repr(state)}")
         order = self.order
@@ -281,11 +261,10 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
             raise OptionError(
                 f"state: consumed: expected a multiple of {ranks}, the ranks of the order, got {consumed}"
             )
-        if not self._seed_is_given:
-            self._order, self._seed_is_drawn = order, False
-        self._epoch, self._start, self._begun = epoch, consumed, False
+        self._seed_is_drawn = False
+        self._stand_at(epoch, consumed, False, order)
         if isinstance(self.order, Given):
-            self.order.set_epoch(self._epoch)
+            self.order.set_epoch(epoch)
 
     def _identity(self, order: Order) -> dict[str, int]:
         """What must be equal in a state and in the order that loads it."""
@@ -305,20 +284,9 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
         return identity
 
 
-def _warn_of_no_batch(schedule: Schedule) -> None:
-    """Warn of an epoch that drop_last=True leaves without a batch."""
-    if schedule.last == "drop" and schedule.length and schedule.batch_count(0) == 0:
-        on_ranks = f" on each of {schedule.ranks} ranks" if schedule.ranks > 1 else ""
-        warn(
-            f"drop_last: an epoch has no batch, since {plural(schedule.length, 'sample')} cannot fill one of "
-            f"{schedule.batch_size}{on_ranks}"
-        )
-
-
 def _distributed() -> bool:
     return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
 def _rank() -> tuple[int, int]:
-    """This process's rank, and how many there are."""
     return (torch.distributed.get_rank(), torch.distributed.get_world_size()) if _distributed() else (0, 1)

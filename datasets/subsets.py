@@ -16,7 +16,8 @@ from zlib_ng import zlib_ng
 from presize.datasets.dataset import LMDBDataset
 from presize.datasets.folder import FolderDataset
 from presize.datasets.joined import JoinedData
-from presize.datasets.reading.order import sample_numbers
+from presize.datasets.reading.order import Last, Order, ShardShuffled, sample_numbers
+from presize.datasets.sampler import EpochSampler
 from presize.datasets.targets import declared, target_columns
 from presize.errors import OptionError
 
@@ -73,7 +74,6 @@ def state_of(dataset: object) -> list[Any]:
 
 
 def _held(value: Any) -> Iterable[Any]:
-    """What an object holds, each of it the same object whenever it is asked for."""
     if isinstance(value, LMDBDataset):
         return [value._reading, *LMDBDataset.__getstate__(value).values()]
     if isinstance(value, functools.partial):
@@ -100,21 +100,24 @@ def differ(now: Sequence[Any], then: Sequence[Any]) -> bool:
 
 
 def check_length(dataset: LMDBDataset, expected: int) -> None:
-    """Raise OptionError if a dataset that a loader is to follow has another length than when that was made."""
     if len(dataset) != expected:
         raise OptionError(
             f"dataset: has {len(dataset)} samples now, and had {expected} when this loader was made; make another one"
         )
 
 
-def as_lmdb_dataset(dataset: object) -> LMDBDataset:
-    """`dataset` itself; or what has the samples of a Subset or a ConcatDataset of LMDBDatasets, however nested."""
-    return _converted(dataset, dataset)
+def sampler_of(
+    dataset: Any, order: Order, batch_size: int, rank: int | None, ranks: int | None, drop_last: bool, last: Last | None
+) -> EpochSampler:
+    if isinstance(dataset, LMDBDataset):
+        dataset.data.check_order(isinstance(order, ShardShuffled))
+    crc = functools.partial(samples_crc32, dataset)
+    sharing: dict[str, Any] = {"rank": rank, "ranks": ranks, "drop_last": drop_last, "last": last}
+    return EpochSampler(order, batch_size=batch_size, fingerprint=crc, **sharing)
 
 
 def check_labels(dataset: object) -> None:
-    """Raise OptionError for a ConcatDataset, however nested, in which one number stands for several classes, values or
-    brightnesses. Parts may have target_transforms or a ``__getitem__`` of their own."""
+    """Raise OptionError for a ConcatDataset in which one number stands for several classes, values or brightnesses."""
     firsts: dict[tuple[int, Any], tuple[Any, tuple[str, Any]]] = {}  # by target_transform and place in the target
     transforms: list[Any] = []
     deep: Any = None
@@ -126,14 +129,13 @@ def check_labels(dataset: object) -> None:
             first, ours = firsts.setdefault(key, (part, label))
             if ours != label:
                 raise _unequal(label[0] if ours[0] == label[0] else "target", first, part)
-        if _shows_depth(part):
+        if isinstance(part, LMDBDataset) and part.transform is None and part.normalize is None:  # the pixels as stored
             deep = part if deep is None else deep
             if deep.data.manifest.depth != part.data.manifest.depth:
                 raise _unequal("depth", deep, part)
 
 
 def _kind(dataset: object) -> Any:
-    """Which of torch's classes and ours reads a dataset; None for any other."""
     kinds = (LMDBDataset, FolderDataset, torch.utils.data.Subset, torch.utils.data.ConcatDataset)
     return next((kind for kind in kinds if isinstance(dataset, kind)), None)
 
@@ -160,7 +162,7 @@ def _parts(dataset: Any) -> Iterator[Any]:
 
 
 def _labels(part: Any) -> dict[Any, tuple[str, Any]]:
-    """By the place or key in a target, the option that says what the values of its column mean, and what that says."""
+    """By the place or key in a target, the option that says what the values of its column mean, and its value."""
     if isinstance(part, FolderDataset):
         return {} if part.classes is None else {0: ("classes", part.classes)}
     columns = target_columns(part.target)
@@ -178,11 +180,6 @@ def _labels(part: Any) -> dict[Any, tuple[str, Any]]:
     return found
 
 
-def _shows_depth(part: Any) -> bool:
-    """Whether samples have the pixels of the dataset, unscaled."""
-    return isinstance(part, LMDBDataset) and part.transform is None and part.normalize is None
-
-
 def _unequal(name: str, first: Any, part: Any, both: str = "") -> OptionError:
     return OptionError(
         f"dataset: the parts of a ConcatDataset must have the same {name}, and those of {first.root} and {part.root} "
@@ -191,8 +188,7 @@ def _unequal(name: str, first: Any, part: Any, both: str = "") -> OptionError:
 
 
 def samples_crc32(dataset: object) -> int | None:
-    """The CRC-32 of the paths of all samples, in their order, in about 0.1 s for ten million; None for other
-    datasets."""
+    """The CRC-32 of the paths of all samples, in their order; None for other datasets."""
     paths = _paths(dataset)
     if paths is None:
         return None
@@ -225,8 +221,9 @@ def _paths(dataset: Any) -> pa.ChunkedArray | None:
     return pa.chunked_array([paths]) if isinstance(paths, pa.Array) else paths
 
 
-def _converted(dataset: Any, whole: object) -> LMDBDataset:
-    kind = _kind(dataset)
+def as_lmdb_dataset(dataset: Any, whole: object = None) -> LMDBDataset:
+    """`dataset`, or what has the samples of a Subset or ConcatDataset of LMDBDatasets; messages name the `whole`."""
+    whole, kind = dataset if whole is None else whole, _kind(dataset)
     if kind in (None, FolderDataset):
         raise OptionError(
             f"dataset: expected an LMDBDataset, or a Subset or ConcatDataset of such, got {_name(whole)}; "
@@ -235,9 +232,9 @@ def _converted(dataset: Any, whole: object) -> LMDBDataset:
     if (method := _own_method(dataset)) is not None:
         raise OptionError(f"dataset: a Loader does not call the {method} of {type(dataset).__name__}; use make_loader")
     if kind is torch.utils.data.Subset:
-        return _converted(dataset.dataset, whole).subset(dataset.indices)
+        return as_lmdb_dataset(dataset.dataset, whole).subset(dataset.indices)
     if kind is torch.utils.data.ConcatDataset:
-        return _sum([_converted(part, whole) for part in dataset.datasets])
+        return _sum([as_lmdb_dataset(part, whole) for part in dataset.datasets])
     result: LMDBDataset = dataset
     return result
 

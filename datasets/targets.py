@@ -37,8 +37,7 @@ Shown = Sequence[CropGeometry | None]
 
 
 class Targets:
-    """Reads targets; arguments as in LMDBDataset. `moves`: whether a target depends on what is shown of its image;
-    `vocabulary`: the values that numbers of a column stand for; `as_list`: for collate_targets."""
+    """Reads targets; arguments as in LMDBDataset. `moves`: whether one depends on the crop; `as_list`: see collate."""
 
     def __init__(
         self,
@@ -83,11 +82,10 @@ class Targets:
         return self._join([column.at(i, shown) for column in self._columns])
 
     def batch(self, records: Records, shown: Shown | None = None) -> Any:
-        """The targets of many records, as presize.datasets.collate combines them."""
         return self._join_batch([column.batch(records, self._texts, shown) for column in self._columns])
 
     def array(self, records: Records) -> npt.NDArray[Any]:
-        """The values of a single column, in a new array; of objects where they are not numbers."""
+        """The values of a single column, in a new array."""
         return self._columns[0].array(records)
 
     def check_reader(self, reader: BatchReader) -> None:
@@ -95,7 +93,7 @@ class Targets:
             raise OptionError("crop: boxes and keypoints move with one crop, got several; choose one, or other targets")
 
     def shown(self, reader: BatchReader, records: Records, seed: int, epoch: int, keys: npt.NDArray[np.int64]) -> Shown:
-        """What `reader` shows of each of `records`, for batch(); None where no target depends on it."""
+        """What `reader` shows of each of `records`; None where no target depends on it."""
         return reader.shown(records, seed, epoch, keys) if self.moves else [None] * len(records)
 
 
@@ -145,8 +143,8 @@ def find_splits(data: Data, rows: Records | None, column: str = "split") -> list
 
 
 class TargetColumn:
-    """A column of a target. `as_list`: whether the values of its batches stay a list of Python objects, for all batches
-    alike; `moves`: whether a value depends on what is shown of its image."""
+    """A column of a target. `as_list`: whether batches are lists of Python objects; `moves`: whether it depends on the
+    crop."""
 
     moves = False
 
@@ -154,12 +152,11 @@ class TargetColumn:
         self.name, self.type, self.as_list = name, type, as_list
 
     def at(self, i: int, shown: CropGeometry | None = None) -> Any:
-        """The value of record `i`, of whose image `shown` is to be seen; None for all of it."""
+        """As Targets.at."""
         raise NotImplementedError
 
     def batch(self, records: Records, texts: type, shown: Shown | None = None) -> Any:
-        """The values of many records as collate_targets combines them: numbers become int64 or float64 (n,), strings
-        `texts`."""
+        """The values of many records as collate_targets combines them; strings become `texts`."""
         visits = zip(records.tolist(), repeat(None) if shown is None else shown, strict=False)
         return collate_targets(texts(self.at(*visit) for visit in visits), self.as_list)
 
@@ -204,8 +201,7 @@ class ValueColumn(TargetColumn):
 
 
 class MultiHotColumn(TargetColumn):
-    """A column of lists of `numbers` below `width` as vectors: float32 (width,), 1 at these and 0 elsewhere; a null is
-    an empty list."""
+    """A column of lists of `numbers` as vectors: float32 (width,), 1 at these and 0 elsewhere."""
 
     def __init__(self, name: str, numbers: Any, width: int) -> None:
         if not is_list(numbers.type):
@@ -255,7 +251,6 @@ class ListColumn(TargetColumn):
         raise NotImplementedError
 
     def _numbers(self, what: str) -> npt.NDArray[np.float32]:
-        """The numbers of all samples, float32 (lists, length of each)."""
         lists: Any = self._values.values
         is_plain = pa.types.is_fixed_size_list(lists.type) and lists.type.value_type == pa.float32()
         if not is_plain or lists.null_count or lists.flatten().null_count or lists.type.list_size < 1:
@@ -287,7 +282,6 @@ class BoxColumn(ListColumn):
         )
 
     def kept(self, i: int, shown: CropGeometry) -> npt.NDArray[np.bool_]:
-        """Which of the boxes of a sample have an area."""
         return _have_area(self._boxes_of(i, shown))
 
     def _boxes_of(self, i: int, shown: CropGeometry) -> npt.NDArray[np.float32]:
@@ -301,10 +295,8 @@ class BoxColumn(ListColumn):
 
 
 class KeypointColumn(ListColumn):
-    """A column of keypoints: float32 (objects, points, 2 or 3), x and y in pixels, and the visibility of each.
-
-    With a visibility, points outside of the crop, and those that were not visible before, are 0, 0, 0.
-    """
+    """A column of keypoints: float32 (objects, points, 2 or 3), x and y in pixels, and the visibility of each: those
+    outside of the crop, or not visible before, are 0, 0, 0."""
 
     def __init__(self, data: Data, name: str, format: str, pairs: FlipPairs = (), tv: Any = None) -> None:
         super().__init__(data, name)
@@ -340,7 +332,7 @@ class KeypointColumn(ListColumn):
 
 
 class ObjectColumn(ListColumn):
-    """A column with a value for each box, such as its class: of the boxes that are left. Numbers come as a tensor."""
+    """A column with a value for each box that is left, such as its class. Numbers come as a tensor."""
 
     def __init__(self, data: Data, column: TargetColumn) -> None:
         super().__init__(data, column.name)
@@ -376,7 +368,7 @@ def _move(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64], shown: CropGeo
 def with_objects(
     data: Data, columns: Sequence[TargetColumn], flip_pairs: FlipPairs, tv_tensors: bool
 ) -> list[TargetColumn]:
-    """`columns`, with those in their places that know boxes, keypoints, and lists that have a value for each box."""
+    """`columns`, with those in their places that know boxes, keypoints, and values of boxes."""
     boxes, points = declared(data, "boxes"), declared(data, "keypoints")
     tv = tv_tensors_module() if tv_tensors else None
     has_boxes = any(column.name in boxes for column in columns)
@@ -475,7 +467,6 @@ def _known(name: str, values: Sequence[Any] | None, inner: pa.Array) -> pa.Array
 
 
 def _is_plain(kind: pa.DataType) -> bool:
-    """Whether torch's default collate takes values of this type."""
     types = pa.types
     tests = (types.is_integer, types.is_floating, types.is_boolean, types.is_string, types.is_large_string)
     return any(test(kind) for test in tests)

@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from presize.codecs import pillow_resize, stored_value, transcode
 from presize.datasets import RandomResizedCrop
-from presize.datasets.reading.resample import by_pillow
+from presize.datasets.reading.regions import by_pillow
 from presize.errors import ImageError
 from presize.options import ImageOptions
 from shared import measuring, rates

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Callable, Iterator, Sequence
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from itertools import count
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from PIL import Image
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from presize.codecs.jpeg import decoder as jpeg_decoder
 from presize.codecs.stored_value import DAMAGE
+from presize.datasets.applied import EachView, apply
 from presize.datasets.collate import NEEDS_A_CROP
 from presize.datasets.crops import DECODE_SCALES, RANDOM_FILTERS, Crop, CropGeometry, Crops, as_size, check_crops
-from presize.datasets.reading.batch import TensorFormat
 from presize.datasets.reading.draws import uniform
+from presize.datasets.reading.memory import TensorFormat, new_batch, tensors_over
 from presize.datasets.reading.regions import (
     ArrayRows,
     Box,
@@ -25,16 +31,16 @@ from presize.datasets.reading.regions import (
     cut_region,
     read_region,
     read_values,
+    resizes_parts,
     uncut_region,
 )
-from presize.datasets.reading.resample import resizes_parts
+from presize.datasets.reading.stored_image import Decode, images_of
 from presize.errors import DatasetError, OptionError
 from presize.store.dataset import Dataset
 
 _CUT_AT_A_TIME = 64
-"""JPEGs that are cut to their regions before the first of them is decoded by libjpeg-turbo, so that the code for each
-stays in the processor's caches: 5 % faster than one by one on an idle machine, 10 % on a busy one, where 8 at a time
-gain 7 % and 128 no more than 64 (2026-11-21, AMD EPYC)."""
+"""JPEGs that are cut to their regions before libjpeg-turbo decodes the first, so that the code for each stays in the
+processor's caches: 5 to 10 % faster than one by one (2026-11-21, AMD EPYC)."""
 
 _TILE = (16, 64)
 """(height, width) of a tile in pixels, as a build makes them of most images: about what is decoded beyond a box."""
@@ -44,8 +50,6 @@ Pixels = npt.NDArray[np.uint8]
 
 
 class Skipped(NamedTuple):
-    """A sample that was left out of its batch: where it would have been, and why."""
-
     position: int
     reason: str
 
@@ -59,8 +63,6 @@ class _Part(NamedTuple):
 
 
 class _Drawn(NamedTuple):
-    """What is read of each sample of a batch, drawn once for the images and all their companions."""
-
     shapes: Ints  # (n, 2)
     boxes: Ints  # (n, views, 4)
     flips: npt.NDArray[np.bool_]  # (n, views)
@@ -70,17 +72,15 @@ class _Drawn(NamedTuple):
 class BatchReader:
     """Reads crops of a dataset's samples into batches.
 
-    By default a batch is uint8 (samples, height, width, channels), RGB, one channel for a dataset that was built with
-    color "gray", or four for "rgba"; "keep" gives RGB. For one of 16 bits it has the bytes of uint16. Several crops
-    give several views of each sample, a batch each. Picklable by the dataset's path, safe across threads and forks.
+    By default a batch is uint8 (samples, height, width, channels), RGB, grey or RGBA; of 16 bits the bytes of uint16.
+    Several crops give a batch for each. Picklable by the dataset's path, safe across threads and forks.
 
     Args:
         data: the dataset.
         crop: as in LMDBDataset; None takes all of each image, and then all images must be of one size.
         fill, dtype: what writes the views of a region into their rows, called as read_region is, and the type of what
             it writes, in place of pixels.
-        companions: as Dataset.companion gives them, which are cropped alike. Arrays that do not have their image's
-            height and width are read as they are.
+        companions: as Dataset.companion gives them, which are cropped alike, but for arrays of another size.
         skips: leave out damaged samples.
     """
 
@@ -134,16 +134,14 @@ class BatchReader:
 
     @property
     def has_views(self) -> bool:
-        """Whether `crop` is several, even if only one is among them: samples and batches then hold tuples of images."""
+        """Whether `crop` is several, even if only one is among them."""
         return isinstance(self.crop, tuple)
 
     @property
     def gives_tuples(self) -> bool:
-        """Whether samples and batches hold tuples of images: of several views, or of an image and its companions."""
         return self.has_views or bool(self.companions)
 
     def structured(self, tensors: Sequence[torch.Tensor]) -> Any:
-        """The tensors of a batch as callers get them: a tuple of several, or the only one."""
         return tuple(tensors) if self.gives_tuples else tensors[0]
 
     def _size(self) -> tuple[int, int]:
@@ -157,10 +155,8 @@ class BatchReader:
     def read(self, out: Sequence[Pixels], samples: Ints, seed: int, epoch: int, keys: Ints) -> list[Skipped]:
         """Fill the first rows of `out`, for each of `formats` C-contiguous uint8 (at least n, *row_shape).
 
-        Samples are read in the order in which they lie on disk, each once for all views. (seed, epoch, keys[i]) decide
-        crops and flips of samples[i]. A reader that skips leaves out images that are damaged or too small for a crop,
-        returns them, and the others move up. A record that is missing, or not as long as the index says, is always a
-        DatasetError: the dataset is damaged as a whole.
+        (seed, epoch, keys[i]) decide crops and flips of samples[i]. A reader that skips leaves out damaged and too
+        small images, returns them, and the others move up. A missing record is always a DatasetError.
         """
         drawn = self._draw(samples, seed, epoch, keys)
         begins, ends = drawn.boxes[:, :, :2], drawn.boxes[:, :, :2] + drawn.boxes[:, :, 2:]
@@ -260,8 +256,7 @@ class BatchReader:
         return joined
 
     def _scales(self, boxes: Ints) -> Ints:
-        """At which fraction each view is decoded, (n, views): 8 for 1/8, where that leaves enough pixels, and the box
-        lies on whole ones of it."""
+        """At which fraction each view is decoded, (n, views): 8 for 1/8, where that leaves enough pixels."""
         scales = np.ones(boxes.shape[:2], np.int64)
         if (boxes[:, :, 2:] >= 2 * self._sides).any():  # else none: it takes less than what follows for one sample
             most = (boxes[:, :, 2:] // self._sides).min(axis=2)
@@ -272,8 +267,7 @@ class BatchReader:
     def _regions(
         self, samples: Sequence[int], parts: Sequence[list[_Part]], on_damage: Callable[[int, DatasetError], None]
     ) -> Iterator[tuple[int, list[Region]]]:
-        """Positions in `samples` and regions of their parts, in the order in which they lie on disk. They are valid
-        until the next ones are requested."""
+        """Positions in `samples` and regions of their parts, in their order on disk, valid until the next ones."""
         format = self.data.manifest.format
         if format != "jpeg" or jpeg_decoder.is_available():
             for at, value in self.data.values(samples, on_damage):
@@ -301,7 +295,6 @@ class BatchReader:
 
 
 def _resizes_first(crop: Crop) -> bool:
-    """Return whether `crop` cuts its box from a whole image that is resized."""
     return getattr(crop, "resize", None) is not None
 
 
@@ -316,11 +309,138 @@ def _samplings(crop: Crop | None, heights: Ints, widths: Ints, random: npt.NDArr
 
 
 def _around(boxes: Ints, members: npt.NDArray[np.bool_]) -> tuple[Ints, npt.NDArray[np.bool_]]:
-    """The box around the `members` (n, views) of `boxes` (n, views, 4) of each sample, (n, 4), and whether to decode it
-    rather than each by itself, since it has fewer pixels, (n,)."""
+    """The box around the `members` (n, views) of each sample's `boxes`, (n, 4), and whether it has fewer pixels than
+    they, (n,)."""
     chosen = members[:, :, np.newaxis]
     begins = np.where(chosen, boxes[:, :, :2], np.iinfo(np.int64).max).min(axis=1)
     ends = np.where(chosen, boxes[:, :, :2] + boxes[:, :, 2:], 0).max(axis=1)
     sides = np.where(np.any(members, axis=1, keepdims=True), ends - begins, 0)
     apart = (np.prod(boxes[:, :, 2:] + _TILE, axis=2) * members).sum(axis=1)
     return np.concatenate((begins, sides), axis=1), np.prod(sides + _TILE, axis=1) < apart
+
+
+# ---- with a transform called for each image ----
+
+_STREAM = -1
+"""In the place of a view's number: seeds are independent of what crops are drawn from."""
+
+Visits = tuple[Ints, int, int, Ints]
+"""(samples, seed, epoch, keys), as for BatchReader.read."""
+
+Transformed = tuple[int, list[torch.Tensor], TreeSpec]
+"""A sample, and what a transform gave of it: tensors, and how they belong together."""
+
+
+class TransformedReader:
+    """Reads crops, and calls a transform with each, as LMDBDataset does. Where it `is_seeded`, torch's, NumPy's and
+    Python's generators are seeded for each visit, and put back; several threads share them."""
+
+    formats: Sequence[TensorFormat]  # set by learn()
+    _spec: TreeSpec
+
+    def __init__(self, reader: BatchReader, transform: Callable[[Any], Any], decode: Decode, is_seeded: bool) -> None:
+        self._reader, self._transform, self._decode, self._is_seeded = reader, transform, decode, is_seeded
+
+    def learn(self, batches: Iterable[Visits]) -> None:
+        """Set `formats` to those of the first sample of `batches`, which are not empty, that can be read."""
+        found: list[Transformed] = []
+        for samples, seed, epoch, keys in batches:
+            for at in range(len(samples)):
+                one = slice(at, at + 1)
+                skipped = self._each(samples[one], seed, epoch, keys[one], found.append)
+                if found:
+                    _, tensors, self._spec = found[0]
+                    self._described = _described(tensors)
+                    self.formats = [TensorFormat.of(tensor) for tensor in tensors]
+                    return
+        raise DatasetError(skipped[0].reason)
+
+    def read(self, out: Sequence[Pixels], samples: Ints, seed: int, epoch: int, keys: Ints) -> list[Skipped]:
+        batch, rows = tensors_over(self.formats, out), count()
+
+        def take(result: Transformed) -> None:
+            sample, tensors, spec = result
+            described = _described(tensors)
+            if spec != self._spec or described != self._described:
+                raise OptionError(
+                    f"transform: gives {described} of {self._name(sample)}, and {self._described} of the first "
+                    "sample; batches of a Loader have one shape, use make_loader for others"
+                )
+            row = next(rows)
+            for stacked, tensor in zip(batch, tensors, strict=True):
+                stacked[row].copy_(tensor)
+
+        return self._each(samples, seed, epoch, keys, take)
+
+    def structured(self, tensors: Sequence[torch.Tensor]) -> Any:
+        return tree_unflatten(list(tensors), self._spec)
+
+    def _each(
+        self, samples: Ints, seed: int, epoch: int, keys: Ints, take: Callable[[Transformed], object]
+    ) -> list[Skipped]:
+        out, batch = new_batch(self._reader.formats, len(samples))
+        skipped = self._reader.read(out, samples, seed, epoch, keys)
+        kept = np.delete(np.arange(len(samples)), [position for position, _ in skipped])
+        views = self._reader.views
+        parts = [images_of(tensor[: len(kept)], self._decode) for tensor in batch[:views]]
+        parts += [tensor[: len(kept)].unbind() for tensor in batch[views:]]
+        seeds = (uniform(seed, epoch, keys[kept], 1, _STREAM)[:, 0] * 2**53).astype(np.int64).tolist()
+        with _generators_kept() if self._is_seeded else nullcontext():
+            for sample, chosen, *images in zip(samples[kept].tolist(), seeds, *parts, strict=True):
+                if self._is_seeded:
+                    torch.default_generator.manual_seed(chosen)
+                    random.seed(chosen)
+                    np.random.seed([chosen & 0xFFFFFFFF, chosen >> 32])
+                try:
+                    result = self._transformed(images)
+                    leaves, spec = tree_flatten(result)
+                    tensors = [_as_tensor(leaf) for leaf in leaves or [result]]
+                except Exception as error:  # whatever a transform raises goes to the caller, who learns of which sample
+                    error.add_note(f"in the transform of {self._name(sample)}")
+                    raise
+                take((sample, tensors, spec))
+        return skipped
+
+    def _transformed(self, images: Sequence[Any]) -> Any:
+        views = self._reader.views
+        if not self._reader.gives_tuples:
+            return apply(self._transform, images[0])
+        if isinstance(self._transform, EachView):
+            return self._transform(images)
+        return (*(apply(self._transform, image) for image in images[:views]), *images[views:])
+
+    def _name(self, sample: int) -> str:
+        data = self._reader.data
+        return f"sample {sample} ({data.path(sample)}) of {data.root}"
+
+
+def _described(tensors: Sequence[torch.Tensor]) -> str:
+    return ", ".join(f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}" for tensor in tensors)
+
+
+def _as_tensor(leaf: Any) -> torch.Tensor:
+    if isinstance(leaf, torch.Tensor):
+        return leaf.detach().as_subclass(torch.Tensor)
+    if isinstance(leaf, Image.Image):
+        pixels = torch.from_numpy(np.array(leaf))
+        return pixels.permute(2, 0, 1) if pixels.ndim == 3 else pixels.unsqueeze(0)
+    if isinstance(leaf, np.ndarray):
+        return torch.from_numpy(np.require(leaf, requirements=("C", "W")))
+    if isinstance(leaf, (int, float, np.generic)):
+        return torch.as_tensor(leaf, dtype=torch.float64 if isinstance(leaf, float) else None, device="cpu")
+    raise OptionError(
+        f"transform: gives {type(leaf).__name__}; a Loader's batches are of tensors, arrays, images and numbers, use "
+        "make_loader for others"
+    )
+
+
+@contextmanager
+def _generators_kept() -> Iterator[None]:
+    """Put torch's, NumPy's and Python's generators back afterwards: others draw from them."""
+    states = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices=()):
+        try:
+            yield
+        finally:
+            random.setstate(states[0])
+            np.random.set_state(states[1])

@@ -1,10 +1,9 @@
 """Random numbers, and a keyed permutation, as pure functions of (seed, epoch, position): equal for any number of
 workers, in any order and process, and after any resume. There is no state to pass on.
 
-Numbers are counter-based: each is SplitMix64's mixing of its place (presize.store.dealing.mix). The permutation of
-0 ... length - 1 is computed position by position: J. Black and P. Rogaway, Ciphers with Arbitrary Finite Domains
-(CT-RSA 2002): the prefix cipher, cycle walking and generalised Feistel networks, their methods 1 to 3; M. Luby and
-C. Rackoff, How to Construct Pseudorandom Permutations from Pseudorandom Functions (1988): four rounds suffice.
+Numbers are counter-based: each is SplitMix64's mixing of its place (presize.store.dealing.mix). The permutation is
+computed position by position: J. Black and P. Rogaway, Ciphers with Arbitrary Finite Domains (CT-RSA 2002), methods 1
+to 3; M. Luby and C. Rackoff, How to Construct Pseudorandom Permutations from Pseudorandom Functions (1988).
 """
 
 from __future__ import annotations
@@ -30,10 +29,7 @@ def hashed(*key: int) -> npt.NDArray[np.uint64]:
 
 
 def uniform(seed: int, epoch: int, keys: npt.NDArray[np.int64], count: int, view: int = 0) -> npt.NDArray[np.float64]:
-    """`count` numbers from [0, 1) for each of `keys` (n,): an array (n, count), 53 random bits each.
-
-    Those of another `view` are independent of these.
-    """
+    """`count` numbers from [0, 1) for each of `keys`, (n, count), 53 random bits each. Another `view` has others."""
     # View 0 keeps the numbers that were drawn before there were others.
     visits = mix(hashed(seed, epoch, *([view] if view else [])) ^ keys.astype(np.uint64))
     counters = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0xD1B54A32D192ED03)
@@ -61,9 +57,8 @@ samples over 4,000 seeds); after six it does not."""
 def permute(positions: npt.NDArray[np.int64], length: int, key: tuple[int, int, int]) -> npt.NDArray[np.int64]:
     """Where the permutation of 0 ... length - 1 for `key`, (seed, epoch, stream), sends `positions`, int64 (n,).
 
-    Up to 1,024 long, it sorts positions by their hashes: the prefix cipher. Longer ones are Feistel networks on pairs
-    of numbers below (a, b), with a·b barely above `length`; a result beyond `length` is sent through again, which is
-    rare: cycle walking.
+    Short ones sort positions by their hashes. Longer ones are Feistel networks on pairs of numbers below (a, b), with
+    a·b barely above `length`; a result beyond `length` is sent through again.
     """
     if length <= _SORTED_LENGTH:
         return np.asarray(_sorted_permutation(length, key)[positions])
@@ -97,8 +92,7 @@ def _round_keys(key: tuple[int, int, int]) -> tuple[np.uint64, ...]:
 
 @lru_cache(maxsize=16)
 def _sides(length: int) -> tuple[np.uint64, np.uint64]:
-    """(a, b), nearly equal, a·b at least `length` and as little above it as 4,096 tries find: walking once more costs
-    a batch as much as the first time."""
+    """(a, b), nearly equal, a·b at least `length` and as little above it as 4,096 tries find."""
     least = math.isqrt(length - 1) + 1
     a = np.arange(least, min(least + least // 2, least + 4096) + 1, dtype=np.uint64)
     b = (np.uint64(length - 1) // a) + np.uint64(1)

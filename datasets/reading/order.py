@@ -1,23 +1,24 @@
-"""Which sample comes at which position of which epoch, and which positions make up each batch. Pure; no torch.
-
-An order is a function of (seed, epoch, position) alone: any position can be computed, in any process, without those
-before it. So it is the same for any number of workers, and an epoch is resumed from a few integers.
-"""
+"""Which sample comes at which position of which epoch, and which positions make up each batch: pure functions of (seed,
+epoch, position), the same for any number of workers. No torch."""
 
 from __future__ import annotations
 
 import copy
 import operator
+import os
 import zlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from itertools import islice
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
+from zlib_ng import zlib_ng
 
 from presize.datasets.reading.draws import permute, uniform_at
-from presize.errors import OptionError
+from presize.errors import DatasetError, OptionError
 from presize.options import check_choice, check_range, set_in_range
 
 MOST_SAMPLES = 2**48
@@ -29,11 +30,8 @@ Numbers = npt.NDArray[np.int64]
 
 
 class Order(Protocol):
-    """Maps positions of an epoch, 0 to len(order) - 1 and not checked, to samples of a `population`.
-
-    The seed decides the order, together with the epoch, and the random crops of each visit. It is None until the
-    sampler that uses the order chooses one (see presize.datasets.EpochSampler); on its own, None counts as 0.
-    """
+    """Maps positions of an epoch, 0 to len(order) - 1 and not checked, to samples of a `population`. The seed, which is
+    also that of the crops, is None, and counts as 0, until a sampler chooses one."""
 
     @property
     def seed(self) -> int | None: ...
@@ -46,18 +44,13 @@ class Order(Protocol):
     def samples(self, epoch: int, positions: Positions) -> Numbers: ...
 
     def keys(self, epoch: int, positions: Positions) -> Numbers:
-        """What the random draws of each visit depend on beside seed and epoch, int64 (n,).
-
-        The sample number where a sample comes at most once an epoch. Where it may come twice, a number above all
-        samples and unique to the position, so that it is cropped differently each time.
-        """
+        """What the random draws of each visit depend on beside seed and epoch, int64 (n,): the sample number, or where
+        a sample may come twice a number above these, unique to the position."""
         ...
 
 
 @dataclass(frozen=True)
 class _EachOnce:
-    """An order of all samples, each at one position of an epoch."""
-
     length: int
     seed: int | None = None
 
@@ -91,8 +84,7 @@ class Shuffled(_EachOnce):
 
 
 class _Drawn:
-    """An order that draws with replacement from samples by a table. Its repr has a CRC of that, so that the state of an
-    order with another table is refused."""
+    """An order that draws with replacement from samples by a table, whose CRC its repr has, for states."""
 
     def __init__(self, population: int, seed: int | None, length: int | None, table: bytes) -> None:
         self.population, self.seed = population, check_seed(seed)
@@ -112,7 +104,7 @@ class _Drawn:
 class Weighted(_Drawn):
     """Samples drawn with replacement, each with a probability in proportion to its weight.
 
-    Keeps float64 cumulative sums of the weights, 8 bytes a sample, and pickles them. A draw is a binary search.
+    Keeps float64 cumulative sums of the weights, 8 bytes a sample, and pickles them.
 
     Args:
         weights: one number a sample, finite, none below 0 and at least one above it.
@@ -132,8 +124,6 @@ class Weighted(_Drawn):
 
 
 class ClassBalanced(_Drawn):
-    """Draws with replacement: first a class, uniformly, then one of its samples, uniformly. See class_balanced()."""
-
     def __init__(self, targets: npt.ArrayLike, seed: int | None, length: int | None) -> None:
         classes = np.asarray(targets)
         if classes.ndim != 1 or not classes.size or classes.dtype.kind not in "iu":
@@ -152,11 +142,8 @@ class ClassBalanced(_Drawn):
 
 @dataclass(eq=False)
 class Given:
-    """The samples that a sampler of indices gives, in its order. draw() asks it for those of an epoch, 8 bytes each.
-
-    Epochs are the sampler's own where it counts them, as a DistributedSampler does: set_epoch() sets both, and one that
-    the caller has set at the sampler is noticed.
-    """
+    """The samples that a sampler of indices gives. draw() asks it for those of an epoch, 8 bytes each. Epochs are the
+    sampler's own where it counts them: set_epoch() sets both, and one set at the sampler is noticed."""
 
     sampler: Any = field(repr=False)
     population: int
@@ -183,8 +170,7 @@ class Given:
         self._seen = self._own_epoch()
 
     def draw(self, epoch: int, rank: int, ranks: int) -> int:
-        """Ask the sampler for the indices of an epoch, and return its number: `epoch`, or that to which the caller has
-        set the sampler since the last one. Crops differ between `ranks`, which may read the same samples."""
+        """Ask the sampler for the indices of an epoch, and return its number. Crops differ between `ranks`."""
         own = self._own_epoch()
         if own is not None and own != self._seen:
             epoch = self._seen = own
@@ -210,14 +196,13 @@ def check_seed(seed: int | None) -> int | None:
 
 
 def with_seed(order: Order, seed: int) -> Order:
-    """A copy of an order of this package, with another seed."""
     seeded = copy.copy(order)
     object.__setattr__(seeded, "seed", check_range("seed", seed, 0, MOST_SEED))
     return seeded
 
 
 def choose_order(length: int, shuffle: bool | Order | None, seed: int | None) -> Order:
-    """The order that `shuffle` is, or Shuffled for True and Sequential for False and None, over `length` samples."""
+    """The order that `shuffle` is, or Shuffled for True and Sequential for False and None."""
     if shuffle is None or isinstance(shuffle, (bool, np.bool_)):
         return Shuffled(length, seed) if shuffle else Sequential(length, seed)
     if not hasattr(shuffle, "population"):
@@ -234,8 +219,8 @@ def choose_order(length: int, shuffle: bool | Order | None, seed: int | None) ->
 
 
 def sample_numbers(indices: Any, length: int) -> Numbers:
-    """`indices` as sample numbers from 0, int64 (n,). Negative ones count from the end, as in a list. Raises
-    OptionError unless they are whole numbers, each from -length to length - 1, in a list, range, array or tensor."""
+    """`indices`, as in a list, as sample numbers from 0, int64 (n,). Raises OptionError unless they are whole numbers
+    from -length to length - 1."""
     try:
         given = np.asarray(indices)
     except ValueError:  # lists of uneven length
@@ -259,13 +244,10 @@ def class_balanced(targets: npt.ArrayLike, seed: int | None = None, length: int 
     """An order in which each class that has samples is equally likely, by drawing with replacement.
 
     Args:
-        targets: the class of each sample, whole numbers (n,), such as LMDBDataset.targets. Sorting them takes about 16
-            bytes a sample for a moment; 8 are kept.
+        targets: the class of each sample, whole numbers (n,), such as LMDBDataset.targets, or OptionError; 8 bytes a
+            sample are kept.
         seed: of the draws and the crops, from 0; None until a sampler chooses one.
         length: positions in an epoch; the number of samples when None.
-
-    Raises:
-        OptionError: `targets` are not whole numbers, one a sample.
     """
     return ClassBalanced(targets, seed, length)
 
@@ -288,6 +270,212 @@ def _described(array: npt.NDArray[Any]) -> str:
     return f"an array of shape {array.shape} and type {array.dtype}" if array.size else "none"
 
 
+# ---- an order that stays inside a few shards at a time ----
+
+_ROWS_AT_ONCE = 2**20
+
+_SHARDS_AT_LEAST = 2**20
+"""Shard numbers below this are counted even where there are fewer samples; a damaged one must not fill memory."""
+
+_DIVISIONS = 2**62
+"""Streams of random numbers from this one on divide shards; those below it permute shards and the samples of groups."""
+
+
+class ShardColumn(Protocol):
+    def __len__(self) -> int: ...
+    def numbers(self, name: str) -> npt.NDArray[Any]: ...
+    def fetch_ahead(self, groups: Sequence[Sequence[int]]) -> None: ...
+
+
+class _Groups(NamedTuple):
+    """The groups of an epoch, in a sequence of all samples: host after host, and shard after shard of each."""
+
+    hosts: Positions  # where the samples of each begin in the sequence, with the length at the end
+    bounds: Positions  # where each group begins in the sequence, with the length at the end
+    shards: list[Numbers]  # of each group
+    lows: list[Positions]  # where each of these begins: before its group, if a host before it has a part
+
+
+@dataclass(frozen=True)
+class ShardShuffled:
+    """Every sample once, `window` shards at a time: for datasets larger than memory.
+
+    Each epoch puts the shards into another order, divides that into groups of about `window` shards, and shuffles the
+    samples within each group: each shard is read once an epoch if `window` of them fit into memory (of 32,768 JPEGs of
+    20 kB the default needs 5 GB).
+
+    Quality: presize deals samples to shards at random, so that a group is a fair sample of the whole. Batches of one
+    group share its composition, which deviates from the whole's with a standard deviation of sqrt(p (1 - p) / M) for a
+    class of share p in a group of M samples (0.05 % for p = 0.1 and M = 262,144); and samples of one shard are in the
+    same group in every epoch.
+
+    Hosts: with `by_host` the shards, in the epoch's order, are cut into one run for each host, of as many samples as
+    its ranks have positions. A shard at a cut is divided at random and read by both hosts. A state can be resumed with
+    equally many ranks and hosts only. The samples that last="pad" repeats may be of another host's shards.
+
+    Memory: the sample numbers of two groups, 8 bytes each, in each process. Pickled without these. Thread-safe.
+
+    Attributes:
+        data: such as LMDBDataset.data.
+        seed: of the order and the crops, from 0; None until a sampler chooses one.
+        window: shards in a group, from 1.
+        by_host: give each host shards of its own.
+        ranks, ranks_per_host: how many there are on all hosts together, and on each, as torchrun numbers them; None
+            reads its WORLD_SIZE and LOCAL_WORLD_SIZE. Only with `by_host`.
+
+    Raises:
+        OptionError: an option is out of range, or with `by_host` neither given nor in the environment.
+        DatasetError: when first asked for samples, if the index is damaged and names an impossible shard.
+    """
+
+    data: ShardColumn = field(repr=False)
+    seed: int | None = None
+    window: int = 8
+    by_host: bool = False
+    ranks: int | None = None
+    ranks_per_host: int | None = None
+    # Caches of the methods below; on the class they would keep every dataset ever shuffled open.
+    _groups: Callable[[int], _Groups] = field(init=False, repr=False, compare=False)
+    _members: Callable[[int, int], Numbers] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "seed", check_seed(self.seed))
+        set_in_range(self, "window", 1, MOST_SAMPLES)
+        # Two groups: a batch may straddle them, and each batch is computed twice, as samples and as keys.
+        object.__setattr__(self, "_groups", lru_cache(maxsize=2)(self._group))
+        object.__setattr__(self, "_members", lru_cache(maxsize=2)(self._find))
+        for name, variable in (("ranks", "WORLD_SIZE"), ("ranks_per_host", "LOCAL_WORLD_SIZE")):
+            value = getattr(self, name)
+            if self.by_host:
+                value = _from_torchrun(variable) if value is None else value
+                object.__setattr__(self, name, check_range(name, value, 1, MOST_SAMPLES))
+            elif value is not None:
+                raise OptionError(f"{name}: needs by_host=True, got {value!r} without it")
+        ranks, per_host = self._sharing
+        if ranks % per_host:
+            raise OptionError(f"ranks: expected a multiple of ranks_per_host, {per_host}, got {ranks}")
+
+    def __repr__(self) -> str:
+        # States have a CRC of it: that of an order without by_host must stay as it is.
+        hosts = f", by_host=True, ranks={self.ranks}, ranks_per_host={self.ranks_per_host}" if self.by_host else ""
+        return f"{type(self).__qualname__}(seed={self.seed!r}, window={self.window!r}{hosts})"
+
+    def __reduce__(self) -> tuple[type[ShardShuffled], tuple[object, ...]]:
+        return ShardShuffled, (self.data, self.seed, self.window, self.by_host, self.ranks, self.ranks_per_host)
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    @property
+    def population(self) -> int:
+        return len(self.data)
+
+    @cached_property
+    def table(self) -> int:
+        """The CRC-32 of the shard of every sample, on which this order depends as much as on its seed."""
+        return zlib_ng.crc32(np.ascontiguousarray(self.data.numbers("shard")))
+
+    @property
+    def _sharing(self) -> tuple[int, int]:
+        """(ranks, ranks_per_host); without by_host as if there were one rank."""
+        return self.ranks or 1, self.ranks_per_host or 1
+
+    def samples(self, epoch: int, positions: Positions) -> Numbers:
+        groups = self._groups(epoch)
+        ranks, per_host = self._sharing
+        turns, rank = np.divmod(positions, ranks)
+        hosts, rank_in_host = np.divmod(rank, per_host)
+        places = groups.hosts[hosts] + turns * per_host + rank_in_host
+        group_of = np.searchsorted(groups.bounds, places, "right") - 1
+        found = np.empty(len(places), np.int64)
+        for group in np.unique(group_of).tolist():
+            here = group_of == group
+            members = self._members(epoch, group)
+            within = permute(places[here] - groups.bounds[group], len(members), (self.seed or 0, epoch, 1 + group))
+            found[here] = members[within]
+        return found
+
+    def keys(self, epoch: int, positions: Positions) -> Numbers:
+        return self.samples(epoch, positions)
+
+    def groups_ahead(self, epoch: int, start: int, rank: int = 0) -> list[list[int]]:
+        """The shards that the host of `rank` is yet to read in an epoch from global position `start` on, by groups."""
+        host = rank // self.ranks_per_host if self.ranks_per_host else 0
+        groups = self._groups(epoch)
+        low = groups.hosts[host] + self._positions_of(host, start)
+        first = int(np.searchsorted(groups.bounds, low, "right")) - 1
+        stop = int(np.searchsorted(groups.bounds, groups.hosts[host + 1]))
+        occupied = [shards[self._counts[shards] > 0].tolist() for shards in groups.shards[first:stop]]
+        return [shards for shards in occupied if shards]
+
+    def _positions_of(self, hosts: Numbers | int, before: int) -> Numbers:
+        """How many of the positions below `before` are those of each host's ranks."""
+        ranks, per_host = self._sharing
+        turns, more = divmod(before, ranks)
+        return np.asarray(turns * per_host + np.clip(more - per_host * hosts, 0, per_host))
+
+    @cached_property
+    def _counts(self) -> Numbers:
+        column = self.data.numbers("shard")
+        counts = np.zeros(1, np.int64)
+        for low in range(0, len(column), _ROWS_AT_ONCE):
+            part = column[low : low + _ROWS_AT_ONCE]
+            for number in (int(part.min()), int(part.max())):
+                if not 0 <= number < max(len(column), _SHARDS_AT_LEAST):
+                    raise DatasetError(f"the index is damaged: there is no shard {number}")
+            more = np.bincount(part, minlength=len(counts))
+            more[: len(counts)] += counts
+            counts = more
+        return counts
+
+    def _group(self, epoch: int) -> _Groups:
+        counts = self._counts
+        order = permute(np.arange(len(counts)), len(counts), (self.seed or 0, epoch, 0))
+        ends = np.cumsum(counts[order])
+        begins = ends - counts[order]
+        ranks, per_host = self._sharing
+        hosts = np.cumsum([0, *self._positions_of(np.arange(ranks // per_host), len(self))])
+        firsts = [0, *np.searchsorted(ends, hosts[1:-1], "right")]
+        stops = [*np.searchsorted(begins, hosts[1:-1], "left"), len(order)]
+        shards, lows, sizes = [], [], [0]
+        for first, stop, low, high in zip(firsts, stops, hosts[:-1], hosts[1:], strict=True):
+            for places in np.array_split(np.arange(first, stop), max(1, -(-(stop - first) // self.window))):
+                shards.append(order[places])
+                lows.append(begins[places])
+                sizes.append((np.minimum(ends[places], high) - np.maximum(begins[places], low)).sum())
+        return _Groups(hosts, np.cumsum(sizes), shards, lows)
+
+    def _find(self, epoch: int, group: int) -> Numbers:
+        """The samples of a group, ascending. Read in parts: all rows at once would not fit the caches, or memory."""
+        groups = self._groups(epoch)
+        wanted = np.zeros(len(self._counts), np.bool_)
+        wanted[groups.shards[group]] = True
+        column = self.data.numbers("shard")
+        parts = range(0, len(column), _ROWS_AT_ONCE)
+        members = np.concatenate([low + np.flatnonzero(wanted[column[low : low + _ROWS_AT_ONCE]]) for low in parts])
+        for shard, low in zip(groups.shards[group], groups.lows[group], strict=True):
+            first, stop = groups.bounds[group : group + 2] - low
+            count = int(self._counts[shard])
+            if first > 0 or stop < count:  # a host before or after this one has a part of it
+                turns = permute(np.arange(count), count, (self.seed or 0, epoch, _DIVISIONS + int(shard)))
+                kept = np.ones(len(members), np.bool_)
+                kept[column[members] == shard] = (turns >= first) & (turns < stop)
+                members = members[kept]
+        return members
+
+
+def _from_torchrun(variable: str) -> int:
+    value = os.environ.get(variable, "")
+    if not value.isdecimal():
+        raise OptionError(
+            "by_host: give ranks= and ranks_per_host=, or start with torchrun, which sets WORLD_SIZE and "
+            "LOCAL_WORLD_SIZE"
+        )
+    return int(value)
+
+
+# ---- ranks and batches ----
+
 Last = Literal["keep", "pad"]
 """What becomes of a last batch that is not full, where it is not dropped."""
 
@@ -306,14 +494,12 @@ def check_last(last: Last | None, drop_last: bool) -> None:
 class Schedule:
     """Divides the positions of an epoch into batches on one of several ranks.
 
-    Ranks take turns: an epoch begun at global position `start` gives start + i to rank i mod ranks. The next
-    batch_size · ranks positions are a global batch, of which each rank has one batch. So what all ranks have consumed
-    is always a prefix of the one global order, whatever their number.
+    Ranks take turns: an epoch begun at global position `start` gives start + i to rank i mod ranks. So what all ranks
+    have consumed is always a prefix of the one global order, whatever their number.
 
     Attributes:
-        last: what becomes of positions that do not fill a global batch. "keep": each comes once; the last batch may be
-            short, ranks may differ by a sample, and so rank 0 may have a batch more than others. "drop": they are left
-            out. "pad": filled up with the epoch's first positions, so that all ranks have equally many full batches.
+        last: what becomes of positions that do not fill a batch on all ranks. "keep": each comes once; rank 0 may have
+            a batch more than others. "drop": they are left out. "pad": filled up with the epoch's first positions.
         in_blocks: deal a last global batch that was filled up in blocks instead: the first `batch_size` positions to
             rank 0, the next to rank 1. What fills it up then comes last where the ranks' batches are concatenated.
     """
@@ -342,11 +528,9 @@ class Schedule:
         return self.batch_size * (left // together if self.last == "drop" else -(-left // together))
 
     def batch_count(self, start: int) -> int:
-        """Batches on this rank in an epoch begun at global position `start`, 0 to length."""
         return -(-self.sample_count(start) // self.batch_size)
 
     def positions(self, start: int, first: int, stop: int) -> Positions:
-        """The positions of this rank's samples from `first` to `stop` - 1 since `start`; fewer at the end."""
         turns = np.arange(max(first, 0), min(stop, self.sample_count(start)), dtype=np.int64)
         places = self.rank + self.ranks * turns
         if self.in_blocks and self.last == "pad":
@@ -359,11 +543,10 @@ class Schedule:
         return 0 if self.last == "drop" else (self.length - start) % (self.batch_size * self.ranks)
 
     def batch(self, start: int, number: int) -> Positions:
-        """The positions in this rank's batch `number`, from 0, of an epoch begun at `start`."""
         return self.positions(start, number * self.batch_size, (number + 1) * self.batch_size)
 
     def consumed(self, start: int, batches: int) -> int:
-        """The global position, at most length, after that many batches on every rank since `start`."""
+        """The global position after that many batches on every rank since `start`."""
         check_range("start", start, 0, self.length)
         check_range("batches", batches, 0, MOST_SAMPLES)
         return min(start + batches * self.batch_size * self.ranks, self.length)

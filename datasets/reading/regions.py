@@ -1,9 +1,5 @@
-"""A box of a stored value -> pixels in rows of a batch: cut_region or uncut_region, then read_region. Pure.
-
-Only what the box needs is decoded: its tiles (presize.codecs.jpeg.tiles), and at 1/2, 1/4 or 1/8 of the size where the
-caller says so. presize.codecs.jpeg.decoder takes the tiles from the whole value; for libjpeg-turbo they are cut out
-first.
-"""
+"""A box of a stored value -> pixels in rows of a batch: cut_region or uncut_region, then read_region. Only what the box
+needs is decoded: tiles, at 1/2, 1/4 or 1/8 of the size where the caller says so."""
 
 from __future__ import annotations
 
@@ -13,19 +9,21 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, Self
 
+import cv2
 import numpy as np
 import numpy.typing as npt
+import torch
+from PIL import Image
 
 from presize.codecs.arrays import HEADER_BYTES, ArrayHeader, decode_array
 from presize.codecs.jpeg import decoder as jpeg_decoder
 from presize.codecs.jpeg.segments import coded_size
 from presize.codecs.jpeg.tiles import cut_jpeg
-from presize.codecs.pillow_resize import Filter, Whole
+from presize.codecs.pillow_resize import Filter, Whole, installed_order, is_available, resize_as_installed
 from presize.codecs.resize import Box as ResizeBox
 from presize.codecs.resize import Target, resize
 from presize.codecs.source_facts import unpack_facts
 from presize.codecs.stored_value import check_shape, decode_value
-from presize.datasets.reading.resample import resample
 from presize.errors import OptionError
 from presize.options import MAX_PIXELS, Color, Format, Size
 
@@ -36,8 +34,6 @@ Box = tuple[int, int, int, int]
 
 
 class Region(NamedTuple):
-    """What has to be decoded for a box of an image."""
-
     format: Format
     data: bytes | memoryview  # the JPEG that was cut out for the box, or the whole value
     top: int  # where the box begins in `data`
@@ -47,7 +43,6 @@ class Region(NamedTuple):
 
 
 def uncut_region(value: memoryview, format: Format, box: Box) -> Region:
-    """`box` of `value`, without cutting or copying it."""
     return Region(format, value, box[0], box[1], True, box)
 
 
@@ -61,16 +56,15 @@ def cut_region(value: bytes | memoryview, box: Box) -> Region:
 
 
 class Sampling(NamedTuple):
-    """How a box becomes the pixels of a row. With a window (height, width, top, left), in pixels, the whole image is
-    resized to that size, the row begins there in it, and the box is what it takes; None resizes the box to the row."""
+    """How a box becomes a row: resized to it; or with a window (height, width, top, left), in pixels, the whole image
+    is resized to that size, and the row begins there in it."""
 
     filter: Filter = "bilinear"
     window: tuple[int, int, int, int] | None = None
 
 
 class View(NamedTuple):
-    """A part of an image, and where it goes: uint8 or uint16 as the dataset has it, (height, width, 3) RGB, (height,
-    width, 4) RGBA or (height, width, 1) grey, C-contiguous. Stored grey becomes RGB where it has three channels."""
+    """A part of an image, and where it goes: uint8 or uint16 (height, width, 1, 3 or 4), C-contiguous."""
 
     out: Pixels
     box: Box  # in the image
@@ -79,11 +73,9 @@ class View(NamedTuple):
 
 
 def read_region(views: Sequence[View], region: Region, shape: tuple[int, int], scale: int = 1) -> None:
-    """Decode the box of `region`, of an image of `shape`, once, and bring each view to the size of its `out`.
-
-    The views' boxes lie in that of the region, and are multiples of `scale`: 2, 4 or 8 decodes a JPEG at 1/2, 1/4 or
-    1/8 of its size. Thread-safe. Raises one of DAMAGE (presize.codecs.stored_value) for a damaged value.
-    """
+    """Decode the box of `region`, of an image of `shape`, once at 1/scale (1, 2, 4 or 8, of which the boxes are
+    multiples), and bring each view to the size of its `out`. Thread-safe. Raises one of DAMAGE
+    (presize.codecs.stored_value)."""
     top, left, _, _ = region.box
     pixels = _decoded(region, shape, views[0].out, scale)
     for out, (y, x, height, width), flip, (filter, window) in views:
@@ -124,10 +116,8 @@ def like_images(data: Any, samples: Sequence[int] | slice = slice(None)) -> npt.
 
 @dataclass(frozen=True)
 class ArrayRows:
-    """Fills rows with arrays; called as read_region is. Thread-safe.
-
-    `shape` is that of each array; of those that are cropped with their images what follows height and width.
-    """
+    """Fills rows with arrays; called as read_region is. Thread-safe. `shape`: of each array; of those that are cropped
+    with their images what follows height and width."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -192,11 +182,8 @@ _COLORS: dict[int, Color] = {1: "gray", 3: "rgb", 4: "rgba"}
 
 
 def jpeg_box(region: Region, shape: tuple[int, int], channels: int, scale: int = 1, *, lasting: bool = False) -> Pixels:
-    """Decode the box of `region`, a JPEG of an image of `shape`, at 1/scale: uint8 (height, width, channels).
-
-    Unless it is to be `lasting`, the thread's next call reuses the memory. Raises one of DAMAGE
-    (presize.codecs.stored_value) for a damaged value.
-    """
+    """Decode the box of `region`, a JPEG of an image of `shape`, at 1/scale: uint8 (height, width, channels). Unless it
+    is to be `lasting`, the thread's next call reuses the memory. Raises one of DAMAGE."""
     memory: Callable[[int], Pixels] = partial(np.empty, dtype=np.uint8) if lasting else _scratch
     box = region.box
     height, width = box[2:]
@@ -224,8 +211,7 @@ def jpeg_box(region: Region, shape: tuple[int, int], channels: int, scale: int =
 
 
 def _limit(shape: tuple[int, int]) -> int:
-    """What decoders are held to: more than the default only where the dataset's own limit, which the caller has checked
-    `shape` against, is higher."""
+    """What decoders are held to: more than the default only where the dataset's own limit is higher."""
     return max(MAX_PIXELS, shape[0] * shape[1])
 
 
@@ -245,3 +231,65 @@ def _part(pixels: Pixels, box: Box) -> Pixels:
     if pixels.shape[0] < top + height or pixels.shape[1] < left + width:
         raise ValueError(f"it is {pixels.shape[0]} pixels high and {pixels.shape[1]} wide, less than the index says")
     return pixels[top : top + height, left : left + width]
+
+
+# ---- resizing: of 8 bits as the installed Pillow, of 16 bits, which it has for one channel alone, as torch in float32
+
+_MODES = {1: "L", 3: "RGB", 4: "RGBX"}
+"""By the number of channels. X, because Pillow would multiply colours by alpha."""
+
+
+def resample(pixels: Pixels, out: Pixels, flip: bool, filter: Filter = "bilinear", whole: Whole | None = None) -> None:
+    """Bring `pixels`, uint8 or uint16 (height, width[, channels]), to the size of `out`, C-contiguous. They may be a
+    part of a `whole` image where resizes_parts(their type)."""
+    pixels = pixels.reshape(*pixels.shape[:2], out.shape[2])
+    if whole is not None and whole.shape == whole.size:
+        pixels, whole = _window(pixels, out, whole.corner[0] - whole.start[0], whole.corner[1] - whole.start[1]), None
+    if whole is None and pixels.shape == out.shape:
+        np.copyto(out, pixels)
+    elif resize_as_installed(pixels, out.shape[:2], filter, flip=flip, out=out, whole=whole) is not None:
+        return
+    elif whole is None:
+        _by_library(pixels, out, filter)
+    else:
+        resized = np.empty((*whole.size, out.shape[2]), out.dtype)
+        _by_library(pixels, resized, filter)
+        np.copyto(out, _window(resized, out, *whole.corner))
+    if flip:
+        cv2.flip(out, 1, dst=out)
+
+
+def resizes_parts(dtype: npt.DTypeLike) -> bool:
+    """Return whether a part of a resized image can be made from a part of the image: Pillow resizes whole ones."""
+    return dtype == np.uint8 and installed_order() != "another" and is_available()
+
+
+def _window(pixels: Pixels, out: Pixels, top: int, left: int) -> Pixels:
+    return pixels[top : top + out.shape[0], left : left + out.shape[1]]
+
+
+def _by_library(pixels: Pixels, out: Pixels, filter: Filter) -> None:
+    if pixels.dtype == np.uint8:
+        by_pillow(pixels, out, filter)
+    elif filter == "bilinear":
+        _by_torch(pixels, out)
+    else:  # Pillow has none of 16 bits, but floats
+        for channel in range(out.shape[2]):
+            image = Image.fromarray(pixels[:, :, channel].astype(np.float32))
+            resized = np.asarray(image.resize(out.shape[1::-1], Image.Resampling[filter.upper()]))
+            out[:, :, channel] = resized.round().clip(0, np.iinfo(out.dtype).max)
+
+
+def by_pillow(pixels: Pixels, out: Pixels, filter: Filter = "bilinear") -> None:
+    height, width, channels = out.shape
+    source = (pixels.shape[1], pixels.shape[0])
+    image = Image.frombuffer(_MODES[channels], source, np.ascontiguousarray(pixels), "raw", _MODES[channels], 0, 1)
+    np.copyto(out, np.asarray(image.resize((width, height), Image.Resampling[filter.upper()])).reshape(out.shape))
+
+
+def _by_torch(pixels: Pixels, out: Pixels) -> None:
+    result = np.empty(out.shape, np.float32)
+    views = [torch.from_numpy(array).permute(2, 0, 1).unsqueeze(0) for array in (pixels.astype(np.float32), result)]
+    # torch.nn.functional.interpolate calls this, but takes no `out`.
+    torch.ops.aten._upsample_bilinear2d_aa.out(views[0], list(out.shape[:2]), False, None, None, out=views[1])
+    np.copyto(out, result.round(), casting="unsafe")  # means, so none is out of range

@@ -6,13 +6,14 @@ import io
 import math
 import numbers
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import cv2
 import numpy as np
 import numpy.typing as npt
+import torch
 from PIL import Image, ImageFilter, JpegImagePlugin
 
 from presize.codecs import pillow_color, pillow_resize
@@ -20,19 +21,16 @@ from presize.codecs.jpeg.segments import coded_size
 from presize.codecs.sniff import check_size
 from presize.codecs.stored_value import DAMAGE, check_shape
 from presize.datasets.reading.regions import Box, jpeg_box, uncut_region
-from presize.errors import DatasetError
-from presize.options import StoredColor
+from presize.errors import DatasetError, OptionError
+from presize.options import StoredColor, check_choice
 
 Pixels = npt.NDArray[np.uint8]
 
 
 class StoredJpeg:
-    """A copy of a stored JPEG, shared by the images that are made from it. Thread-safe.
-
-    The first box that is read is decoded alone. A second one means that several views are likely, so the whole image is
-    then decoded and kept. Raises one of DAMAGE (presize.codecs.stored_value) unless the header is that of an image of
-    `shape`, and what `damage` makes of them for pixels that cannot be decoded.
-    """
+    """A copy of a stored JPEG, shared by the images that are made from it. Thread-safe. The first box is decoded alone;
+    at a second one the whole image is decoded and kept. Raises one of DAMAGE (presize.codecs.stored_value) for a wrong
+    header, and what `damage` makes of them for pixels."""
 
     def __init__(
         self,
@@ -53,8 +51,8 @@ class StoredJpeg:
         self._whole: Pixels | None = None
 
     def part(self, box: Box, *, lasting: bool) -> Pixels:
-        """Return the pixels in `box`, (height, width, 3) or (height, width), which must not be written to. Unless they
-        are to be `lasting`, the thread's next call may overwrite them."""
+        """Return the pixels in `box`, not to be written to; unless `lasting`, the thread's next call may overwrite
+        them."""
         whole = self._whole
         if whole is None and not self._is_used:
             self._is_used = True
@@ -91,15 +89,11 @@ class JpegPart(NamedTuple):
 class StoredImage(Image.Image):
     """A PIL image that decodes only what is used of it. Pixels, attributes and errors are those of a plain PIL image.
 
-    crop() and copy() decode nothing. resize(), transpose(), convert() to L, point(), filter() by a GaussianBlur,
-    transform() and rotate() by NEAREST, histogram(), tobytes() and NumPy decode only the pixels of this image, and
-    results stay arrays, which images share and never change. Any other method makes pixels of Pillow's that belong to
-    this image alone. An image outlives its dataset and may be used from several threads; pickling decodes it. Every
-    method that decodes raises DatasetError if the stored image is damaged.
-
-    Args:
-        source: a record, or pixels that nobody changes: uint8, (height, width, 3) RGB, (height, width, 4) RGBA or
-            (height, width) grey.
+    crop() and copy() decode nothing. The other methods below decode only the pixels of this image, and results stay
+    arrays, which images share and never change. Any other method makes pixels of Pillow's that belong to this image
+    alone. An image outlives its dataset and may be used from several threads; pickling decodes it. Decoding raises
+    DatasetError for a damaged image. `source`: a record, or pixels that nobody changes: uint8 (height, width[, 3 or
+    4]).
     """
 
     _im: Any = None
@@ -135,7 +129,6 @@ class StoredImage(Image.Image):
         return image
 
     def __getattr__(self, name: str) -> Any:
-        """Only called for missing attributes."""
         if name in _OF_FILES and self.format is not None and self._record is not None:
             return getattr(self._record.file, name)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
@@ -169,11 +162,10 @@ class StoredImage(Image.Image):
 
     @property
     def _late(self) -> JpegPart | Pixels | None:
-        """The source of the pixels; None once there are pixels of Pillow's, which may have been changed in place."""
+        """The source of the pixels; None once there are pixels of Pillow's."""
         return None if "_im" in vars(self) else self._source
 
     def load(self) -> Any:
-        """Make the pixels of Pillow's, unless there are some."""
         late = self._late
         if late is not None:
             self._load(_pixels(late, lasting=False))
@@ -203,7 +195,6 @@ class StoredImage(Image.Image):
     __copy__ = copy
 
     def crop(self, box: tuple[float, float, float, float] | None = None) -> Image.Image:
-        """Return a rectangle of this image. Decodes nothing unless it reaches outside."""
         late = self._late
         if late is None:
             return super().crop(box)
@@ -262,14 +253,14 @@ class StoredImage(Image.Image):
         return self.made("gray") or super().convert(mode)
 
     def made(self, operation: pillow_color.Name, *arguments: Any) -> StoredImage | None:
-        """Return what an operation on colours makes of this image, with a copy of `info`; None if only Pillow can."""
+        """Return what an operation on colours makes of this image; None if only Pillow can."""
         pixels = self.pixels()
         made = None if pixels is None else pillow_color.run(operation, pixels, *arguments)
         return None if made is None else self._derived(made)
 
     def pixels(self) -> Pixels | None:
-        """Return uint8 (height, width, 3) RGB or (height, width) grey, which must not be written to. None once there
-        are pixels of Pillow's, and for RGBA."""
+        """Return uint8 (height, width[, 3]), not to be written to. None once there are pixels of Pillow's, and for
+        RGBA."""
         late = self._late
         return None if late is None or self.mode == "RGBA" else self._kept(late)
 
@@ -315,7 +306,6 @@ class StoredImage(Image.Image):
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
-        """The pixels for NumPy: read-only, and not copied."""
         late = self._late
         if late is None:
             return super().__array_interface__
@@ -323,7 +313,6 @@ class StoredImage(Image.Image):
         return {"version": 3, "shape": pixels.shape, "typestr": "|u1", "data": pixels.data.toreadonly()}
 
     def _kept(self, late: JpegPart | Pixels) -> Pixels:
-        """Return the pixels, C-contiguous, and keep them."""
         pixels = self._source = np.ascontiguousarray(_pixels(late, lasting=True))
         return pixels
 
@@ -345,7 +334,6 @@ class StoredImage(Image.Image):
 
 
 def _table(lut: Any, mode: str) -> Pixels:
-    """The lookup table of point(): uint8 (1, 256, 3) or (1, 256), a column for each value."""
     try:
         if isinstance(lut, list) and len(lut) == 256 * len(mode):
             return np.frombuffer(bytes(lut), np.uint8).reshape(len(mode), 256).T.reshape(1, 256, *_SHAPES[mode])
@@ -371,7 +359,6 @@ _OF_FILES = frozenset(("app", "applist", "bits", "get_format_mimetype", "icclist
 
 
 def _copied(info: dict[str | tuple[int, int], Any]) -> dict[str | tuple[int, int], Any]:
-    """As Image._copy_info."""
     return {name: value.copy() if isinstance(value, list) else value for name, value in info.items()}
 
 
@@ -406,8 +393,7 @@ _Request = tuple[tuple[int, int], pillow_resize.Filter, tuple[float, float, floa
 
 
 def _request(image: Image.Image, size: Any, resample: Any, box: Any, reducing_gap: Any) -> _Request | None:
-    """Read the arguments of a resize that presize's C does; None for those that Pillow refuses, and where it reduces
-    first."""
+    """Read the arguments of a resize that presize's C does; None for others."""
     if image.mode not in ("RGB", "L") or not pillow_resize.is_available():
         return None
     try:
@@ -433,3 +419,34 @@ def _real(number: Any) -> float:
 
 _MOST_PIXELS = 1 << 28
 """Larger results are for Pillow to make or to refuse."""
+
+
+# ---- the forms in which a dataset gives an image ----
+
+Decode = Literal["pil", "numpy", "tensor", "bytes"]
+
+
+def check_decode(decode: str, is_cropped: bool = False) -> None:
+    check_choice("decode", decode, Decode)
+    if decode == "bytes" and is_cropped:
+        raise OptionError("decode: bytes are not decoded, so they cannot be cropped or flipped; choose another")
+
+
+def to_output(pixels: npt.NDArray[Any], decode: Decode) -> Any:
+    """`pixels`, uint8 or uint16 (height, width[, 3 or 4]), as a PIL image, an array, or a tensor (channels, height,
+    width)."""
+    if decode == "pil":
+        return plain_image(pixels) if pixels.dtype == np.uint16 else StoredImage(pixels)
+    if decode == "numpy":
+        return pixels
+    tensor = torch.from_numpy(pixels)
+    return tensor.permute(2, 0, 1) if pixels.ndim == 3 else tensor.unsqueeze(0)
+
+
+def images_of(batch: torch.Tensor, decode: Decode) -> Sequence[Any]:
+    """The images of a batch, as of to_output(). PIL images have copies: a view would keep the whole batch."""
+    if decode == "tensor":
+        return batch.unbind()
+    pixels = (batch.permute(0, 2, 3, 1) if batch.ndim == 4 else batch).numpy()
+    squeezed = pixels[:, :, :, 0] if pixels.shape[3:] == (1,) else pixels
+    return [to_output(image.copy() if decode == "pil" else image, decode) for image in squeezed]

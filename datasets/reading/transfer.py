@@ -17,13 +17,15 @@ import numpy.typing as npt
 import torch
 
 from presize.datasets.reading.batch_reader import BatchReader
+from presize.datasets.reading.memory import SharedSlots, arrays_over, packed_bytes
 from presize.datasets.reading.regions import Region, View, read_region
-from presize.datasets.reading.slots import SharedSlots, arrays_over, packed_bytes
 from presize.errors import OptionError, warn
 from presize.formatting import plural, size_text
 
 Normalize = tuple[Sequence[float], Sequence[float]]
 """(mean, std) of each channel, in units of 0 to 1."""
+
+CPU = torch.device("cpu")
 
 _ASYNCHRONOUS = ("cuda", "xpu")
 """Types of device that copy from pinned memory while the caller goes on. ROCm's is "cuda", too."""
@@ -39,7 +41,7 @@ _STEPS_AHEAD = 4
 
 
 def as_device(device: torch.device | str | None) -> torch.device:
-    """The device of that name, the CPU for None. An accelerator gets its number, since the current one may change."""
+    """The device of that name, the CPU for None, with its number."""
     try:
         found = torch.device("cpu" if device is None else device)
     except RuntimeError as error:
@@ -62,7 +64,6 @@ def as_device(device: torch.device | str | None) -> torch.device:
 
 
 def accelerator() -> torch.device | None:
-    """The accelerator of this machine that torch can use, without a number."""
     return torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
 
 
@@ -72,12 +73,11 @@ def is_asynchronous(device: torch.device | None) -> bool:
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
-    """The batch with its tensors on `device`; copies from pinned memory may be asynchronous."""
     return map_tensors(lambda tensor: tensor.to(device, non_blocking=is_asynchronous(device)), batch)
 
 
 def map_tensors(change: Callable[[torch.Tensor], object], batch: Any) -> Any:
-    """The batch with `change` applied to each tensor in it, also in mappings, lists and tuples; all else as it is."""
+    """The batch with `change` applied to each tensor in mappings, lists and tuples; all else as it is."""
     if isinstance(batch, torch.Tensor):
         return change(batch)
     if isinstance(batch, Mapping):
@@ -91,7 +91,6 @@ def map_tensors(change: Callable[[torch.Tensor], object], batch: Any) -> Any:
 
 
 def tensors_of(batch: Any) -> list[torch.Tensor]:
-    """The tensors in a batch, in the order of map_tensors()."""
     found: list[torch.Tensor] = []
     map_tensors(found.append, batch)
     return found
@@ -106,11 +105,8 @@ where the next batch is not there yet."""
 
 
 class Transfer:
-    """Takes batches to a device. For one process.
-
-    CUDA and ROCm copy from slots and targets in registered memory, XPU from staging memory that torch pins: on a stream
-    of their own, a batch ahead. To the CPU nothing is copied; to others, such as MPS, copies are waited for.
-    """
+    """Takes batches to a device. For one process. CUDA and ROCm copy from slots and targets in registered memory, XPU
+    from staging memory that torch pins: on a stream of their own, a batch ahead. To others copies are waited for."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -120,8 +116,7 @@ class Transfer:
         self._is_refused = False
 
     def pin(self, shared: SharedSlots) -> None:
-        """Pin `shared`, for as long as it lives, where the device copies from it directly. Warn where that fails, as
-        where ``ulimit -l`` is too low: copies from it then wait for the device."""
+        """Pin `shared`, for as long as it lives, where the device copies from it directly. Warn where that fails."""
         if shared.is_pinned or self._is_refused or not self._registers:
             return
         address, nbytes = shared.memory.ctypes.data, shared.memory.nbytes
@@ -137,7 +132,7 @@ class Transfer:
         self._warn(nbytes, f"error {code}")
 
     def pinned(self, nbytes: int) -> tuple[object, npt.NDArray[np.uint8]]:
-        """Pinned memory, for as long as its owner lives, which is the first of the two; pageable where pin() warns."""
+        """Pinned memory, and its owner first, while which it lives; pageable where pin() warns."""
         if self._registers:
             shared = SharedSlots(1, [(nbytes,)])
             self.pin(shared)
@@ -156,11 +151,8 @@ class Transfer:
         )
 
     def send(self, boxes: Generator[Box, None, None]) -> Generator[Box, None, None]:
-        """Take batches to the device, each a box with Parts. Closes `boxes` with itself.
-
-        An asynchronous copy runs while the caller works on the batch before, whose work on the device is waited for
-        where it is more than _STEPS_AHEAD batches behind.
-        """
+        """Take batches to the device, each a box with Parts, asynchronously while the caller works on the one before.
+        Closes `boxes` with itself."""
         with closing(boxes):
             if self.is_asynchronous:
                 yield from self._ahead(boxes)
@@ -190,7 +182,7 @@ class Transfer:
                 self._stream.synchronize()  # or the memory could be freed while it is being copied from
 
     def _begin(self, parts: Parts, staging: _Staging, stream: torch.Stream) -> tuple[Parts, Parts, torch.Event]:
-        """Queue the copies of a batch. Returns what they make, their source, which must stay, and when it is there."""
+        """Queue the copies of a batch. Returns what they make, their source, which must stay, and their end."""
         tensors, targets = parts
         # Not in the inference mode that the caller may be in: it need not be in it when it gets this batch.
         with torch.inference_mode(False), stream:
@@ -210,7 +202,7 @@ class Transfer:
 
 
 class _Staging:
-    """Pinned memory for tensors that are in pageable memory, such as targets: a piece for each batch on its way."""
+    """Pinned memory for pageable tensors, such as targets: a piece for each batch on its way."""
 
     def __init__(self, transfer: Transfer) -> None:
         self._transfer = transfer
@@ -228,7 +220,6 @@ class _Staging:
 
 
 def _moved(tensor: torch.Tensor, array: npt.NDArray[np.uint8]) -> torch.Tensor:
-    """A copy of `tensor`, of its class, in the memory of `array`."""
     if not tensor.nbytes or tensor.device.type != "cpu":
         return tensor
     strides = torch.empty_like(tensor, device="meta").stride()
@@ -242,11 +233,8 @@ def _moved(tensor: torch.Tensor, array: npt.NDArray[np.uint8]) -> torch.Tensor:
 
 
 class Normalization:
-    """uint8 images (B, channels, height, width) -> (images / 255 - mean) / std, in the same memory format.
-
-    Workers look up each of the 256 grey levels of a channel: in float32 bit for bit what torchvision's ToTensor and
-    Normalize compute. Asynchronous devices multiply and add in float32, in one kernel, which differs by rounding.
-    """
+    """uint8 images (B, channels, height, width) -> (images / 255 - mean) / std: by `table` in workers, in float32
+    torchvision's to the bit; on asynchronous devices in one kernel, which differs by rounding."""
 
     def __init__(self, normalize: Normalize, dtype: torch.dtype | None, channels: int, device: torch.device) -> None:
         try:
@@ -266,10 +254,9 @@ class Normalization:
         levels = torch.arange(256, device="cpu").to(computed).div(255)[:, None]
         table = levels.sub(mean.to(computed)).div(std.to(computed)).to(self.dtype)
         bits = _BITS[self.dtype.itemsize]
-        self._table = table.contiguous().view(torch.uint8).numpy().view(bits).reshape(1, 256, channels)
+        self.table = table.contiguous().view(torch.uint8).numpy().view(bits).reshape(1, 256, channels)
 
     def __call__(self, images: torch.Tensor) -> torch.Tensor:
-        """Of images on the device."""
         normalized = torch.empty_like(images, dtype=self.dtype)  # rounded once, as it is written
         return torch.addcmul(self._offset, images, self._scale, out=normalized)
 
@@ -279,26 +266,25 @@ class Normalization:
             return self(images)
         return (*map(self, images[:count]), *images[count:])
 
-    def in_workers(self, reader: BatchReader) -> BatchReader:
-        """`reader`, but it reads normalized images."""
-        companions = [companion.data for companion in reader.companions]
-        fill = _NormalizedRows(self._table)
-        return BatchReader(reader.data, reader.crop, reader.flip, fill, self.dtype, companions, reader.skips)
 
-
-def normalization_of(
-    reader: BatchReader, normalize: Normalize | None, dtype: torch.dtype | None, device: torch.device
-) -> Normalization | None:
-    """The Normalization of what `reader` reads; None without `normalize`."""
+def normalized(
+    reader: BatchReader, normalize: Normalize | None, dtype: torch.dtype | None = None, device: torch.device = CPU
+) -> tuple[BatchReader, Normalization | None]:
+    """What reads batches, on the CPU normalized ones; and what normalizes them on another device."""
     if normalize is None:
         if dtype is not None:
             raise OptionError(f"dtype: {dtype} needs normalize=(mean, std); without it batches are uint8")
-        return None
+        return reader, None
     if reader.deep:
         raise OptionError(
             f"normalize: expected images of 8 bits, {reader.data.root} has 16; leave it out, and normalize the batches"
         )
-    return Normalization(normalize, dtype, reader.shapes[0][2], device)
+    normalization = Normalization(normalize, dtype, reader.shapes[0][2], device)
+    if device.type != "cpu":
+        return reader, normalization
+    companions = [companion.data for companion in reader.companions]
+    fill = _NormalizedRows(normalization.table)
+    return BatchReader(reader.data, reader.crop, reader.flip, fill, normalization.dtype, companions, reader.skips), None
 
 
 _BITS = {1: np.uint8, 2: np.uint16, 4: np.float32, 8: np.float64}

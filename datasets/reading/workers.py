@@ -1,8 +1,5 @@
-"""Processes or threads that fill slots of shared memory with batches, and the driver's side of them.
-
-Each worker has a pipe of its own: requests go one way, answers the other, pixels through shared memory. When one side
-dies, the other one's pipe ends; where a process that was forked meanwhile holds it open, polling finds out.
-"""
+"""Processes or threads that fill slots of shared memory with batches, and the driver's side of them: each has a pipe,
+which ends when one side dies, or polling finds out."""
 
 from __future__ import annotations
 
@@ -24,9 +21,8 @@ import numpy.typing as npt
 import torch
 from torch._utils import ExceptionWrapper
 
-from presize.datasets.reading.batch_reader import BatchReader, Skipped
-from presize.datasets.reading.slots import SharedSlots
-from presize.datasets.reading.transformed_reader import TransformedReader
+from presize.datasets.reading.batch_reader import BatchReader, Skipped, TransformedReader
+from presize.datasets.reading.memory import SharedSlots
 from presize.errors import LoaderError, OptionError, PresizeError
 from presize.options import check_above_0, check_range
 from presize.system.child import leave_to_parent, starting_workers
@@ -48,22 +44,20 @@ _POLL_EVERY_S = 2
 
 
 def worker_counts(num_workers: int | None, prefetch_factor: int | None) -> tuple[int, int]:
-    """How many workers there are, all cores that this process may use for None, and how many batches each may be ahead,
-    2 for None, as in a DataLoader."""
+    """How many workers there are, all usable cores for None, and how many batches each may be ahead, 2 for None."""
     workers = usable_cores() if num_workers is None else num_workers
     ahead = 2 if prefetch_factor is None else prefetch_factor
     return check_range("num_workers", workers, 0, 4096), check_range("prefetch_factor", ahead, 1, 64)
 
 
 def checked_timeout(timeout: float) -> float:
-    """Return a loader's timeout, 0 for ever. Raise OptionError for a negative one."""
     if timeout:
         check_above_0("timeout", timeout)
     return timeout or 0
 
 
 def start_method(multiprocessing_context: str | BaseContext | None) -> str | None:
-    """The name of the start method of a DataLoader's multiprocessing_context. Raises OptionError for any other name."""
+    """The name of the start method of a multiprocessing_context. Raises OptionError for any other name."""
     name: Any = multiprocessing_context
     if isinstance(multiprocessing_context, BaseContext):
         name = multiprocessing_context.get_start_method()
@@ -74,7 +68,6 @@ def start_method(multiprocessing_context: str | BaseContext | None) -> str | Non
 
 
 def check_may_start() -> None:
-    """Raise LoaderError in a process that may not start others."""
     if multiprocessing.current_process().daemon:
         raise LoaderError(
             "num_workers: this process is a worker itself, of a Pool or a DataLoader, and may start no processes; use "
@@ -92,7 +85,6 @@ class BatchRequest(NamedTuple):
     keys: npt.NDArray[np.int64]
 
     def without(self, positions: Sequence[int]) -> BatchRequest:
-        """The same batch, samples at `positions` left out."""
         if not positions:
             return self
         return self._replace(samples=np.delete(self.samples, positions), keys=np.delete(self.keys, positions))
@@ -110,13 +102,10 @@ class Work(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """Wall time."""
         return self.end_s - self.begin_s
 
 
 class Answer(NamedTuple):
-    """A batch is ready, or could not be read, as a worker sends it."""
-
     slot: int
     skipped: list[int]  # positions of samples that were left out
     work: Work
@@ -124,7 +113,6 @@ class Answer(NamedTuple):
     worker: int = 0
 
     def check(self) -> None:
-        """Raise the error, if there is one."""
         error: Any = self.error
         if isinstance(error, ExceptionWrapper):
             error.reraise()  # type: ignore[no-untyped-call]
@@ -136,7 +124,6 @@ _FEWER = "use fewer num_workers or a smaller batch_size"
 
 
 def read(request: BatchRequest, reader: Reader, slots: SharedSlots) -> Answer:
-    """Read a batch in this thread."""
     begin_s, cpu_s = time.perf_counter(), time.thread_time()
     skipped: list[Skipped] = []
     error: PresizeError | ExceptionWrapper | None = None
@@ -162,7 +149,6 @@ class WorkerPool:
         workers: int,
         mode: Mode,
         slots: SharedSlots,
-        *,
         ahead: int,
         timeout_s: float,
         context: str | None,
@@ -208,11 +194,9 @@ class WorkerPool:
         return all(worker.is_alive() for worker in self._workers.values())
 
     def has_room(self) -> bool:
-        """Whether a worker may get another request."""
         return min(self._busy.values()) < self._ahead
 
     def send(self, request: BatchRequest) -> None:
-        """Send a request to the least busy worker. Raises LoaderError when that has died."""
         connection = min(self._busy, key=self._busy.__getitem__)
         self._busy[connection] += 1
         try:
@@ -221,12 +205,10 @@ class WorkerPool:
             raise self._died(connection) from None
 
     def has_answer(self) -> bool:
-        """Whether answers() has one without waiting."""
         return bool(wait(list(self._busy), 0))
 
     def answers(self) -> Iterator[Answer]:
-        """Wait for an answer, and give all that are there. Raises LoaderError when a worker died, or none comes in
-        time."""
+        """Wait for an answer, and give all that have come. Raises LoaderError when a worker died, or none comes."""
         poll_s = min(_POLL_EVERY_S, self._timeout_s or _POLL_EVERY_S)
         waited_s = 0.0  # not by a clock: after Ctrl-Z all go on, and this process may be the first
         while not (ready := wait(list(self._busy), poll_s)):
@@ -272,7 +254,6 @@ class WorkerPool:
 
 
 def cannot_start(number: int, workers: int, why: str) -> LoaderError:
-    """The error for a limit that keeps worker `number`, from 0, from starting."""
     return LoaderError(f"cannot start worker {min(number + 1, workers)} of {workers}: {why}; use fewer num_workers")
 
 
@@ -301,12 +282,8 @@ def _serve_process(connection: Connection, reader: Reader, slots: SharedSlots, i
 
 
 def _serve(
-    connection: Connection,
-    reader: Reader,
-    slots: SharedSlots,
-    is_wanted: Callable[[], bool] = lambda: True,
+    connection: Connection, reader: Reader, slots: SharedSlots, is_wanted: Callable[[], bool] = lambda: True
 ) -> None:
-    """Read what is requested until the pipe ends."""
     cv2.setNumThreads(0)  # per process; one thread a worker is faster overall
     with connection, contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the driver is gone
         while is_wanted():

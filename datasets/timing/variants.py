@@ -20,8 +20,8 @@ from presize.datasets.loader import Loader
 from presize.datasets.make_loader import CountingLoader, make_loader
 from presize.datasets.reading.draws import permute, uniform
 from presize.datasets.reading.order import Order
-from presize.datasets.reading.outputs import Decode
-from presize.datasets.reading.resample import resample
+from presize.datasets.reading.regions import resample
+from presize.datasets.reading.stored_image import Decode
 from presize.datasets.sampler import visits
 from presize.datasets.targets import Target
 from presize.errors import DatasetError, ImageError

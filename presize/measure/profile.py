@@ -21,7 +21,7 @@ _PATTERNS: Final[tuple[tuple[Part, tuple[str, ...]], ...]] = (
         "collate",
         (
             r"^torch/utils/data/_utils/(collate|pin_memory)\.py:", r"^<built-in method torch\.(stack|cat)>",
-            r"^transformers/data/data_collator\.py:", r"datasets/(collate|reading/batch)\.py:",
+            r"^transformers/data/data_collator\.py:", r"datasets/(collate|reading/memory)\.py:",
         ),
     ),
     (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import multiprocessing
 import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -201,20 +200,6 @@ def test_a_crop_that_was_given_stays_whatever_the_transform(dataset: Path, pairs
     assert data[0][0].tobytes() == cropped.tobytes()
 
 
-def test_workers_look_at_the_transform_when_they_begin(dataset: Path) -> None:
-    data = LMDBDataset(dataset, training(), fuse=True)
-    first = {}
-    for workers in (0, 1):
-        data.transform.transforms[1].p = 1  # type: ignore[union-attr]
-        loader = DataLoader(data, 8, num_workers=workers)
-        before = next(iter(loader))[0]
-        data.transform.transforms[1].p = 0  # type: ignore[union-attr]
-        after = next(iter(loader))[0]
-        assert torch.equal(after, before.flip(3))
-        first[workers] = after
-    assert torch.equal(first[0], first[1])
-
-
 class Module(torch.nn.Module):
     """A composition as those of torchvision's v2 are."""
 
@@ -317,18 +302,6 @@ def test_a_change_that_a_loader_cannot_follow_is_refused_again_and_again(dataset
     for _ in range(2):
         with pytest.raises(OptionError, match="normalize: the dataset's transform normalizes"):
             next(iter(loader))
-
-
-@pytest.mark.parametrize("fuse", [True, False])
-def test_persistent_workers_begin_again_after_a_change(fuse: bool, dataset: Path) -> None:
-    data = LMDBDataset(dataset, training(), fuse=fuse)
-    loader = make_loader(data, 8, num_workers=1)
-    assert first_images(loader).shape == (8, 3, 24, 24)
-    data.transform = evaluation()
-    assert first_images(loader).shape == (8, 3, 20, 20)
-    workers = {process.pid for process in multiprocessing.active_children()}
-    assert first_images(loader).shape == (8, 3, 20, 20)
-    assert workers and {process.pid for process in multiprocessing.active_children()} == workers
 
 
 @pytest.mark.parametrize("in_place", [True, False])

@@ -20,7 +20,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
-from torch.utils.data import DataLoader
 
 from builds import SERIAL, build_images, image_folder
 from pictures import smooth_image
@@ -256,39 +255,12 @@ def test_options_that_cannot_be_are_refused(options: dict[str, Any], said: str, 
         LMDBDataset(squares, **options)
 
 
-def test_a_crop_larger_than_an_image_names_the_image(squares: Path) -> None:
-    ds = LMDBDataset(squares, crop=CenterCrop(40))
-    with pytest.raises(DatasetError, match=r"sample 7 \(.*\) of .* is 32 pixels high and 32 wide, too small for"):
-        ds[7]
-
-
 # --- loaders, copies and processes ---
 
 
 @pytest.fixture(scope="module")
 def expected_pixels(squares: Path) -> list[tuple[bytes, int]]:
     return [(tensor.numpy().tobytes(), label) for tensor, label in LMDBDataset(squares, decode="tensor")]
-
-
-@pytest.mark.filterwarnings("ignore:This DataLoader will create 4 worker processes")
-@pytest.mark.parametrize(
-    ("workers", "method"),
-    [(0, None), (4, "fork"), *(pytest.param(4, name, marks=pytest.mark.slow) for name in ("spawn", "forkserver"))],
-)
-def test_workers_of_any_start_method_deliver_every_sample(
-    squares: Path, expected_pixels: list[tuple[bytes, int]], workers: int, method: str | None
-) -> None:
-    ds = LMDBDataset(squares, decode="tensor")
-    _ = ds[0], ds[20]  # the parent has read already
-
-    def read(loader: DataLoader[Any]) -> list[tuple[bytes, int]]:
-        pairs = [pair for images, labels in loader for pair in zip(images, labels.tolist(), strict=True)]
-        return [(pixels.numpy().tobytes(), label) for pixels, label in pairs]
-
-    options: dict[str, Any] = {"multiprocessing_context": method, "persistent_workers": workers > 0, "pin_memory": True}
-    loader = DataLoader(ds, batch_size=5, num_workers=workers, **options)
-    assert [read(loader) for _ in range(2)] == [expected_pixels] * 2
-    assert read(DataLoader(ds, batch_size=24)) == expected_pixels, "and the parent reads on"
 
 
 def test_a_copy_of_a_dataset_reads_the_same(squares: Path, expected: list[tuple[bytes, int]]) -> None:

@@ -20,6 +20,7 @@ import pytest
 import torch
 from torch.utils.data import ConcatDataset, DataLoader
 
+from batches import digest
 from builds import build_images
 from presize.datasets import (
     CenterCrop,
@@ -94,22 +95,6 @@ MAKERS: dict[str, Callable[..., Any]] = {
 @pytest.fixture(params=MAKERS.values(), ids=list(MAKERS))
 def make(request: pytest.FixtureRequest) -> Callable[..., Any]:
     return request.param  # type: ignore[no-any-return]
-
-
-def values(batch: Any) -> Any:
-    """A batch as plain values, with the types of what holds them."""
-    if isinstance(batch, torch.Tensor):
-        strides = batch.stride() if len(batch) > 1 else ()
-        return batch.dtype, tuple(batch.shape), strides, batch.flatten().view(torch.uint8).numpy().tobytes()
-    if isinstance(batch, dict):
-        return {name: values(part) for name, part in batch.items()}
-    if isinstance(batch, (list, tuple)):
-        return type(batch).__name__, [values(part) for part in batch]
-    return batch
-
-
-def digest(batches: Any) -> list[Any]:
-    return [values(batch) for batch in batches]
 
 
 @pytest.fixture(scope="module")

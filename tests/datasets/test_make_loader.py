@@ -22,24 +22,15 @@ import pytest
 import torch
 from torch.utils.data import ConcatDataset, DataLoader, RandomSampler, Subset, WeightedRandomSampler
 
-from presize.datasets import (
-    FolderDataset,
-    LMDBDataset,
-    RandomResizedCrop,
-    collate,
-    make_loader,
-)
-from presize.datasets.reading.outputs import Decode
+from batches import digest
+from presize.datasets import FolderDataset, LMDBDataset, RandomResizedCrop, collate, make_loader
+from presize.datasets.reading.stored_image import Decode
 from presize.errors import LoaderError, OptionError
 from processes import run_python, with_dev_shm
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 4 worker processes")
 
 CROP = RandomResizedCrop(24)
-
-
-def digest(batches: Any) -> list[tuple[bytes, list[int]]]:
-    return [(images.numpy().tobytes(), targets.tolist()) for images, targets in batches]
 
 
 # --- other datasets ---

@@ -21,15 +21,7 @@ import pytest
 import torch
 from torch.utils.data import ConcatDataset, DataLoader
 
-from presize.datasets import (
-    CenterCrop,
-    FolderDataset,
-    LMDBDataset,
-    Loader,
-    RandomCrop,
-    Sequential,
-    make_loader,
-)
+from presize.datasets import CenterCrop, FolderDataset, LMDBDataset, Loader, RandomCrop, Sequential, make_loader
 from presize.errors import OptionError
 
 

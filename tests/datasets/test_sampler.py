@@ -16,8 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shards import dealt
 
-from presize.datasets.reading.order import Order, Sequential, Shuffled, Weighted, class_balanced
-from presize.datasets.reading.shard_shuffle import ShardShuffled
+from presize.datasets.reading.order import Order, Sequential, ShardShuffled, Shuffled, Weighted, class_balanced
 from presize.datasets.sampler import EpochSampler, Visit
 from presize.errors import OptionError
 
@@ -54,36 +53,6 @@ def test_a_sampler_gives_the_order() -> None:
         assert visits == order.samples(0, positions).tolist()
         assert [visit.key for visit in visits] == order.keys(0, positions).tolist()
         assert {(visit.seed, visit.epoch) for visit in visits} == {(order.seed, 0)}
-
-
-@pytest.mark.filterwarnings("ignore:drop_last. an epoch has no batch")
-@given(
-    length=st.integers(0, 300),
-    ranks=st.integers(1, 5),
-    batch_size=st.integers(1, 9),
-    seed=st.integers(0, 99),
-    epoch=st.integers(0, 99),
-)
-def test_ranks_share_an_epoch(length: int, ranks: int, batch_size: int, seed: int, epoch: int) -> None:
-    order = Shuffled(length, seed)
-    for last, ending in ENDINGS.items():
-        shares = []
-        for rank in range(ranks):
-            sampler = EpochSampler(order, rank=rank, ranks=ranks, batch_size=batch_size, **ending)
-            sampler.set_epoch(epoch)
-            shares.append(list(sampler))
-            assert len(shares[-1]) == len(sampler)
-        together = sorted(chain(*shares))
-        if last == "keep":
-            assert together == list(range(length))
-        else:
-            assert len({len(share) for share in shares}) == 1
-            assert len(shares[0]) % batch_size == 0
-        if last == "drop":
-            assert len(set(together)) == len(together) > length - ranks * batch_size
-        if last == "pad":
-            assert set(together) == set(range(length))
-            assert len(together) < length + ranks * batch_size
 
 
 def loaded(order: Order, state: dict[str, int], **options: Any) -> EpochSampler:
@@ -265,8 +234,6 @@ def test_a_state_in_the_middle_of_an_epoch_needs_to_be_told_what_was_consumed() 
     ("make", "message"),
     [
         (lambda: EpochSampler(Shuffled(9), rank=1), "rank: expected a whole number from 0 to 0, got 1"),
-        (lambda: EpochSampler(Shuffled(9), rank=2, ranks=2), "rank: expected a whole number from 0 to 1, got 2"),
-        (lambda: EpochSampler(Shuffled(9), batch_size=0), "batch_size: expected .* got 0"),
         (lambda: EpochSampler(Shuffled(9)).set_epoch(-1), "epoch: expected .* got -1"),
         (lambda: EpochSampler(Shuffled(9)).state_after(1, 0), "batch_size: expected .* got 0"),
     ],

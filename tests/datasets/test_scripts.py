@@ -17,6 +17,7 @@ import torch
 from PIL import Image, ImageFilter, ImageOps
 from torch.utils.data import DataLoader, DistributedSampler
 
+from batches import same
 from builds import build_images
 from pictures import noisy_image
 from presize import export_dataset
@@ -40,12 +41,6 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return root / "out", root / "files"
 
 
-def equal(ours: Any, theirs: Any) -> bool:
-    if isinstance(theirs, torch.Tensor):
-        return ours.dtype == theirs.dtype and torch.equal(ours, theirs)
-    return len(ours) == len(theirs) and all(map(equal, ours, theirs))
-
-
 def form(value: Any) -> Any:
     """Shapes and types of images; labels as they are."""
     if isinstance(value, torch.Tensor):
@@ -63,7 +58,7 @@ def check(script: Callable[[Any], Iterable[Any]], both: tuple[Path, Path], **opt
 
     out, files = both
     expected = batches(ImageFolder(files, **options))
-    assert len(expected) > 1 and equal(batches(LMDBDataset(out, **options)), expected)
+    assert len(expected) > 1 and same(batches(LMDBDataset(out, **options)), expected)
     fused = LMDBDataset(out, **options, fuse=True)
     assert form(batches(fused)) == form(expected)
     return fused

@@ -274,12 +274,6 @@ def test_a_dataset_that_has_gone_is_missed_when_a_copy_is_read(data: LMDBDataset
         copied[60]
 
 
-def test_make_loader_reads_as_they_are_what_cannot_be_one_dataset(data: LMDBDataset, other: Path) -> None:
-    mixed = ConcatDataset([data, Own(other, crop=CROP, decode="tensor")])
-    batches = list(make_loader(mixed, 38, num_workers=0))
-    assert [len(images) for images, _ in batches] == [38, 38]
-
-
 # --- splits ---
 
 

@@ -209,14 +209,6 @@ def test_albumentations(out: Path) -> None:
 # ---- batches ----
 
 
-class Views:
-    def __init__(self, views: list[Any]) -> None:
-        self.views = views
-
-    def __call__(self, image: Any) -> list[Any]:
-        return [view(image) for view in self.views]
-
-
 def batched(transform: Callable[[Any], Any], out: Path, workers: int = 0) -> tuple[Any, Any]:
     """The second batch of a DataLoader, and what torch stacks of the same samples one by one."""
 
@@ -240,7 +232,7 @@ def test_tensors_of_a_batch_are_what_torch_stacks(workers: int, out: Path) -> No
         assert equal(*batched(transform, out, workers)), transform
     views = [v1.Compose([v1.RandomResizedCrop(side), v1.ToTensor()]) for side in (64, 64, 32)]
     twice = v1.Compose([v1.CenterCrop(50), v1.ToTensor(), v1.RandomErasing(p=1)])
-    for transform in (Views(views), twice):
+    for transform in (TwoViews(*views), twice):
         assert equal(*batched(transform, out, workers)), transform
 
 

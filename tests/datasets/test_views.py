@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,22 +13,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
-from torch.utils.data import DataLoader
 from zlib_ng import zlib_ng
 
 from builds import SERIAL
 from presize.builder.run import build_dataset
 from presize.codecs.jpeg import decoder as jpeg_decoder
-from presize.datasets import (
-    CenterCrop,
-    EpochSampler,
-    LMDBDataset,
-    Loader,
-    RandomCrop,
-    RandomResizedCrop,
-    Resize,
-    Shuffled,
-)
+from presize.datasets import CenterCrop, LMDBDataset, Loader, RandomCrop, RandomResizedCrop, Resize
 from presize.datasets.reading import batch_reader as batches
 from presize.datasets.reading.batch_reader import BatchReader
 from presize.datasets.reading.draws import uniform
@@ -135,16 +124,6 @@ def test_a_record_is_read_and_checked_once_for_all_views(dataset: Path, monkeypa
     reader, numbers = BatchReader(data, DINO), np.arange(12)
     reader.read([np.empty((12, *shape), np.uint8) for shape in reader.shapes], numbers, 0, 0, numbers)
     assert len(checked) == 12 and sorted(requested) == list(range(12))
-
-
-def digest(loaded: Iterable[Any]) -> list[Any]:
-    return [([view.numpy().tobytes() for view in views], targets.tolist()) for views, targets in loaded]
-
-
-def test_a_plain_dataloader_gives_the_same_views_as_a_list(dataset: Path, data: LMDBDataset) -> None:
-    images = LMDBDataset(dataset, crop=DINO, flip=0.5, decode="tensor")
-    plain = list(DataLoader(images, 8, sampler=EpochSampler(Shuffled(len(images), 1)), num_workers=1))
-    assert digest(plain) == digest(Loader(data, 8, crop=DINO, flip=0.5, shuffle=True, seed=1, num_workers=0))
 
 
 @pytest.mark.parametrize("decode", ["pil", "numpy", "tensor"])

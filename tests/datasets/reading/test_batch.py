@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch.utils.data import default_collate
 
-from presize.datasets.reading.batch import BatchMemory, TensorFormat, new_batch, rows_of
+from presize.datasets.reading.memory import BatchMemory, TensorFormat, new_batch, rows_of
 
 FORMAT = TensorFormat((3, 4, 5), channels_last=True)
 FORMATS = {

@@ -23,12 +23,12 @@ from presize.datasets.reading.order import (
     Order,
     Schedule,
     Sequential,
+    ShardShuffled,
     Shuffled,
     Weighted,
     class_balanced,
     with_seed,
 )
-from presize.datasets.reading.shard_shuffle import ShardShuffled
 from presize.errors import DatasetError, OptionError
 from presize.store.dataset import Dataset
 
@@ -108,12 +108,6 @@ def test_with_replacement_each_visit_has_a_key_that_no_sample_has(order: Order) 
 @given(length=LENGTHS, seed=SEEDS, epoch=st.integers(0, 1000))
 def test_a_shuffle_has_every_sample_once(length: int, seed: int, epoch: int) -> None:
     assert np.array_equal(np.sort(epoch_of(Shuffled(length, seed), epoch)), np.arange(length))
-
-
-@given(samples=st.integers(0, 3000), shards=st.integers(1, 60), window=st.integers(1, 70), epoch=st.integers(0, 9))
-def test_a_shuffle_by_shards_has_every_sample_once(samples: int, shards: int, window: int, epoch: int) -> None:
-    order = ShardShuffled(dealt(samples, shards), 1, window)
-    assert np.array_equal(np.sort(epoch_of(order, epoch)), np.arange(samples))
 
 
 @given(length=st.integers(10**6, 2**48), seed=SEEDS)

@@ -15,8 +15,8 @@ from PIL import Image
 
 from effort import examples
 from presize.codecs import pillow_resize
-from presize.datasets.reading import resample as resampling
-from presize.datasets.reading.resample import by_pillow, resample
+from presize.datasets.reading import regions as resampling
+from presize.datasets.reading.regions import by_pillow, resample
 
 Pixels = npt.NDArray[Any]
 sides = st.integers(1, 300)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from presize.datasets.reading.slots import HELD_BY_CALLER, FreeSlots, SharedSlots
+from presize.datasets.reading.memory import HELD_BY_CALLER, FreeSlots, SharedSlots
 
 SHAPE = (3, 4, 5, 3)
 """A batch of three images."""

@@ -22,8 +22,7 @@ from presize.codecs.encode import encode
 from presize.codecs.jpeg import decoder as jpeg_decoder
 from presize.codecs.jpeg import tiles
 from presize.codecs.stored_value import decode_value
-from presize.datasets.reading.outputs import to_output
-from presize.datasets.reading.stored_image import StoredImage, StoredJpeg
+from presize.datasets.reading.stored_image import StoredImage, StoredJpeg, to_output
 from presize.errors import DatasetError, ImageError
 from presize.options import MAX_PIXELS, Color, ImageOptions
 

@@ -1,17 +1,18 @@
-"""A batch: the images of many samples in one piece of memory, which a DataLoader's worker shares with its consumer.
+"""Memory for batches, which processes share and which has no name: it is freed when its last process ends.
 
-Copying a batch of 128 float images in a worker, into new shared memory, takes longer than reading it. New shared memory
-is expensive, too, since the kernel clears every page: 17 ms for a batch of 19 MB that takes 50 ms to read (2026-11-21,
-AMD EPYC). So a worker keeps a few pieces of memory; bytes at the end of each say whether the process it was sent to
-still uses it. The memory has no name and is not in /dev/shm.
+A Loader's workers fill slots of one piece. A DataLoader's worker keeps a few pieces, one a batch, since new ones are
+expensive (17 ms for a batch of 19 MB that takes 50 ms to read; 2026-11-21, AMD EPYC): bytes at the end of each say
+whether the process it was sent to still uses it.
 """
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import weakref
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from multiprocessing.reduction import DupFd, ForkingPickler
 from typing import Any, NamedTuple
 
@@ -22,22 +23,131 @@ import torch.utils.data
 from torch.multiprocessing.reductions import reduce_storage, reduce_tensor
 from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_fn_map
 
-from presize.datasets.reading.slots import arrays_over, packed_bytes, when_released
+from presize.errors import LoaderError
+from presize.formatting import size_text
 from presize.system.files import anonymous_file
+from presize.system.resources import available_memory
+
+HELD_BY_CALLER = 4
+"""Slots beside those being filled: for the current batch, the one before it, and two that the caller may keep, say to
+show them."""
+
+Shape = tuple[int, ...]
+Rows = npt.NDArray[np.uint8]
+
+_ALIGNED = 64
+"""Arrays that share memory begin at multiples of a cache line."""
+
+
+def packed_bytes(shapes: Sequence[Shape]) -> int:
+    return sum(-(-math.prod(shape) // _ALIGNED) * _ALIGNED for shape in shapes)
+
+
+def arrays_over(memory: Any, shapes: Sequence[Shape], offset: int = 0) -> list[Rows]:
+    """New uint8 arrays of `shapes`, one after another in `memory`, a buffer, from `offset` on."""
+    arrays = []
+    for shape in shapes:
+        arrays.append(np.ndarray(shape, np.uint8, memory, offset))
+        offset += packed_bytes([shape])
+    return arrays
+
+
+def when_released(objects: Sequence[object], callback: Callable[..., object], *arguments: object) -> None:
+    """Call `callback` when nothing refers to any of `objects` any more, in whichever thread that happens."""
+    others = [None] * (len(objects) - 1)
+    for one in objects:
+        weakref.finalize(one, _released, others, callback, arguments).atexit = False
+
+
+def _released(others: list[None], callback: Callable[..., object], arguments: tuple[object, ...]) -> None:
+    try:
+        others.pop()  # atomic, as a counter would not be
+    except IndexError:
+        callback(*arguments)
+
+
+class SharedSlots:
+    """`count` slots in anonymous memory that child processes share, each a uint8 array of each of `shapes`."""
+
+    is_pinned = False
+    """True once Transfer.pin has registered the memory with a device of this process."""
+
+    def __init__(self, count: int, shapes: Sequence[Shape]) -> None:
+        self.shapes = list(shapes)
+        self.count = count
+        nbytes = packed_bytes(shapes)
+        self._stride = max(-(-nbytes // mmap.PAGESIZE), 1) * mmap.PAGESIZE
+        available = available_memory()
+        if self._stride * count > available:
+            raise LoaderError(
+                f"{count} batches of {size_text(nbytes)} need more than the {size_text(available)} of memory that are "
+                "available; choose a smaller batch_size, num_workers or prefetch_factor"
+            )
+        self._fd = anonymous_file("presize-loader")
+        weakref.finalize(self, os.close, self._fd)
+        os.ftruncate(self._fd, self._stride * count)
+        self._map()
+
+    def _map(self) -> None:
+        self.memory = np.frombuffer(mmap.mmap(self._fd, self._stride * self.count), np.uint8)
+
+    def __getitem__(self, slot: int) -> list[Rows]:
+        return arrays_over(self.memory, self.shapes, slot * self._stride)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For a child that is being spawned; memory without a name can be passed on in no other way."""
+        return {"shapes": self.shapes, "count": self.count, "_stride": self._stride, "fd": DupFd(self._fd)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._fd = state.pop("fd").detach()
+        vars(self).update(state)
+        self._map()
+
+
+class FreeSlots:
+    """Which slots are free again, since nothing refers to their batch. The one freed last is taken first."""
+
+    def __init__(self, shared: SharedSlots) -> None:
+        self.shared = shared
+        self.free = deque(range(shared.count))  # appended to by finalizers, in whichever thread they run
+        self._taken: set[int] = set()  # being filled, or waiting to be handed over
+
+    def can_take(self) -> bool:
+        return bool(self.free) and len(self._taken) <= self.shared.count - HELD_BY_CALLER  # one is about to be its
+
+    def take(self) -> int:
+        slot = self.free.pop()
+        self._taken.add(slot)
+        return slot
+
+    def take_back(self) -> None:
+        self.free.extend(self._taken)
+        self._taken.clear()
+
+    def hand_over(self, slot: int, samples: int) -> list[Rows]:
+        """The first `samples` rows of each array of `slot`; copies where the caller holds too many batches."""
+        self._taken.remove(slot)
+        rows = [array[:samples] for array in self.shared[slot]]
+        if self.shared.count - len(self.free) - len(self._taken) > HELD_BY_CALLER:
+            copies = [array.copy() for array in rows]
+            self.free.append(slot)
+            return copies
+        when_released(rows, self.free.append, slot)
+        return rows
+
+
+# ---- batches that a DataLoader's worker sends ----
 
 _KEPT = 8
 """Pieces that a worker keeps: prefetch_factor (2 by default), those that the consumer holds, and some to spare."""
 
-Rows = npt.NDArray[np.uint8]
 Batch = tuple[list[Rows], tuple[torch.Tensor, ...]]
 """For each format uint8 (B, *row_shape), to be filled, and the same memory as tensors."""
 
 
 class TensorFormat(NamedTuple):
-    """The form of one tensor of each sample: its shape, and the type of its numbers.
-
-    With `channels_last` an image (channels, height, width) lies in memory as (height, width, channels).
-    """
+    """The form of one tensor of each sample. With `channels_last` an image (channels, height, width) lies in memory as
+    (height, width, channels)."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype = torch.uint8
@@ -50,7 +160,6 @@ class TensorFormat(NamedTuple):
 
     @property
     def row_shape(self) -> tuple[int, ...]:
-        """The shape of a tensor as bytes, in their order in memory."""
         *outer, inner = (*self.shape[1:], self.shape[0]) if self.channels_last else self.shape or (1,)
         return *outer, inner * self.dtype.itemsize
 
@@ -65,8 +174,7 @@ def tensors_over(formats: Sequence[TensorFormat], rows: Sequence[Rows]) -> tuple
 
 
 class RowImage(torch.Tensor):
-    """An image that is row `row` of `batch`, from which torch's own collate makes `batch` again without a copy. What is
-    computed from it is a plain tensor."""
+    """An image that is row `row` of `batch`, of which torch's own collate makes `batch` again without a copy."""
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
@@ -81,7 +189,6 @@ class RowImage(torch.Tensor):
 
 
 def rows_of(batch: torch.Tensor) -> list[RowImage]:
-    """Return the images of a batch, for default_collate to make `batch` of again."""
     images = []
     for row, view in enumerate(batch.unbind()):
         image = view.as_subclass(RowImage)
@@ -111,7 +218,7 @@ ForkingPickler.register(RowImage, _reduce_row)
 
 
 class _Piece:
-    """Anonymous memory of `nbytes`, followed by `flags` bytes, each 1 while another process uses an array."""
+    """Memory of `nbytes`, followed by `flags` bytes, each 1 while another process uses an array."""
 
     def __init__(self, nbytes: int, flags: int) -> None:
         self.nbytes, self.flags = nbytes, flags
@@ -125,7 +232,7 @@ class _Piece:
         return not self.is_lent and not any(self.memory[self.nbytes :])
 
     def lend(self, shapes: Sequence[tuple[int, ...]]) -> list[Rows]:
-        """Return arrays over this memory, which can be sent as tensors, each of them once."""
+        """Arrays over this memory, each of which can be sent once."""
         rows = arrays_over(self.memory, shapes)
         addresses = [array.ctypes.data for array in rows]
         for number, address in enumerate(addresses):
@@ -148,8 +255,6 @@ _loans: dict[int, tuple[_Piece, int, int]] = {}
 
 
 class BatchMemory:
-    """Pieces of memory for batches that are sent to another process. For one thread."""
-
     def __init__(self) -> None:
         self._pieces: list[_Piece] = []  # the oldest first
 
@@ -157,17 +262,15 @@ class BatchMemory:
         """Return an uninitialised batch, whose tensors can be sent without a copy, each of them once."""
         send_without_descriptors()
         shapes = [(samples, *format.row_shape) for format in formats]
-        rows = self._free(packed_bytes(shapes), len(shapes)).lend(shapes)
+        nbytes, flags = packed_bytes(shapes), len(shapes)
+        fits = (piece for piece in self._pieces if piece.nbytes >= nbytes and piece.flags >= flags and piece.is_free())
+        piece = next(fits, None)
+        if piece is None:
+            piece = _Piece(nbytes, flags)
+            self._pieces.append(piece)
+            del self._pieces[:-_KEPT]  # one in use lives until it is released
+        rows = piece.lend(shapes)
         return rows, tensors_over(formats, rows)
-
-    def _free(self, nbytes: int, flags: int) -> _Piece:
-        for piece in self._pieces:
-            if piece.nbytes >= nbytes and piece.flags >= flags and piece.is_free():
-                return piece
-        piece = _Piece(nbytes, flags)
-        self._pieces.append(piece)
-        del self._pieces[:-_KEPT]  # one in use lives until it is released
-        return piece
 
 
 _of_worker = BatchMemory()
@@ -181,37 +284,23 @@ def new_batch(formats: Sequence[TensorFormat], samples: int, *, travels: bool = 
     return rows, tensors_over(formats, rows)
 
 
-class OutputRows:
-    """Lends memory for the tensors that a transform makes of the samples of a batch: rows of batches, which torch's
-    collate passes on without a copy.
-
-    They have the formats of those of the batch before; the first one, and images that differ, have memory of their own.
-    """
-
-    def __init__(self) -> None:
-        self.formats: tuple[TensorFormat, ...] = ()
-
-    def of_batch(self, samples: int) -> LentRows:
-        return LentRows(self, samples)
-
-
 class LentRows:
-    """The rows of one batch. For one thread."""
+    """Rows of batches for the tensors that a transform makes of a batch's samples, which torch's collate passes on
+    without a copy: of the `formats` of the batch before, to which this one's are written. For one thread."""
 
-    def __init__(self, outputs: OutputRows, samples: int) -> None:
-        self._outputs, self._row = outputs, -1
-        batches = new_batch(outputs.formats, samples, travels=True)[1] if outputs.formats else ()
+    def __init__(self, formats: list[TensorFormat], samples: int) -> None:
+        self._formats, self._row = formats, -1
+        batches = new_batch(tuple(formats), samples, travels=True)[1] if formats else ()
         self._rows = list(map(rows_of, batches))
         self._made: list[TensorFormat] = []
 
     def next_sample(self) -> None:
         if self._row == 0:
-            self._outputs.formats = tuple(self._made)
+            self._formats[:] = self._made
         self._row += 1
         self._made.clear()
 
     def tensor(self, shape: tuple[int, ...]) -> torch.Tensor:
-        """Return an uninitialised float32 tensor of the sample."""
         number = len(self._made)
         self._made.append(TensorFormat(shape, torch.float32))
         if number < len(self._rows) and (row := self._rows[number][self._row]).shape == shape:
@@ -237,8 +326,7 @@ def _give_back(owner: int, memory: npt.NDArray[np.uint8], flag: int) -> None:
 
 
 def _mapped(fd: Any, nbytes: int) -> npt.NDArray[np.uint8]:
-    """The memory of a file that another process sends. No descriptor stays open, of which a process has few: a batch
-    may be kept. mmap.mmap would duplicate it."""
+    """The memory of a file that another process sends, without a descriptor, which mmap.mmap would keep."""
     descriptor = fd.detach()
     try:
         memory = torch.from_file(f"/proc/self/fd/{descriptor}", shared=True, size=nbytes, dtype=torch.uint8)
