@@ -425,17 +425,6 @@ def test_the_error_budget_counts_what_was_rejected_before(build: Builder) -> Non
     assert len(build.data()) == 16, "the old one"
 
 
-def test_with_checksums_a_touched_file_is_unchanged(build: Builder) -> None:
-    build.options = CHECKSUM
-    build()
-    before = shards(build)
-    for path in build.source.rglob("??.png"):
-        os.utime(path, ns=(EPOCH_NS + 999, EPOCH_NS + 999))
-    assert build(run=UPDATE).changes == Changes(16, 0, 1, 0), "the broken one is tried"
-    assert before.items() <= shards(build).items()
-    assert_like_new(build)
-
-
 # Checksums
 
 
