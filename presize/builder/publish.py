@@ -58,10 +58,8 @@ def publish(work: BuildWork) -> list[Manifest]:
     if not len(merged.samples):
         output.discard()
         tried = [merged.rejects[i] for i in range(len(plan.source.rejects), len(merged.rejects))]
-        first = "".join(
-            f"; the first: {each.path}: {each.reason}"
-            for each in sorted(tried, key=lambda each: each.error == NOT_AN_IMAGE)[:1]
-        )
+        tried.sort(key=lambda each: each.error == NOT_AN_IMAGE)
+        first = f"; the first: {tried[0].path}: {tried[0].reason}" if tried else ""
         raise BuildError(
             f"of {plural(len(plan.source.table), 'file')} in {plan.source.name} none could be stored{first}"
         )

@@ -22,7 +22,7 @@ from presize.builder.tasks.task import Copies, FileList, Task, finished
 from presize.codecs import transcode
 from presize.errors import BuildError, ImageError
 from presize.formatting import plural, size_text
-from presize.options import BuildOptions, RunOptions, Stream
+from presize.options import RunOptions, Stream
 from presize.sources.contents import Source
 from presize.sources.dataset import DatasetSource, PublishedDataset, Rows, numbers_of
 from presize.store.data_files import companion_shard, generation_name
@@ -80,15 +80,13 @@ class Records:
             made_of.update(numbers.tobytes())
         for dataset in self.datasets:
             made_of.update(dataset.manifests[0].index.sha256.encode())
-        copies = self._copies(task.options, dataset_of, row_of, lost) if (row_of >= 0).any() else None
-        return replace(task, digest=made_of.hexdigest(), copies=copies)
-
-    def _copies(
-        self, options: BuildOptions, dataset_of: Rows, row_of: Rows, lost: npt.NDArray[np.bool_] | None
-    ) -> Copies:
+        task = replace(task, digest=made_of.hexdigest())
+        if not (row_of >= 0).any():
+            return task
+        streams = task.options.streams
         shard, row = np.full((2, len(row_of)), -1, np.int64)
-        shards: dict[Stream, list[ShardReader]] = {stream: [] for stream in options.streams}
-        columns: dict[Stream, dict[str, Rows]] = {stream: {} for stream in options.streams}
+        shards: dict[Stream, list[ShardReader]] = {stream: [] for stream in streams}
+        columns: dict[Stream, dict[str, Rows]] = {stream: {} for stream in streams}
         first = 0
         for at, dataset in enumerate(self.datasets):
             mine = np.flatnonzero((dataset_of == at) & (row_of >= 0))
@@ -96,15 +94,15 @@ class Records:
             numbers, position = np.unique(numbers_of(dataset.indexes[0], "shard")[rows], return_inverse=True)
             shard[mine], row[mine] = first + position, numbers_of(dataset.indexes[0], "row")[rows]
             first += len(numbers)
-            for stream in options.streams:
+            for stream in streams:
                 stored = stream if self.resizes is None else stream._replace(size=dataset.sizes[0])
                 files = [dataset.shards[stored][number] for number in numbers.tolist()]
                 shards[stream] += (ShardReader(root / file.file, file.bytes) for root, file in files)
-                for name, values in dataset.columns(stored, rows, options.checksum).items():
+                for name, values in dataset.columns(stored, rows, task.options.checksum).items():
                     columns[stream].setdefault(name, np.zeros(len(row_of), np.int64))[mine] = values
         if lost is not None:
             shard[lost] = -1
-        return Copies(shards, shard, row, columns, self.resizes, must_match=lost is not None)
+        return replace(task, copies=Copies(shards, shard, row, columns, self.resizes, must_match=lost is not None))
 
 
 @dataclass

@@ -203,24 +203,15 @@ def test_any_change_keeps_copies_or_builds_each_sample_once(
     )
 
 
-def test_new_samples_are_spread_over_the_new_shards() -> None:
+def test_new_samples_are_spread_over_the_new_shards_which_copy_from_few_old_ones() -> None:
     before = {f"a/{i:04d}": (1, 1) for i in range(400)}
     old, lengths = old_table(before, 20, set())
-    after = {path: facts for i, (path, facts) in enumerate(before.items()) if i % 3} | {
-        f"b/{i:03d}": (1, 1) for i in range(100)
-    }
-    update = make(old, lengths, sample_table(after), None)
+    left = {path: facts for i, (path, facts) in enumerate(before.items()) if i % 20}
+    update = make(old, lengths, sample_table(left | {f"b/{i:03d}": (1, 1) for i in range(100)}), None)
     new = [int((update.origin[shard] < 0).sum()) for shard in update.shards]
-    assert max(new) - min(new) <= 1
-
-
-def test_a_new_shard_copies_from_few_old_ones() -> None:
-    before = {f"a/{i:04d}": (1, 1) for i in range(400)}
-    old, lengths = old_table(before, 20, set())
-    after = {path: facts for i, (path, facts) in enumerate(before.items()) if i % 20}
-    update = make(old, lengths, sample_table(after), None)
-    shard = old["shard"].to_numpy()
-    assert max(len(np.unique(shard[update.origin[new]])) for new in update.shards) <= 3
+    assert max(new) - min(new) <= 1 < sum(new) == 100
+    copied = (update.origin[shard][update.origin[shard] >= 0] for shard in update.shards)
+    assert max(len(np.unique(old["shard"].to_numpy()[rows])) for rows in copied) <= 3
 
 
 # What an update publishes
