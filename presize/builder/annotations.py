@@ -153,8 +153,7 @@ def extents(table: pa.Table, options: BuildOptions) -> Numbers | None:
 def may_stay(
     table: pa.Table, options: BuildOptions, index: pa.RecordBatch, matched: Ints
 ) -> npt.NDArray[np.bool_] | np.bool_:
-    """Return which samples their boxes, which may be new, do not reject; `matched` are rows of the index, or beyond
-    it."""
+    """Return which samples boxes, which may be new, do not reject; `matched` are rows of the index, or none of it."""
     around = extents(table, options)
     if around is None:
         return np.True_

@@ -24,7 +24,7 @@ from presize.sources.folder import UNSEEN
 from presize.sources.source_files import SourceReader, Url
 from presize.store.index import read_index
 from presize.store.manifest import Manifest
-from presize.store.rejects_file import Rejects, first_rejects, read_rejects
+from presize.store.rejects_file import Rejects, read_rejects
 
 Unfinished = Literal["none", "this build", "this update", "another build", "another update"]
 """What an interrupted run has left in OUT; "this" one has the identity of the plan."""
@@ -61,8 +61,8 @@ def decide(unfinished: Unfinished, has_work: bool, published: Published, flag: F
 
 
 def open_build(plan: Plan, output: OutputDir, run: RunOptions) -> BuildJournal | None:
-    """Return the journal to resume, or a new one; None when all is published. Raises BuildError to keep what is
-    there."""
+    """Return the journal to resume, or a new one; None when all is published. Raises BuildError when that is
+    refused."""
     journal = output.recover()
     has_work = journal is not None and (journal.publishing or output.has_finished_shards())
     published = output.manifests()
@@ -124,13 +124,6 @@ def trying_again(plan: Plan, run: RunOptions, published: Sequence[Manifest | Non
         return run
     is_folder = plan.options.layout == "folder"
     return replace(run, update=not is_folder, overwrite=is_folder)
-
-
-def warn_of_unreadable(count: int, rejects: Path) -> None:
-    """Warn of files that could not be read, which a rejects file lists."""
-    if count:
-        first = "".join(f", the first: {each.path}: {each.reason}" for each in first_rejects(rejects, 1, True))
-        warn(f"{plural(count, 'file')} could not be read{printable(first)}; run the same command again to try again")
 
 
 def _refusal(

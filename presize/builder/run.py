@@ -23,13 +23,13 @@ from presize.builder.output_dir import BuildJournal, OutputDir
 from presize.builder.parts import SharedListing, how_listed, read_listing, write_listing
 from presize.builder.plan import Plan, make_plan
 from presize.builder.publish import publish
-from presize.builder.resume import differences_from, is_all_of, open_build, trying_again, warn_of_unreadable
+from presize.builder.resume import differences_from, is_all_of, open_build, trying_again
 from presize.builder.reuse import Changes, find_reuse
 from presize.builder.shard_table import ShardDone
 from presize.builder.work import BuildWork, check_rejects, find_work
 from presize.codecs.source_facts import Losses, companion_losses, loss_sentences, losses, unpack_facts
-from presize.errors import BuildError, ImageError, OptionError
-from presize.formatting import duration, plural, size_text
+from presize.errors import BuildError, ImageError, OptionError, warn
+from presize.formatting import duration, plural, printable, size_text
 from presize.options import KEEP, BuildOptions, BuildPart, ImageOptions, RunOptions, SourceOptions
 from presize.sources.contents import Source
 from presize.sources.dataset import DatasetSource
@@ -238,7 +238,9 @@ def check_listed(plan: Plan, run: RunOptions) -> None:
 def result_of(built: Built, plan: Plan, out: Path | str, root: Path, seconds: float) -> BuildResult:
     """What to tell about a build into `out`, as it was given; `root` has the index of its first size."""
     first = built.manifests[0]
-    warn_of_unreadable(first.left_out.get("unreadable", 0), root / first.rejects.file)
+    if unreadable := first.left_out.get("unreadable"):
+        one = "".join(f", the first: {e.path}: {e.reason}" for e in first_rejects(root / first.rejects.file, 1, True))
+        warn(f"{plural(unreadable, 'file')} could not be read{printable(one)}; run the same command again to try again")
     index = read_index(root, first, check=False)
     facts = index.column("source_facts").to_numpy()
     several = len(plan.options.image.sizes) > 1

@@ -216,34 +216,26 @@ def with_a_new_pair(pairs: Path) -> None:
     shutil.copy(pairs / "masks" / "01.png", pairs / "masks" / "99.png")
 
 
-def without_a_mask(pairs: Path) -> None:
-    (pairs / "masks" / "04.png").unlink()
-
-
-def with_a_broken_mask(pairs: Path) -> None:
-    (pairs / "masks" / "04.png").write_bytes(b"\x89PNG\r\n\x1a\n")
-
-
-CHANGES = {
-    with_another_mask: (11, 1, 0),
-    with_a_new_pair: (12, 1, 0),
-    without_a_mask: (11, 0, 1),
-    with_a_broken_mask: (11, 1, 0),
+CHANGES: dict[str, tuple[Callable[[Path], object], tuple[int, int, int]]] = {
+    "another mask": (with_another_mask, (11, 1, 0)),
+    "a new pair": (with_a_new_pair, (12, 1, 0)),
+    "no mask": (lambda pairs: (pairs / "masks" / "04.png").unlink(), (11, 0, 1)),
+    "a broken mask": (lambda pairs: (pairs / "masks" / "04.png").write_bytes(b"\x89PNG\r\n\x1a\n"), (11, 1, 0)),
 }
 """What each changes: images kept or copied, built, removed."""
 
 
 @pytest.mark.parametrize("checksum", [False, True])
 @pytest.mark.parametrize("change", CHANGES)
-def test_an_update_equals_a_build_from_scratch(change: Callable[[Path], None], checksum: bool, build: Builder) -> None:
+def test_an_update_equals_a_build_from_scratch(change: str, checksum: bool, build: Builder) -> None:
     build.options = replace(WITH_MASKS, checksum=checksum)
     build()
     before = build.files()
     assert build(run=UPDATE).changes == Changes(12, 0, 0, 0)
     assert build.files() == before
-    change(build.source)
+    CHANGES[change][0](build.source)
     changes = build(run=UPDATE).changes
-    assert (changes.kept + changes.copied, changes.built, changes.removed) == CHANGES[change]
+    assert (changes.kept + changes.copied, changes.built, changes.removed) == CHANGES[change][1]
     build("new")
     updated, new = build.data(), build.data("new")
     assert len(updated) == len(new)

@@ -58,13 +58,8 @@ Encoded = dict[Stream, StoredRecord]
 
 @dataclass(frozen=True)
 class CrashPolicy:
-    """How a worker process keeps one image from ending the build.
-
-    Attributes:
-        timeout_s: an image that takes longer ends the process that decodes it.
-        turnstile: the file of a RWLock: one image at a time may have the machine to itself.
-        by_image: decode each image in a child of the worker.
-    """
+    """How a worker keeps one image from ending the build: one that takes longer than `timeout_s` ends its process, one
+    at a time may have the machine to itself (`turnstile`, the file of a RWLock), or each has a child (`by_image`)."""
 
     timeout_s: float
     turnstile: int
