@@ -45,6 +45,7 @@ from presize.builder.work import find_work
 from presize.options import BuildOptions, RunOptions
 from presize.sources.contents import Source
 from presize.sources.scan import scan
+from presize.store.data_files import DataFile
 from presize.store.dataset import Dataset
 from shared import measuring, rates
 from shared.conditions import machine
@@ -191,7 +192,7 @@ def prepare(out: Path, samples: int, is_stored: int = 1) -> None:
         ((stream, path),) = task.targets.items()
         with path.open("wb") as shard:
             shard.truncate(int(nbytes.sum()))
-        files = {stream: (int(nbytes.sum()), "0" * 64)}
+        files = {stream: DataFile(f"shards/{path.name}", int(nbytes.sum()), "0" * 64, rows)}
         table = ShardTable(task.number, task.samples[stored], {stream: columns}, files, rejects)
         table.write(task.sidecar, task.digest)
 

@@ -28,8 +28,7 @@ TOLERANCE = 1.0
 
 
 class Rows(NamedTuple):
-    """The numbers of a column of lists of lists: how many lists each sample has, how many numbers each list, all
-    numbers."""
+    """A column of lists of lists: the lists of each sample, the numbers of each list, all numbers."""
 
     lengths: Ints
     inner: Ints
@@ -53,8 +52,7 @@ class Rows(NamedTuple):
 
 
 def check_annotations(table: pa.Table, options: BuildOptions) -> None:
-    """Raise SourceError unless `table` has the declared columns, with lists of lists of numbers in their unit. Warn of
-    boxes smaller than a pixel."""
+    """Raise SourceError unless `table` has the declared columns in their units; warn of boxes below a pixel."""
     for place in options.boxes:
         rows, boxes = _boxes(table, place)
         if len(rows.inner) and not (rows.inner == 4).any():
@@ -74,8 +72,7 @@ def check_annotations(table: pa.Table, options: BuildOptions) -> None:
 
 
 def _check_unit(place: Coordinates, numbers: Numbers) -> None:
-    """Raise SourceError if most boxes or points, (n, 4 or 2), have numbers as in the other unit. One without a number
-    above 0, as for what is missing, has no say."""
+    """Raise SourceError if most boxes or points, (n, 4 or 2), are in the other unit; those of zeros do not count."""
     numbers = numbers[np.isfinite(numbers).all(axis=1) & (numbers > 0).any(axis=1)]
     near = int((np.abs(numbers) < _SHARE_LIMIT).all(axis=1).sum())
     option = _option(place)
@@ -98,9 +95,8 @@ def _option(place: Coordinates) -> str:
 
 
 def scaled(table: pa.Table, options: BuildOptions, size: Size, heights: Ints, widths: Ints) -> pa.Table:
-    """Return `table` with its boxes and keypoints in pixels of the stored images; `heights` and `widths` are those of
-    the upright sources, (samples,). Boxes become x1, y1, x2, y2, clipped to the stored image. One of which nothing is
-    left has no area, and stays: other columns have a value for it."""
+    """Return `table` with boxes (x1, y1, x2, y2, clipped; empty ones stay) and keypoints in pixels of the stored
+    images; `heights` and `widths`, (samples,), are those of the upright sources."""
     if not options.boxes and not options.keypoints:
         return table
     heights, widths = heights.astype(np.int64), widths.astype(np.int64)
@@ -140,9 +136,8 @@ def warn_of_bad_boxes(table: pa.Table, options: BuildOptions, heights: Ints, wid
 
 
 def extents(table: pa.Table, options: BuildOptions) -> Numbers | None:
-    """Return the box around each sample's boxes, in pixels of the source and in shares of it, as x1, y1, x2, y2:
-    (samples, 2, 4). NaN where one of them is no box, infinite (inside of any image) where there are none. None unless
-    such images are to be rejected."""
+    """Return the box around each sample's boxes, in pixels and in shares, (samples, 2, 4): NaN where one is no box,
+    infinite where there are none; None unless such images are rejected."""
     if not options.boxes or options.bad_boxes == "clip":
         return None
     around = np.tile([np.inf, np.inf, -np.inf, -np.inf], (len(table), 2, 1))
@@ -158,8 +153,7 @@ def extents(table: pa.Table, options: BuildOptions) -> Numbers | None:
 def may_stay(
     table: pa.Table, options: BuildOptions, index: pa.RecordBatch, matched: Ints
 ) -> npt.NDArray[np.bool_] | np.bool_:
-    """Return which samples an update may leave as they are: not those that their boxes, which may be new, would reject.
-    `matched` is the row of each in the index; past its end, or -1, where it is not stored."""
+    """Return which samples boxes, which may be new, do not reject; `matched` are rows of the index, or none of it."""
     around = extents(table, options)
     if around is None:
         return np.True_
@@ -212,8 +206,7 @@ def _lengths(lists: Any) -> Ints:
 def _boxes(
     table: pa.Table, place: Coordinates, heights: Ints | None = None, widths: Ints | None = None
 ) -> tuple[Rows, Numbers]:
-    """Return the boxes of all samples as x1, y1, x2, y2, in pixels where the sides of the upright sources, (samples,),
-    are given; NaN for what is not four numbers."""
+    """Return all boxes as x1, y1, x2, y2, in pixels where sides of upright sources are given; NaN for no box."""
     rows = _rows(table, place)
     boxes = np.full((len(rows.inner), 4), np.nan)
     boxes[rows.inner == 4] = rows.fours
@@ -242,8 +235,7 @@ def _points(table: pa.Table, place: Coordinates) -> tuple[Rows, Numbers]:
 
 
 def _moves(image: ImageOptions, size: Size, heights: Ints, widths: Ints) -> tuple[Numbers, Numbers]:
-    """Return for each sample the factors and shifts of x and y, (samples, 4), and the width and height of the stored
-    image, (samples, 2)."""
+    """Return factors and shifts of x and y, (samples, 4); width and height of the stored image, (samples, 2)."""
     shapes, which = np.unique(np.stack((heights, widths), axis=1), axis=0, return_inverse=True)
     moves, frames = np.empty((len(shapes), 4)), np.empty((len(shapes), 2))
     for at, (height, width) in enumerate(shapes.tolist()):

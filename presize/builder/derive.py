@@ -1,5 +1,4 @@
-"""A dataset made from others, without their sources: a build whose samples are all copied. Just records that are larger
-than the new size are decoded."""
+"""A dataset made from others, without their sources: a build whose samples are all copied, or resized to fit."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from presize.builder.executors.executor import executor_for
 from presize.builder.fingerprint import CodecFingerprint, codec_fingerprint
 from presize.builder.like import naming_options
 from presize.builder.output_dir import OutputDir
-from presize.builder.plan import Plan, make_plan
+from presize.builder.plan import Plan, make_plan, words_of
 from presize.builder.run import build_planned
 from presize.builder.shard_table import ShardDone
 from presize.codecs.resize import target
@@ -29,18 +28,12 @@ from presize.sources.columns import plain_column
 from presize.sources.dataset import DatasetSource, join_datasets
 from presize.store.rejects import Reject
 from presize.store.rejects_file import REJECTS_TOLD, first_rejects
-from presize.system.files import expanded, working_in
+from presize.system.files import expanded
 
 
 @dataclass(frozen=True)
 class Derivation:
-    """What derive_dataset will write.
-
-    Attributes:
-        plan: the build.
-        resized: how many samples are decoded and encoded again.
-        nbytes: of the records that are read.
-    """
+    """What derive_dataset will write: `resized` samples are decoded and encoded again, and `nbytes` of records read."""
 
     plan: Plan
     resized: int
@@ -122,8 +115,8 @@ def derive_dataset(
         on_shard: called with each finished shard; those that an earlier run finished come first.
 
     Raises:
-        DatasetError: a dataset is missing or damaged, down to the CRC-32 of each record that is read; or was updated or
-            replaced while it was read, and can be derived from by calling it again.
+        DatasetError: a dataset is missing, damaged, down to the CRC-32 of each record that is read, or was updated or
+            replaced meanwhile; calling it again takes the new one.
         SourceError: the datasets cannot be one, or `out` lies inside of one of them.
         OptionError: the size is larger than theirs.
         BuildError: `out` holds something else, or cannot be written.
@@ -132,9 +125,8 @@ def derive_dataset(
     out = expanded(out)
     derivation = plan_derive(datasets, options)
     plan = derivation.plan
-    with working_in(Path(out)):
-        for root in datasets:
-            output = OutputDir.for_build(root, out, plan.options)
+    for root in datasets:
+        output = OutputDir.for_build(root, out, plan.options)
     on_plan(derivation)
     run = replace(run, update=False, report=False, max_errors=ErrorBudget())
     try:
@@ -203,20 +195,15 @@ def _scaled(source: DatasetSource, options: BuildOptions) -> pa.Table:
 
 
 def _recorded(source: DatasetSource, options: BuildOptions) -> dict[str, Any]:
-    """The options as the manifest has them: those that tell readers about columns, too; and under ``derived`` how the
-    inputs were built otherwise, and how the samples differ from those of one source: a build from a source would not
-    make this."""
+    """The options as recorded, with ``derived``: how inputs and samples differ from a build of one source."""
     olds = [manifest.identity["options"] for manifest in source.manifests]
     values: dict[str, Any] = olds[0] | options.to_json()
     image = values["image"]
     derived = {*source.texts("derived"), *source.derived}
     for old in (old["image"] for old in olds):
-        derived |= {f"{name} {_words(old.get(name))}" for name in {*old, *image} if old.get(name) != image.get(name)}
+        was = {name: old.get(name) for name in {*old, *image} if old.get(name) != image.get(name)}
+        derived |= {f"{name} {'default' if value is None else words_of(value)}" for name, value in was.items()}
     return values | ({"derived": sorted(derived)} if derived else {})
-
-
-def _words(value: object) -> str:
-    return " and ".join(map(str, value)) if isinstance(value, list) else "default" if value is None else str(value)
 
 
 def _codecs(source: DatasetSource, options: BuildOptions, resized: int) -> CodecFingerprint:
@@ -234,11 +221,7 @@ def _codecs(source: DatasetSource, options: BuildOptions, resized: int) -> Codec
 def _count_resized(source: DatasetSource, image: ImageOptions) -> int:
     if not source.resizes:
         return 0
-    shapes, counts = np.unique(
-        np.stack([source.numbers("height"), source.numbers("width")], axis=1), axis=0, return_counts=True
-    )
-    fits = [
-        target(Size(height, width), image.sizes[0], image.fit, image.upscale).is_whole_image
-        for height, width in shapes.tolist()
-    ]
-    return int(counts[~np.array(fits, np.bool_)].sum())
+    sides = np.stack([source.numbers("height"), source.numbers("width")], axis=1)
+    shapes, counts = np.unique(sides, axis=0, return_counts=True)
+    targets = (target(Size(*shape), image.sizes[0], image.fit, image.upscale) for shape in shapes.tolist())
+    return sum(count for count, new in zip(counts.tolist(), targets, strict=True) if not new.is_whole_image)

@@ -46,16 +46,8 @@ _NODE_BYTES = 18
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a build is likely to take.
-
-    Attributes:
-        bytes: on disk, all sizes together, in whole pages.
-        cpu_seconds: of one core.
-        seconds: from scan to manifest, if the machine stays as busy with other things as it was during the estimate.
-        tried: files that were read.
-        skipped: those of them that are not images and are not named like one.
-        rejects: those of them that the build would reject, in the order of their paths.
-    """
+    """What a build is likely to take: bytes on disk, CPU time of one core, seconds from scan to manifest; and of the
+    files that were tried, how many are no images, and which would be rejected."""
 
     bytes: int
     cpu_seconds: float
@@ -66,9 +58,8 @@ class Estimate:
 
 
 def estimate(plan: Plan, jobs: int = 1, report: bool = True) -> Estimate:
-    """Presize some of the plan's images in a child process, for about two seconds, and scale up; its accuracy is in
-    benchmarks/building/results/estimate.csv. A `report` counts in `seconds` alone. Raises ChildDiedError when an image
-    ended the child."""
+    """Presize some of the plan's images in a child process, for about two seconds, and scale up (accuracy:
+    benchmarks/building/results/estimate.csv). Raises ChildDiedError when an image ended the child."""
     if len(plan.source.table) == 0:
         return Estimate(0, 0.0, 0.0, 0, 0, ())
     chosen = rows_to_try(plan.source.table.column("source_nbytes").to_numpy())
@@ -89,8 +80,7 @@ def estimate(plan: Plan, jobs: int = 1, report: bool = True) -> Estimate:
 
 
 def stored_bytes(plan: Plan) -> int:
-    """Return how many bytes a build is likely to store; of one from datasets, the most that it can. Raises
-    ChildDiedError when an image ended the child."""
+    """Return how many bytes a build is likely to store; of one from datasets, the most that it can."""
     if not isinstance(plan.source, DatasetSource):
         return estimate(plan, report=False).bytes
     new = plan.options.image.sizes[0]
@@ -103,8 +93,7 @@ def stored_bytes(plan: Plan) -> int:
 
 
 def _try(source: Path | Url, options: BuildOptions, page_bytes: int, samples: list[Sources]) -> tuple[Estimate, int]:
-    """Presize samples for _TRY_S seconds. Returns what they took, and how many pixels their sources have, and four
-    times those of their first records."""
+    """Presize samples for _TRY_S seconds. Returns what they took, and pixels of sources plus four times the stored."""
     rejects: list[Reject] = []
     stored_bytes = tried = skipped = pixels = 0
     written_s = 0.0
@@ -133,8 +122,7 @@ def _try(source: Path | Url, options: BuildOptions, page_bytes: int, samples: li
 
 
 def rows_to_try(nbytes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return rows to try, in order. Any number of the first ones is spread evenly over the files by size, as steps of
-    the golden ratio are: large files take longer and make larger records."""
+    """Return rows to try; any number of the first is spread evenly over the files by size, by the golden ratio."""
     by_size = np.argsort(nbytes, kind="stable")
     places = (np.arange(1, MAX_TRIES + 1) * _GOLDEN_RATIO) % 1 * len(nbytes)
     _, first = np.unique(places.astype(np.int64), return_index=True)
@@ -160,8 +148,7 @@ def _on_disk(nbytes: int, page_bytes: int) -> int:
 
 
 def wall_seconds(seconds: float, shards: int, jobs: int, cores: int) -> float:
-    """Return the time of several jobs for what takes one job `seconds`. A job makes whole shards, all of about the same
-    length, so some jobs may be idle in the last round; more jobs than cores share the cores."""
+    """Return the time of several jobs, which make whole shards, for what takes one job `seconds`."""
     jobs = min(jobs, shards)
     rounds = -(-shards // jobs)
     jobs_per_core = max(1.0, jobs / cores)

@@ -31,18 +31,15 @@ _RECORD_BYTES = (0, 1, 100, 1900, 2100, 4080, 9000, 30_000)
 
 
 class CodecFingerprint(NamedTuple):
-    """The libraries that make the bytes of a dataset: a SHA-256 of what they make of known images and records, and
-    their versions."""
+    """SHA-256 of what the libraries here make of known images and records, and their versions."""
 
     digest: str
     versions: dict[str, str]
 
 
 def codec_fingerprint(options: BuildOptions, suffixes: Sequence[str] = ()) -> CodecFingerprint:
-    """Try the codecs on the golden images, LMDB and Arrow on some records, and the assignment of samples to shards;
-    about 50 ms, once a process. `suffixes` of the sources (suffixes_of) call for plug-ins, which count with their
-    versions, since the golden images are of other formats. Raises BuildError if there is no folder for temporary files.
-    """
+    """Try codecs, LMDB, Arrow and the assignment of samples to shards; about 50 ms, once a process. Plug-ins that
+    `suffixes` of the sources call for count with their versions."""
     tried = hashlib.sha256(f"{codecs_digest(options.image)} {container_digest(options.layout)}".encode())
     for companion in options.companions:
         tried.update(codecs_digest(companion.image_options(options.image)).encode())
@@ -69,8 +66,7 @@ def codec_versions() -> dict[str, str]:
 
 @functools.cache
 def container_digest(layout: Layout) -> str:
-    """Return the SHA-256 of a shard (of layout "lmdb") and an index of known records, which are written to a temporary
-    folder."""
+    """Return the SHA-256 of a shard (of layout "lmdb") and an index of known records."""
     digest = hashlib.sha256()
     rows = len(_RECORD_BYTES)
     columns = {

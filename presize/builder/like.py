@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -74,30 +75,25 @@ def options_to_update(out: str | os.PathLike[str]) -> BuildOptions | None:
     """
     place = expanded(out)
     manifests = _manifests_at(place) if is_url(place) else _manifests_in(Path(place))
-    return next((recorded_options(manifest, place) for manifest in manifests), None)
+    sizes = (manifest for folder, manifest in manifests if folder in ("", manifest.size))
+    return next((recorded_options(manifest, place) for manifest in sizes), None)
 
 
-def _manifests_in(out: Path) -> Iterator[Manifest]:
-    """The manifest in `out`; of several sizes those in their folders."""
+def _manifests_in(out: Path) -> Iterator[tuple[str, Manifest]]:
+    """The manifests in `out` and in its folders, with the names of these."""
     with working_in(out):
-        if (out / MANIFEST).exists():
-            yield read_manifest(out)
-            return
-        for name in sorted(names_in(out)):
-            if (out / name / MANIFEST).exists() and (manifest := read_manifest(out / name)).size == name:
-                yield manifest
+        for folder in ("", *sorted(names_in(out))):
+            if (out / folder / MANIFEST).exists():
+                yield folder, read_manifest(out / folder)
 
 
-def _manifests_at(url: str) -> Iterator[Manifest]:
-    """_manifests_in a URL. Sizes are looked for in its listing."""
+def _manifests_at(url: str) -> Iterator[tuple[str, Manifest]]:
+    """_manifests_in a URL."""
     bucket = Bucket(url)
-    if found := bucket.get_with_etag(MANIFEST, MANIFEST_BYTES):
-        yield parse_manifest(found[0], url)
-        return
-    for folder, _, name in (each.path.partition("/") for each in bucket.list()):
-        if name == MANIFEST and (found := bucket.get_with_etag(f"{folder}/{MANIFEST}", MANIFEST_BYTES)):
-            if (manifest := parse_manifest(found[0], f"{url}/{folder}")).size == folder:
-                yield manifest
+    below = (each.path.partition("/") for each in bucket.list())
+    for folder in chain([""], (folder for folder, _, name in below if name == MANIFEST)):
+        if found := bucket.get_with_etag(f"{folder}/{MANIFEST}".lstrip("/"), MANIFEST_BYTES):
+            yield folder, parse_manifest(found[0], f"{url}/{folder}".rstrip("/"))
 
 
 def recorded_options(manifest: Manifest, place: object) -> BuildOptions:

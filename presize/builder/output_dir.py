@@ -1,9 +1,8 @@
 """OUT, the folder that a build writes. In the driver, nothing else locks it, renames files in it or removes them.
 
 While a build is unfinished OUT holds hidden files, never folders, which ImageFolder would take for classes: the lock,
-the journal (what is being built), and the side-car of each finished shard (presize.builder.shard_table). Tasks rename
-their own shard and side-car. The manifest is published last, so OUT holds the old dataset, or none, until it holds the
-new one.
+the journal, and the side-car of each finished shard. Tasks rename their own shard and side-car. The manifest is
+published last, so OUT holds the old dataset, or none, until it holds the new one.
 """
 
 from __future__ import annotations
@@ -106,9 +105,7 @@ class BuildJournal:
 
 
 class StagedFiles(NamedTuple):
-    """The images of a folder dataset, which get their names when it is published: the name of each stored sample, the
-    number that it is staged under, and the classes that need a folder, empty or not, so that ImageFolder numbers them
-    as in the source."""
+    """Images of a folder dataset to be named: names, numbers they are staged under, classes that need a folder."""
 
     names: pa.ChunkedArray
     samples: npt.NDArray[np.int64]
@@ -117,8 +114,7 @@ class StagedFiles(NamedTuple):
 
 @dataclass(frozen=True)
 class OutputDir:
-    """Where a build writes: OUT, absolute, since workers may have another working directory, and the dataset folder of
-    each size: OUT itself for one size, OUT/SIZE for several."""
+    """Where a build writes: OUT, absolute, and the folder of each size: OUT for one size, OUT/SIZE for several."""
 
     path: Path
     roots: tuple[Path, ...]
@@ -138,11 +134,8 @@ class OutputDir:
         update: bool = False,
         copied: bool = False,
     ) -> OutputDir:
-        """Return where a build would write. Nothing is changed. An `update` is of what is there; with `copied` an
-        unfinished copy of a dataset in `out` belongs to this build. Raises OptionError, SourceError, BuildError or
-        DatasetError for a place that cannot be OUT: inside the source or around it, a URL, or what another program, or
-        a newer presize, has made.
-        """
+        """Return where a build would write; changes nothing. With `copied`, OUT may hold an unfinished copy of a
+        dataset. Raises OptionError, SourceError, BuildError or DatasetError for a place that cannot be OUT."""
         if update and options.layout == "folder":
             raise OptionError(
                 "update: the files of a folder cannot be replaced all at once; with --to folder use --overwrite "
@@ -207,9 +200,7 @@ class OutputDir:
         return any(_LEFTOVER.fullmatch(name) and name.endswith(".npz") for name in names_in(self.path))
 
     def check_files(self, shards_by: str = "--update") -> None:
-        """Raise BuildError unless the files of what is published are there, each of its size: not the report, which may
-        have been removed, nor the images of a folder. `shards_by` is the option with which the same command makes
-        shards again."""
+        """Raise BuildError unless published files, but a report, have their sizes; `shards_by` makes shards again."""
         for root, manifest in zip(self.roots, self.manifests(), strict=True):
             if manifest is None:
                 continue
@@ -226,9 +217,7 @@ class OutputDir:
 
     @contextmanager
     def lock(self, shared: bool = False) -> Iterator[None]:
-        """Lock OUT for this process, or `shared` with other parts of the same build, and make it when it is absent. The
-        lock ends with the process, however that ends. Raises BuildError when another build holds it, or OUT cannot be
-        written to."""
+        """Make and lock OUT for this process, or `shared` with other parts of a build. Raises BuildError."""
         out, path = self.path, self.path / _LOCK
         with ExitStack() as stack:
             try:
@@ -327,9 +316,8 @@ class OutputDir:
     # --- how it ends ---
 
     def publish(self, journal: BuildJournal, manifests: Sequence[Manifest], staged: StagedFiles | None = None) -> None:
-        """Make the dataset of each size the one that readers find, and remove what it replaces. All files that
-        `manifests` name are written. Interrupted at any point, it can be called again with the same arguments; an
-        update, once its journal says that it publishes, is published by recover()."""
+        """Make these datasets, whose files are written, those that readers find, and remove what they replace.
+        Interrupted at any point, it can be called again; an update that publishes is published by recover()."""
         if journal.update:
             for root, manifest in zip(self.roots, manifests, strict=True):
                 sync_folder(root / "shards")
@@ -344,8 +332,7 @@ class OutputDir:
         self.clear()
 
     def _publish_update(self) -> None:
-        """Give an update's manifests their name. All sizes must change together, or the next update would find no base:
-        so all manifests are written before the first is renamed."""
+        """Rename an update's manifests, which are all written: of some sizes alone there would be no base."""
         for root in self.roots:
             if (root / _NEW_MANIFEST).exists():
                 with writing(root / MANIFEST):
@@ -384,8 +371,7 @@ class OutputDir:
             staging.remove_if_empty(root)
 
     def clear(self) -> None:
-        """Remove the journal, side-cars, and what parts have left. The journal goes first: without it, the others are
-        known to be leftovers."""
+        """Remove the journal first, since without it the rest are known to be leftovers."""
         (self.path / STATE).unlink(missing_ok=True)
         self._remove_leftovers()
 
@@ -407,12 +393,11 @@ def remove_attempts(paths: Collection[Path]) -> None:
 
 def _check_empty(folder: Path, expected: set[str]) -> None:
     others = sorted(name for name in os.listdir(folder) if name not in expected and not name.startswith(".presize"))
-    if others and all((folder / name / MANIFEST).exists() for name in others):
-        raise BuildError(f"OUT {folder} holds datasets of the sizes {', '.join(others)}; choose another OUT")
     if others:
-        raise BuildError(
-            f"OUT {folder} holds {others[0]!r} and is not a presize dataset; choose an empty or a new folder"
-        )
+        are_sizes = all((folder / name / MANIFEST).exists() for name in others)
+        what = f"datasets of the sizes {', '.join(others)}; choose another OUT"
+        other = f"{others[0]!r} and is not a presize dataset; choose an empty or a new folder"
+        raise BuildError(f"OUT {folder} holds {what if are_sizes else other}")
 
 
 def _leave_published(root: Path, manifest: Manifest) -> None:
@@ -423,8 +408,7 @@ def _leave_published(root: Path, manifest: Manifest) -> None:
 
 
 def _remove_replaced(root: Path, journal: BuildJournal, staged: StagedFiles | None) -> None:
-    """Remove the images of the folder datasets that a build replaces, and their class folders where these are empty
-    now. Images of the new dataset stay."""
+    """Remove the images of replaced folder datasets that the new one has not, and class folders that are empty now."""
     for name in filter(is_data_file, journal.replaces):
         if not (root / name).is_file():
             continue

@@ -18,24 +18,22 @@ from presize.options import SourceOptions
 from presize.sources.contents import Source
 from presize.sources.source_files import Container, Url, check_containers
 from presize.store.index import write_arrow
-from presize.store.rejects_file import SCHEMA, Rejects
+from presize.store.rejects_file import Rejects
 
-_FACTS, _REJECTS = b"presize", b"rejects"
+_FACTS = b"presize"
 _SHOWN = 12
 
 
 @dataclass(frozen=True)
 class SharedListing:
-    """What the parts of a build agree on: the samples, how they were listed (the source, and SourceOptions), and how
-    many parts there are."""
+    """What the parts of a build agree on: samples, how they were listed, and how many parts there are."""
 
     source: Source
     how: dict[str, Any]
     parts: int
 
     def check(self, source: str | os.PathLike[str], samples: SourceOptions, out: Path) -> None:
-        """Raise BuildError unless the parts were told to list what a command asks for, and no container has changed
-        since."""
+        """Raise BuildError unless a command asks for what was listed, and no container has changed since."""
         asked = how_listed(source, samples)
         for name, value in asked.items():
             if value != self.how.get(name):
@@ -85,12 +83,9 @@ def write_listing(out: Path, listing: SharedListing) -> None:
         "outside": found.outside,
         "by_folder": found.by_folder,
         "containers": found.containers,
+        "rejects": [column.to_pylist() for column in found.rejects.columns.columns],
     }
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, SCHEMA) as stream:
-        stream.write_batch(found.rejects.columns)
-    kept = {_FACTS: json.dumps(facts).encode(), _REJECTS: sink.getvalue().to_pybytes()}
-    write_arrow(out / LISTING, found.table.replace_schema_metadata(kept))
+    write_arrow(out / LISTING, found.table.replace_schema_metadata({_FACTS: json.dumps(facts).encode()}))
 
 
 def read_listing(out: Path) -> SharedListing | None:
@@ -99,16 +94,12 @@ def read_listing(out: Path) -> SharedListing | None:
     try:
         with pa.memory_map(os.fsencode(path)) as mapped:
             table = pa.ipc.open_file(mapped).read_all()
-        kept = table.schema.metadata
-        facts = json.loads(kept[_FACTS])
-        with pa.ipc.open_stream(kept[_REJECTS]) as stream:
-            rejects = stream.read_all()
-        rejects.validate(full=True)
+        facts = json.loads(table.schema.metadata[_FACTS])
         source = Source(
             root=Url.of(facts["root"]) or Path(facts["root"]),
             table=table.replace_schema_metadata(None),
             classes=None if facts["classes"] is None else tuple(facts["classes"]),
-            rejects=Rejects.with_columns(rejects.select(SCHEMA.names).columns),
+            rejects=Rejects.with_columns(facts["rejects"]),
             hidden=facts["hidden"],
             outside=facts["outside"],
             by_folder=facts["by_folder"],

@@ -1,5 +1,4 @@
-"""Samples and options -> the shards to write, and the digest that says what they are. Pure: not the number of cores,
-the clock or the machine decides."""
+"""Samples and options -> the shards to write, and the digest that says what they are. Pure."""
 
 from __future__ import annotations
 
@@ -50,15 +49,14 @@ class Plan:
         return digest_of(self.identity)
 
     def shard_digest(self, number: int) -> str:
-        """Return the SHA-256 of what decides the bytes of a shard: one made under the same digest can be kept, whatever
-        else there is in the source."""
+        """Return the SHA-256 of what decides the bytes of a shard, whatever else there is in the source."""
         rows = self.shards[number]
         rest = {name: value for name, value in self.identity.items() if name not in ("source", "classes")}
         samples = {"rows": rows.tolist(), "files": table_digest(self.source.table.take(pa.array(rows)))}
         return digest_of({**rest, "samples": samples})
 
     def sources(self, rows: npt.NDArray[np.int64]) -> list[Source]:
-        """Return the samples in these rows of the source table; then, for each companion, the same with its files."""
+        """Return the samples in these rows of the source table; then the same with the files of each companion."""
         source = replace(self.source, table=self.source.table.take(pa.array(rows)))
         return [source, *(source_of(source, companion) for companion in self.options.companions)]
 
@@ -68,8 +66,7 @@ class Plan:
 
 
 def make_plan(source: Source, options: BuildOptions, codecs: CodecFingerprint, page_size: int) -> Plan:
-    """Plan a build on a system with pages of `page_size` bytes. Raises SourceError if a sample cannot be a file of a
-    folder dataset."""
+    """Plan a build. Raises SourceError if a sample cannot be a file of a folder dataset."""
     samples = len(source.table)
     identity = {
         "options": options.to_json(),
@@ -94,8 +91,7 @@ def source_identity(table: pa.Table) -> dict[str, Any]:
 def differences(
     old: dict[str, Any], new: dict[str, Any], versions: tuple[dict[str, str], dict[str, str]] = ({}, {})
 ) -> list[str]:
-    """Say what differs between two identities: ``["quality was 90, is 80"]``. `versions` are those of the libraries
-    that made the old one, and would make the new one."""
+    """Say what differs between two identities, made with these versions of libraries: ``["quality was 90, is 80"]``."""
     found = []
     before, now = _flat(old), _flat(new)
     later_options = [name for name in before if name.startswith("options.") and name not in now]
@@ -115,7 +111,7 @@ def differences(
                     found.append(other_codecs(*versions))
             else:
                 of_companion = name.partition("options.companions.")[2].replace(".", " ")
-                words = f"{_words(was)}, is {_words(value)}"
+                words = f"{words_of(was)}, is {words_of(value)}"
                 found.append(f"{of_companion or name.rpartition('.')[2]} was {words}")
     return found
 
@@ -137,7 +133,7 @@ def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _words(value: Any) -> str:
+def words_of(value: Any) -> str:
     return " and ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
@@ -145,15 +141,13 @@ class _HashSink(io.RawIOBase):
     """A file for Arrow to write to that keeps nothing but a hash."""
 
     def __init__(self) -> None:
-        super().__init__()
         self.hash = hashlib.sha256()
 
     def writable(self) -> bool:
         return True
 
-    def write(self, data: Any) -> int:
+    def write(self, data: Any) -> None:
         self.hash.update(data)
-        return len(data)
 
 
 def table_digest(table: pa.Table) -> str:

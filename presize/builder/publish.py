@@ -26,48 +26,40 @@ from presize.options import Companion, Size, Stream
 from presize.sources.contents import Source
 from presize.sources.source_files import SourceReader, check_containers
 from presize.store import shard
-from presize.store.data_files import REPORT, CompanionFiles, DataFile, companion_shard, generation_name
+from presize.store.data_files import REPORT, CompanionFiles, DataFile, generation_name
 from presize.store.index import INDEX_COLUMNS, index_columns, write_index
 from presize.store.manifest import Manifest
 from presize.store.rejects import NOT_AN_IMAGE
-from presize.store.rejects_file import REPEATED_TEXT, Rejects, to_jsonl
+from presize.store.rejects_file import Rejects, to_jsonl
 from presize.store.shard_reader import ShardReader
 from presize.system.files import write_atomically
 
 
 class _Merged(NamedTuple):
-    """The tables of all shards together, in the order of the dataset: the row in the source table of each stored
-    sample; in which ``shard`` and ``row`` it lies; for each stream the columns of a ShardTable, in the types of the
-    index; the name of each shard, its files, and its records; and all rejects, those of the source first."""
+    """The tables of all shards, in dataset order: each stored sample's row in the source table, its ``shard`` and
+    ``row``, the columns of each stream in the types of the index, the files of each shard, and all rejects, the
+    source's first."""
 
     samples: npt.NDArray[np.int64]
     places: dict[str, npt.NDArray[Any]]
     columns: dict[Stream, dict[str, npt.NDArray[Any]]]
-    shards: list[tuple[str, Mapping[Stream, tuple[int, str]], int]]
+    shards: list[Mapping[Stream, DataFile]]
     rejects: Rejects
 
     def files(self, stream: Stream) -> tuple[DataFile, ...]:
         """The shards of a stream; none of a folder."""
-        return tuple(
-            DataFile(companion_shard(stream.name, name), *files[stream], rows)
-            for name, files, rows in self.shards
-            if files
-        )
+        return tuple(files[stream] for files in self.shards if files)
 
 
 def publish(work: BuildWork) -> list[Manifest]:
-    """Publish the dataset of each size in its root. Interrupted at any point, it can be called again (OutputDir.publish
-    says how). Raises BuildError when not one image could be stored, a file cannot be written, or a container has
-    changed."""
+    """Publish the dataset of each size; may be called again. Raises BuildError when no image could be stored."""
     plan, output, journal = work.plan, work.output, work.journal
     merged = _merge(work)
     if not len(merged.samples):
         output.discard()
         tried = [merged.rejects[i] for i in range(len(plan.source.rejects), len(merged.rejects))]
-        first = "".join(
-            f"; the first: {each.path}: {each.reason}"
-            for each in sorted(tried, key=lambda each: each.error == NOT_AN_IMAGE)[:1]
-        )
+        tried.sort(key=lambda each: each.error == NOT_AN_IMAGE)
+        first = f"; the first: {tried[0].path}: {tried[0].reason}" if tried else ""
         raise BuildError(
             f"of {plural(len(plan.source.table), 'file')} in {plan.source.name} none could be stored{first}"
         )
@@ -86,9 +78,6 @@ def publish(work: BuildWork) -> list[Manifest]:
     return manifests
 
 
-_REJECTED = pa.schema({"sample": pa.int64(), "error": REPEATED_TEXT, "reason": REPEATED_TEXT})
-
-
 def _merge(work: BuildWork) -> _Merged:
     """Read the tables of the shards one by one."""
     source = work.plan.source
@@ -96,9 +85,8 @@ def _merge(work: BuildWork) -> _Merged:
     is_stored = np.zeros(files, bool)
     places = {name: np.zeros(files, np.int32) for name in ("shard", "row")}
     columns: dict[Stream, dict[str, npt.NDArray[Any]]] = {}
-    shards, rejected = [], []
-    for number, (name_of_shard, read) in enumerate(work.shards()):
-        table = read()
+    shards, rejects = [], [source.rejects]
+    for number, table in enumerate(work.tables()):
         is_stored[table.samples] = True
         places["shard"][table.samples] = number
         places["row"][table.samples] = np.arange(len(table.samples))
@@ -108,29 +96,24 @@ def _merge(work: BuildWork) -> _Merged:
                 if name not in whole:
                     whole[name] = np.zeros(files, INDEX_COLUMNS[name].to_pandas_dtype())
                 whole[name][table.samples] = values
-        shards.append((name_of_shard, table.files, len(table.samples)))
+        shards.append(table.files)
         if table.rejects:
-            rejected.append(_rejected_columns(table.rejects))
+            rejects.append(_rejects(source, table.rejects))
     if not is_stored.all():
         for whole in (places, *columns.values()):
             for name in whole:
                 whole[name] = whole[name][is_stored]
-    rejects = [source.rejects, _rejects(source, pa.Table.from_batches(rejected, _REJECTED))]
     if work.records is not None:
         rejects.append(work.records.still_rejected.forgetting())
     return _Merged(np.flatnonzero(is_stored), places, columns, shards, Rejects.joined(rejects))
 
 
-def _rejected_columns(rejected: Sequence[Rejected]) -> pa.RecordBatch:
-    arrays = [pa.array(values, kind) for values, kind in zip(zip(*rejected, strict=True), _REJECTED.types, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=_REJECTED)
-
-
-def _rejects(source: Source, rejected: pa.Table) -> Rejects:
+def _rejects(source: Source, rejected: Sequence[Rejected]) -> Rejects:
     """The files of samples that were rejected."""
+    samples, errors, reasons = zip(*rejected, strict=True)
     files = source.table.select(["path", "source_nbytes", "source_mtime_ns"])
-    path, *state = files.take(rejected.column("sample").combine_chunks()).columns
-    return Rejects.with_columns([path, rejected.column("error"), rejected.column("reason"), *state]).forgetting()
+    path, *state = files.take(pa.array(samples)).columns
+    return Rejects.with_columns([path, errors, reasons, *state]).forgetting()
 
 
 def _index(plan: Plan, merged: _Merged, size: Size) -> pa.Table:

@@ -1,8 +1,5 @@
-"""Makes the damaged shards of a dataset again, from its source: an update in which no sample moves.
-
-The options and the list of samples are those of the dataset. Whole records are copied; what is made again is accepted
-only if it is the record that was lost.
-"""
+"""Makes the damaged shards of a dataset again, from its source: an update in which no sample moves, of its own options
+and samples. Whole records are copied; what is made again has to be the record that was lost."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ from presize.builder.reuse import find_damage
 from presize.builder.shard_table import ShardTable
 from presize.builder.work import Records, find_work
 from presize.errors import DatasetError, SourceError
-from presize.options import BuildOptions, Companion, RunOptions, Size, SourceOptions, Stream
+from presize.options import BuildOptions, Companion, RunOptions, SourceOptions
 from presize.sources.companions import companion_paths
 from presize.sources.containers import recognize
 from presize.sources.contents import Source
@@ -66,10 +63,9 @@ def repair_dataset(
 ) -> Repair:
     """Read all shards of the dataset in `out` (of each size), and make those again that are damaged or missing.
 
-    Whole records are copied, and others made of the source files that the index lists for them. A shard is replaced
-    only when each of its records has the length and the CRC-32 in the index. If the new file has another SHA-256 than
-    the manifest names, it gets another name, and the manifest is published anew. Readers that have a shard open go on
-    with what they have.
+    Whole records are copied, and others made of the source files in the index. A shard is replaced only when each of
+    its records has the length and the CRC-32 in the index. If its SHA-256 is not that in the manifest, it gets another
+    name, and the manifest is published anew. Readers that have a shard open go on with what they have.
 
     Args:
         source: the folder that the dataset was built from, or the file.
@@ -179,8 +175,7 @@ def _remade(
     numbers: Sequence[int],
     run: RunOptions,
 ) -> dict[int, ShardTable]:
-    """Make the shards of these numbers again, and publish those without a reject. `lost` says for each sample whether
-    one of its records is damaged."""
+    """Make these shards again, and publish those without a reject; `lost` says which samples are damaged."""
     rows = np.arange(len(dataset.indexes[0]))
     records = Records([dataset], np.zeros_like(rows), rows, lost=lost[rows])
     in_sizes = replace(plan.options, image=replace(plan.options.image, sizes=dataset.sizes))
@@ -188,21 +183,18 @@ def _remade(
     # An image is encoded in all sizes of its build, also where not all are here.
     work.tasks = [replace(task, options=plan.options, probes=()) for task in work.tasks]
     work.carry_out(executor_for(run))
-    tables = {table.number: table for table in (shard.read() for shard in work.shards())}
-    targets = {task.number: task.targets for task in work.tasks}
-    moved: dict[tuple[Stream, int], DataFile] = {}
+    tables = {table.number: table for table in work.tables()}
+    moved: dict[Path, DataFile] = {}
     for number, table in tables.items():
         olds = {stream: files[number] for stream, files in dataset.shards.items()}
         if table.rejects:
             continue
-        if all(table.files[stream] == (old.bytes, old.sha256) for stream, (_, old) in olds.items()):
-            output.put_back({targets[number][stream]: root / old.file for stream, (root, old) in olds.items()})
+        if all(replace(table.files[stream], file=old.file) == old for stream, (_, old) in olds.items()):
+            output.put_back({root / table.files[stream].file: root / old.file for stream, (root, old) in olds.items()})
         else:
-            for stream, (root, old) in olds.items():
-                name = targets[number][stream].relative_to(root).as_posix()
-                moved[stream, number] = DataFile(name, *table.files[stream], old.rows)
+            moved |= {root / old.file: table.files[stream] for stream, (root, old) in olds.items()}
     if moved:
-        manifests = zip(output.roots, dataset.manifests, dataset.sizes, strict=True)
+        manifests = zip(output.roots, dataset.manifests, strict=True)
         output.publish(journal, [_with_shards(*each, moved, journal.generation) for each in manifests])
     else:
         output.discard()
@@ -226,18 +218,16 @@ def _samples(found: Source, dataset: PublishedDataset, options: BuildOptions) ->
     return replace(found, table=listed.set_column(listed.column_names.index("path"), "path", table.column("path")))
 
 
-def _with_shards(
-    root: Path, manifest: Manifest, size: Size, moved: Mapping[tuple[Stream, int], DataFile], generation: int
-) -> Manifest:
+def _with_shards(root: Path, manifest: Manifest, moved: Mapping[Path, DataFile], generation: int) -> Manifest:
     """`manifest` with other shards in the place of those that were damaged."""
 
-    def shards(name: str, files: tuple[DataFile, ...]) -> tuple[DataFile, ...]:
-        return tuple(moved.get((Stream(name, size), number), file) for number, file in enumerate(files))
+    def now(files: tuple[DataFile, ...]) -> tuple[DataFile, ...]:
+        return tuple(moved.get(root / file.file, file) for file in files)
 
     return replace(
         manifest,
         generation=generation,
-        shards=shards("", manifest.shards),
-        companions=tuple(replace(each, shards=shards(each.name, each.shards)) for each in manifest.companions),
+        shards=now(manifest.shards),
+        companions=tuple(replace(each, shards=now(each.shards)) for each in manifest.companions),
         report=manifest.report if manifest.report and (root / manifest.report.file).exists() else None,
     )

@@ -24,7 +24,7 @@ from presize.sources.folder import UNSEEN
 from presize.sources.source_files import SourceReader, Url
 from presize.store.index import read_index
 from presize.store.manifest import Manifest
-from presize.store.rejects_file import Rejects, first_rejects, read_rejects
+from presize.store.rejects_file import Rejects, read_rejects
 
 Unfinished = Literal["none", "this build", "this update", "another build", "another update"]
 """What an interrupted run has left in OUT; "this" one has the identity of the plan."""
@@ -45,8 +45,7 @@ _LEAVE_OUT = "leave them out to keep the dataset's own, or --overwrite replaces 
 
 
 def decide(unfinished: Unfinished, has_work: bool, published: Published, flag: Flag) -> Decision:
-    """How a build begins. Pure. Nothing is lost with an unfinished build that has no work: no finished shard, and it
-    has not begun to publish."""
+    """How a build begins. Pure. One has work once it has a finished shard, or has begun to publish."""
     has_base = published in ("all sizes", "this plan")
     if unfinished == "this build" or (unfinished == "this update" and has_base and flag != "--overwrite"):
         return "resume"
@@ -62,8 +61,8 @@ def decide(unfinished: Unfinished, has_work: bool, published: Published, flag: F
 
 
 def open_build(plan: Plan, output: OutputDir, run: RunOptions) -> BuildJournal | None:
-    """Return the journal to resume, or a new one; None when everything is published already. OUT must be locked. Raises
-    BuildError when something else is in OUT and may not be replaced."""
+    """Return the journal to resume, or a new one; None when all is published. Raises BuildError when that is
+    refused."""
     journal = output.recover()
     has_work = journal is not None and (journal.publishing or output.has_finished_shards())
     published = output.manifests()
@@ -108,8 +107,7 @@ def is_all_of(plan: Plan, published: Sequence[Manifest | None]) -> bool:
 
 
 def trying_again(plan: Plan, run: RunOptions, published: Sequence[Manifest | None], root: Path) -> RunOptions:
-    """`run`, made an update if files can be read now that the rejects in `root` list as unreadable, where `plan` is
-    that of the dataset. A folder of images cannot be updated, and is built anew."""
+    """`run`, made an update (of a folder a new build) if files that `root` lists as unreadable can be read now."""
     manifest = published[0]
     if run.update or run.overwrite or manifest is None or not manifest.left_out.get("unreadable"):
         return run
@@ -126,13 +124,6 @@ def trying_again(plan: Plan, run: RunOptions, published: Sequence[Manifest | Non
         return run
     is_folder = plan.options.layout == "folder"
     return replace(run, update=not is_folder, overwrite=is_folder)
-
-
-def warn_of_unreadable(count: int, rejects: Path) -> None:
-    """Warn of files that could not be read, which a rejects file lists."""
-    if count:
-        first = "".join(f", the first: {each.path}: {each.reason}" for each in first_rejects(rejects, 1, True))
-        warn(f"{plural(count, 'file')} could not be read{printable(first)}; run the same command again to try again")
 
 
 def _refusal(
@@ -155,9 +146,8 @@ def _refusal(
 def check_may_update(
     existing: Sequence[Manifest | None], plan: Plan, out: object, root: Path | None = None, fix: str = _LEAVE_OUT
 ) -> None:
-    """Raise BuildError unless the datasets were built as `plan` would be, but for their samples; `fix` says what to do
-    about other options. Where `root` has the index of the first, no image may go whose file could not be listed, nor
-    nearly all."""
+    """Raise BuildError unless the datasets were built as `plan` would be, but for their samples. Where `root` has the
+    index of the first, no image may go whose file could not be listed, nor nearly all."""
     if derived := next((manifest.derived for manifest in existing if manifest and manifest.derived), None):
         raise BuildError(
             f"OUT {out} was derived from other datasets ({', '.join(derived)}), which an update from SRC would undo; "
@@ -174,8 +164,7 @@ def check_may_update(
 
 
 def _check_removed(existing: Manifest, plan: Plan, out: object, root: Path) -> None:
-    """Raise BuildError if an update would remove images whose files could not be listed, or nearly all images. Warn of
-    folders that are empty now, as that of a disk is which is not mounted."""
+    """Raise BuildError if an update would remove unlisted images, or nearly all; warn of empty folders."""
     try:
         paths = read_index(root, existing).column("path")
     except DatasetError:  # find_reuse tells of it

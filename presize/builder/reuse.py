@@ -1,15 +1,11 @@
-"""What an update reuses of the dataset that it starts from.
-
-A shard whose samples are all unchanged is kept. The unchanged samples of other shards are copied into new shards, where
-they are mixed with those that have to be built.
-"""
+"""What an update reuses of a dataset: shards whose samples are all unchanged stay; the unchanged samples of others are
+copied into new shards, among those that have to be built."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -23,8 +19,7 @@ from presize.builder.annotations import may_stay
 from presize.builder.output_dir import OutputDir
 from presize.builder.plan import Plan
 from presize.builder.resume import check_may_update
-from presize.builder.shard_table import ShardTable
-from presize.builder.work import FinishedShard, Records
+from presize.builder.work import Records
 from presize.errors import warn
 from presize.formatting import plural, printable
 from presize.options import Companion, RunOptions, Stream
@@ -68,15 +63,8 @@ class Changes(NamedTuple):
 
 @dataclass(frozen=True)
 class Update:
-    """How a dataset is brought up to date. Samples are rows of Source.table.
-
-    Attributes:
-        origin: for each sample its row in the old table, or -1 when it has to be built.
-        kept: the old shards that stay, ascending.
-        shards: the samples of each new shard, ascending.
-        rejected: the samples that were rejected before and are not tried again, ascending.
-        changes: what becomes of images.
-    """
+    """How a dataset is brought up to date: for each sample, a row of Source.table, its old row or -1; the old shards
+    that stay; the samples of each new shard; those rejected before and not tried again; and what becomes of images."""
 
     origin: Rows
     kept: Rows
@@ -106,16 +94,8 @@ def make_update(
     groups: Groups | None = None,
     unsound: Sequence[int] = (),
 ) -> Update:
-    """Plan an update. Pure. New shards are at most as large as those of a build from scratch; empty shards are removed.
-
-    Args:
-        old: has the ``shard`` and ``row`` of each record; shard is -1 for rejected files.
-        old_shard_rows: how many records each old shard holds.
-        matched: for each sample its row in `old`, or -1.
-        unchanged: for each sample whether its file is as it was.
-        shard_samples, groups: as a build from scratch has them.
-        unsound: old shards that do not stay, although all of their samples may be unchanged.
-    """
+    """Plan an update of `old`, which has ``shard`` (-1 for rejects) and ``row`` of each record. Pure. `matched` is the
+    row in `old` of each sample, or -1; `unsound` shards do not stay."""
     origin = np.where(unchanged, matched, -1)
     old_shard, old_row = (np.asarray(old.column(name).to_numpy(), np.int64) for name in ("shard", "row"))
     shard_of = np.where(origin >= 0, old_shard[origin], -1)  # of each sample
@@ -143,8 +123,7 @@ def make_update(
 
 
 def _spread(copied: Rows, built: Rows, max_samples: int) -> tuple[Rows, ...]:
-    """The fewest shards of at most `max_samples` samples, all of about the same size. Each gets neighbours from
-    `copied`, so that it is made from few old shards, and an equal share of `built`, in the order given."""
+    """The fewest shards of at most `max_samples`: neighbours from `copied`, and an equal share of `built`, in each."""
     places = np.concatenate([(np.arange(len(part)) + 0.5) / max(len(part), 1) for part in (copied, built)])
     loose = np.concatenate([copied, built])[np.argsort(places, kind="stable")]
     shards = -(-len(loose) // max_samples)
@@ -153,8 +132,7 @@ def _spread(copied: Rows, built: Rows, max_samples: int) -> tuple[Rows, ...]:
 
 
 def plan_update(plan: Plan, output: OutputDir, run: RunOptions) -> tuple[Plan, Changes]:
-    """Return a plan of what an update of the dataset in `output` would build and write, to be estimated, and what would
-    become of its images."""
+    """Return a plan of what an update of `output` would build, to be estimated, and what would become of its images."""
     existing = output.manifests()
     if not any(existing):
         return plan, Changes.all_built(len(plan.source.table))
@@ -166,8 +144,7 @@ def plan_update(plan: Plan, output: OutputDir, run: RunOptions) -> tuple[Plan, C
 
 
 def find_reuse(plan: Plan, output: OutputDir, run: RunOptions) -> tuple[Records, Update]:
-    """Find what of the dataset in `output` an update of it to `plan` can use again, with ``run.jobs`` threads. Raises
-    DatasetError when it is damaged, or no LMDB dataset that this presize reads."""
+    """Find what an update to `plan` can use again, with ``run.jobs`` threads. Raises DatasetError."""
     base, jobs = read_published(output.roots), run.jobs or usable_cores()
     matched = match(plan.source.table, base.samples)
     unchanged = _unchanged(plan, base, matched, jobs)
@@ -185,30 +162,14 @@ def find_reuse(plan: Plan, output: OutputDir, run: RunOptions) -> tuple[Records,
     if run.verify:
         update = replace(update, changes=update.changes._replace(damaged=int(lost.sum())))
     rejects = base.rejects.take(base.samples.column("row").to_numpy()[update.origin[update.rejected]])
-    return Records([base], np.zeros_like(matched), update.origin, tuple(_kept(base, update)), rejects), update
-
-
-def _kept(base: PublishedDataset, update: Update) -> Iterator[FinishedShard]:
-    """The shards that stay."""
-    origin, checksum = update.origin, base.manifests[0].checksum
-    sample_of = np.full(len(base.samples), -1, np.int64)
-    sample_of[origin[origin >= 0]] = np.flatnonzero(origin >= 0)
-
-    def table(number: int) -> ShardTable:
-        rows = base.rows[number]
-        columns = {stream: base.columns(stream, rows, checksum) for stream in base.shards}
-        files = {stream: (files[number][1].bytes, files[number][1].sha256) for stream, files in base.shards.items()}
-        return ShardTable(number, sample_of[rows], columns, files, [])
-
-    for number in update.kept.tolist():
-        yield FinishedShard(base.manifests[0].shards[number].file, partial(table, number))
+    return Records([base], np.zeros_like(matched), update.origin, update.kept, rejects), update
 
 
 def find_damage(
     dataset: PublishedDataset, jobs: int, on_shard: Callable[[], None] = lambda: None
 ) -> tuple[npt.NDArray[np.bool_], dict[tuple[Stream, int], str]]:
-    """Read all shards of a dataset, in `jobs` threads. Returns True for each of ``dataset.samples`` that has a damaged
-    record; and what is wrong with each damaged file, by its stream and the number of its shard."""
+    """Read all shards, in `jobs` threads. Returns True for each of ``dataset.samples`` that has a damaged record; and
+    what is wrong with each damaged file, by its stream and the number of its shard."""
     parts = [(stream, n, *shard) for stream, files in dataset.shards.items() for n, shard in enumerate(files)]
 
     def look(part: tuple[Stream, int, Path, DataFile]) -> tuple[str, npt.NDArray[np.bool_]]:
@@ -229,8 +190,7 @@ def find_damage(
 
 
 def _unchanged(plan: Plan, base: PublishedDataset, matched: Rows, jobs: int) -> npt.NDArray[np.bool_]:
-    """For each sample whether its file is as it was, and those of its companions. What was rejected for its image's
-    content alone does not depend on companions."""
+    """For each sample whether its files are as they were. Rejects of an image's content do not depend on companions."""
     samples, old = plan.source.table, base.samples
     is_stored = old.column("shard").to_numpy()[matched] >= 0
     states = ("source_nbytes",) if plan.options.checksum else ("source_nbytes", "source_mtime_ns")

@@ -1,8 +1,7 @@
 """A build from beginning to end: scan -> plan -> begin or resume -> the tasks that are not finished -> publish.
 
-Serial and parallel builds run the same tasks; parallel ones map them over processes. The manifest is published last, so
-OUT holds the old dataset, or none, until it holds the new one. An update has fewer tasks: it publishes shards of the
-old dataset along with those it makes.
+Serial and parallel builds run the same tasks. The manifest is published last, so OUT holds the old dataset, or none,
+until it holds the new one. An update has fewer tasks: it publishes old shards along with those it makes.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ from presize.builder.output_dir import BuildJournal, OutputDir
 from presize.builder.parts import SharedListing, how_listed, read_listing, write_listing
 from presize.builder.plan import Plan, make_plan
 from presize.builder.publish import publish
-from presize.builder.resume import differences_from, is_all_of, open_build, trying_again, warn_of_unreadable
+from presize.builder.resume import differences_from, is_all_of, open_build, trying_again
 from presize.builder.reuse import Changes, find_reuse
 from presize.builder.shard_table import ShardDone
 from presize.builder.work import BuildWork, check_rejects, find_work
 from presize.codecs.source_facts import Losses, companion_losses, loss_sentences, losses, unpack_facts
-from presize.errors import BuildError, ImageError, OptionError
-from presize.formatting import duration, plural, size_text
+from presize.errors import BuildError, ImageError, OptionError, warn
+from presize.formatting import duration, plural, printable, size_text
 from presize.options import KEEP, BuildOptions, BuildPart, ImageOptions, RunOptions, SourceOptions
 from presize.sources.contents import Source
 from presize.sources.dataset import DatasetSource
@@ -125,13 +124,7 @@ def plan_build(
     options: BuildOptions = BuildOptions(),
     samples: SourceOptions = SourceOptions(),
 ) -> Plan:
-    """What a build of `source` will write. Reads file names and sizes; opens no image of it.
-
-    Args:
-        source: the folder of images.
-        options: what is stored, and how.
-        samples: how the source is read.
-    """
+    """What build_dataset would write of `source`. Reads file names and sizes; opens no image of it."""
     found = scan(source, samples, options.follow_links, options.column_types, options.companions)
     check_annotations(found.table, options)
     return plan_of(found, options)
@@ -156,14 +149,12 @@ def build_dataset(
     """Resize the images of `source` and publish them as a dataset in `out` (``out/SIZE`` for several).
 
     Calling it again finishes an interrupted build, tries files again that could not be read, and does nothing when all
-    is done. Whatever stops a build, KeyboardInterrupt included, finished shards are kept and nothing is published. A
-    build that was begun by parts (presize.builder.parts) is published once all of them are finished, with the samples
-    that they have listed.
+    is done. Whatever stops a build, KeyboardInterrupt included, finished shards are kept and nothing is published. It
+    publishes what parts have built (build_part) once all of them are finished.
 
-    With ``run.update`` the dataset in `out` is brought up to date: images whose file has the same path, size and
-    modification time (with ``options.checksum`` the same content) are not decoded again, and rejected files are not
-    tried again. Shards without a change stay as they are. The options have to be those that the dataset was built with,
-    and the codecs have to make the same bytes of the golden images.
+    With ``run.update`` images whose file has the same path, size and modification time (with ``options.checksum`` the
+    same content) are not decoded again, rejected files are not tried again, and shards without a change stay. Options
+    have to be those that the dataset was built with, and codecs have to make the same bytes of the golden images.
 
     Args:
         source: the folder of images.
@@ -179,8 +170,7 @@ def build_dataset(
         DatasetError: `out` is something else, or too damaged to be updated.
         OptionError: an update of a folder dataset was asked for.
         ImageError: an image cannot be stored, and ``run.on_error`` is "fail".
-        BuildError: anything else that stops the build, such as another build of the same `out`, or parts of it that are
-            not finished.
+        BuildError: anything else stops the build, such as another one in `out`, or parts that are not finished.
     """
     start = time.perf_counter()
     source, out = expanded(source), expanded(out)
@@ -248,7 +238,9 @@ def check_listed(plan: Plan, run: RunOptions) -> None:
 def result_of(built: Built, plan: Plan, out: Path | str, root: Path, seconds: float) -> BuildResult:
     """What to tell about a build into `out`, as it was given; `root` has the index of its first size."""
     first = built.manifests[0]
-    warn_of_unreadable(first.left_out.get("unreadable", 0), root / first.rejects.file)
+    if unreadable := first.left_out.get("unreadable"):
+        one = "".join(f", the first: {e.path}: {e.reason}" for e in first_rejects(root / first.rejects.file, 1, True))
+        warn(f"{plural(unreadable, 'file')} could not be read{printable(one)}; run the same command again to try again")
     index = read_index(root, first, check=False)
     facts = index.column("source_facts").to_numpy()
     several = len(plan.options.image.sizes) > 1
@@ -306,8 +298,7 @@ def _place(out: Path | str, manifest: Manifest, file: DataFile, several: bool) -
 
 
 class Built(NamedTuple):
-    """The manifest of each size, the number of files that were dealt with before this run, and what became of the
-    images that were there."""
+    """The manifest of each size, how many files were dealt with before this run, and what became of images."""
 
     manifests: list[Manifest]
     resumed: int
@@ -326,7 +317,7 @@ def _check_loss(work: BuildWork) -> None:
     published = work.output.manifests()
     if published[0] is None or not is_all_of(work.plan, published):
         return
-    dones = [shard.read().done for shard in work.shards()]
+    dones = [table.done for table in work.tables()]
     if sum(done.stored for done in dones) < published[0].samples:
         unreadable = plural(sum(done.unreadable for done in dones), "file")
         raise BuildError(
@@ -351,8 +342,7 @@ class PartResult:
         seconds: from reading the list of samples to the last shard.
         resumed: files that an earlier run of this part had dealt with.
         unfinished: the numbers of the parts that have shards to make.
-        unreadable: files that could not be read; this part tries them again when it runs again, and so does the build
-            that publishes all parts.
+        unreadable: files that could not be read; this part, and the build that publishes, tries them again.
     """
 
     out: Path
@@ -385,11 +375,11 @@ def build_part(
     on_plan: Callable[[int], None] = lambda _: None,
     on_shard: Callable[[ShardDone], None] = lambda _: None,
 ) -> PartResult:
-    """Build the shards of one part, in `out` on a file system that all parts share. Any number of parts may run at the
-    same time, on any machines; the same part runs once at a time, and finishes what an earlier run of it has begun.
+    """Build the shards of one part, in `out` on a file system that all parts share. Any parts may run at the same time,
+    on any machines, each once at a time; a part finishes what an earlier run of it has begun.
 
-    The first part lists the source while the others wait. build_dataset, with the same options, publishes the dataset
-    when all parts are finished; its bytes are those of a build that is not divided.
+    The first one lists the source. build_dataset, with the same options, publishes the dataset when all are finished;
+    its bytes are those of a build that is not divided.
 
     Args:
         source, out, options, run, samples: as for build_dataset; `options` and `samples` are the same for all parts,
@@ -400,8 +390,7 @@ def build_part(
 
     Raises:
         OptionError: an update or overwriting was asked for.
-        BuildError: the part is running already, others were begun with other options, or what build_dataset raises it
-        for. Others as build_dataset does.
+        BuildError: the part is running already, or others were begun with other options. Others as build_dataset.
     """
     for name in ("update", "overwrite"):
         if getattr(run, name):
@@ -424,10 +413,11 @@ def build_part(
                 on_plan(files)
                 work.check_space()
                 resumed = files - work.to_make
-                dones: list[ShardDone] = []
+                counts = dict.fromkeys(("stored", "rejected", "skipped", "bytes", "unreadable"), 0)
 
                 def count(done: ShardDone) -> None:
-                    dones.append(done)
+                    for name in counts:
+                        counts[name] += getattr(done, name)
                     on_shard(done)
 
                 work.carry_out(executor_for(run), count)
@@ -437,14 +427,10 @@ def build_part(
         part=part,
         published=False,
         shards=len(numbers),
-        stored=sum(done.stored for done in dones),
-        rejected=sum(done.rejected for done in dones),
-        skipped=sum(done.skipped for done in dones),
-        bytes=sum(done.bytes for done in dones),
         seconds=time.perf_counter() - start,
         resumed=resumed,
         unfinished=tuple(sorted({number % part.of + 1 for number in left})),
-        unreadable=sum(done.unreadable for done in dones),
+        **counts,
     )
 
 

@@ -1,8 +1,5 @@
-"""What a finished shard gives to its dataset, and how that is kept on disk until the dataset is published.
-
-The side-car of a shard is renamed into place last: it proves that the shard is whole. Nothing here needs pyarrow, which
-worker processes do not import.
-"""
+"""What a finished shard gives to its dataset, and its side-car on disk, which is renamed into place last and so proves
+that the shard is whole. Nothing here needs pyarrow, which worker processes do not import."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ import json
 import os
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -21,6 +18,7 @@ import numpy.typing as npt
 
 from presize.options import Size, Stream
 from presize.sources.source_files import Container
+from presize.store.data_files import DataFile
 from presize.store.rejects import NOT_AN_IMAGE, UNREADABLE
 from presize.system.files import temporary_name, writing
 
@@ -32,16 +30,8 @@ Rejected = tuple[int, str, str]
 
 
 class ShardDone(NamedTuple):
-    """What became of a shard's samples.
-
-    Attributes:
-        number: the shard's; None for the files that an update leaves rejected, which lie in no shard.
-        stored: images.
-        rejected: files that claim to be images and could not be stored.
-        skipped: files that are not images, by content and by name.
-        bytes: of the stored images, all sizes together.
-        unreadable: files that could not be read.
-    """
+    """How many samples of a shard were stored, rejected, skipped (no images by content and name) or unreadable, and the
+    bytes stored in all sizes. Files that an update leaves rejected have no shard, and no number."""
 
     number: int | None
     stored: int
@@ -57,21 +47,13 @@ class ShardDone(NamedTuple):
 
 @dataclass(frozen=True)
 class ShardTable:
-    """What is known of the records of a shard, whether they were built, copied or kept.
-
-    Attributes:
-        number: the shard's.
-        samples: the row in the source table of each sample that is stored, in the order of the shard.
-        columns: for each stream what the index says of its records, a value a sample; empty where none is stored.
-        files: for each stream the size of its shard in bytes, and its SHA-256; empty for folders.
-        rejects: the samples that are not stored.
-        containers: the files that hold the samples, as they were listed; empty where each sample is a file.
-    """
+    """What is known of the records of a shard, built, copied or kept: rows of stored samples in the source table; for
+    each stream its columns of the index and its file (none in a folder); rejects; containers as they were listed."""
 
     number: int
     samples: npt.NDArray[np.int64]
     columns: Mapping[Stream, Columns]
-    files: Mapping[Stream, tuple[int, str]]
+    files: Mapping[Stream, DataFile]
     rejects: list[Rejected]
     containers: tuple[Container, ...] = ()
 
@@ -84,12 +66,11 @@ class ShardTable:
         return ShardDone(self.number, len(self.samples), rejected, skipped, stored_bytes, unreadable)
 
     def write(self, path: Path, digest: str) -> None:
-        """Write the side-car of a shard, the same bytes for the same table, under the digest of its task. It is not
-        synced: after a power failure, one that is damaged or has lost its shard counts as absent."""
+        """Write the side-car, unsynced: a damaged one, or one without its shard, counts as absent."""
         facts = {
             "digest": digest,
             "streams": [(name, str(size), sorted(columns)) for (name, size), columns in self.columns.items()],
-            "files": [(name, str(size), *file) for (name, size), file in self.files.items()],
+            "files": [(name, str(size), *astuple(file)) for (name, size), file in self.files.items()],
             "rejects": self.rejects,
             "containers": self.containers,
         }
@@ -120,7 +101,10 @@ class ShardTable:
             }
             if list(rest):
                 return None
-            files = {_stream(name, size): (int(nbytes), str(sha256)) for name, size, nbytes, sha256 in facts["files"]}
+            files = {
+                _stream(name, size): DataFile(str(file), int(nbytes), str(sha256), int(rows))
+                for name, size, file, nbytes, sha256, rows in facts["files"]
+            }
             rejects = [(int(sample), str(error), str(reason)) for sample, error, reason in facts["rejects"]]
             containers = tuple(Container.of_json(*each) for each in facts["containers"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile):

@@ -6,14 +6,13 @@ import hashlib
 import json
 import os
 import shutil
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 
 from presize.builder.executors.executor import executor_for
 from presize.builder.output_dir import OutputDir
@@ -21,7 +20,6 @@ from presize.builder.plan import Plan
 from presize.builder.resume import check_may_update, differences_from, is_all_of, trying_again
 from presize.builder.run import BuildResult, build_planned, nothing_to_do, plan_build, result_of
 from presize.builder.shard_table import ShardDone, ShardTable
-from presize.builder.work import shard_files
 from presize.errors import BuildError, DatasetError, OptionError
 from presize.options import BuildOptions, RunOptions, SourceOptions
 from presize.remote.bucket import Bucket, Connections
@@ -55,9 +53,9 @@ def build_to_url(
     """Resize the images of `source` and publish them as a dataset at `url` (``url/SIZE`` for several), as build_dataset
     does in a folder, and upload_dataset from there.
 
-    A finished shard goes to the store while others are being built; the manifest comes last. Until it is there, all of
-    the dataset is on this machine, too, in a folder of `scratch`: calling it again there resumes, and nowhere else can.
-    With ``run.update`` the dataset is fetched to that folder, brought up to date and copied back, what is new alone.
+    Finished shards go to the store while others are built; the manifest comes last. Until then all of the dataset is in
+    a folder of `scratch`, too: calling it again there resumes, and nowhere else can. With ``run.update`` the dataset is
+    fetched to that folder, brought up to date, and what is new is copied back.
 
     Args:
         source, options, run, samples: as for build_dataset.
@@ -65,7 +63,7 @@ def build_to_url(
         scratch: a folder with room for the dataset, which a cluster's workers see, too; None for default_cache_dir().
         on_plan, on_shard: as for build_dataset.
         on_rest: called once all shards are built, with the number of bytes that are not there yet.
-        on_bytes: called then, in any thread, with the number of bytes that have gone since the last call.
+        on_bytes: called then, in any thread, with the bytes that have gone since the last call.
 
     Raises:
         OptionError: a folder dataset was asked for, or `scratch` cannot be written to.
@@ -181,8 +179,7 @@ def _check_same(plan: Plan, there: Sequence[Manifest | None], url: str) -> None:
 
 
 def _check_files(buckets: Sequence[Bucket], there: Sequence[Manifest | None], url: str) -> None:
-    """Raise BuildError unless the files of what is published are there, each of its size. Not the report, which may
-    have been removed."""
+    """Raise BuildError unless the published files, but a report, are there, each of its size."""
     for bucket, manifest in zip(buckets, there, strict=True):
         if manifest is None:
             continue
@@ -197,8 +194,7 @@ def _check_files(buckets: Sequence[Bucket], there: Sequence[Manifest | None], ur
 
 
 def _claim(folder: Path, buckets: Sequence[Bucket]) -> bytes:
-    """Claim the places for the build in `folder` alone: an image that fails in one build need not fail in another, so
-    the bytes of two may differ."""
+    """Claim the places for the build in `folder`: the bytes of two may differ, if an image fails in one alone."""
     noted = folder / _CLAIM
     if not noted.exists():
         write_atomically(noted, json.dumps({"build": uuid.uuid4().hex}).encode())
@@ -214,15 +210,10 @@ _Shard = tuple[Bucket, Path, DataFile]
 
 @contextmanager
 def _sending(output: OutputDir, plan: Plan, buckets: Sequence[Bucket]) -> Iterator[Callable[[ShardDone], None]]:
-    """Yields a function that takes finished shards, which go to the store in the background. What has not begun to go
-    at the end of the block goes no more; upload_dataset finds that. Raises RemoteError if one could not be sent."""
+    """Yields a function that takes finished shards, which go to the store in the background; upload_dataset sends the
+    rest."""
     waiting: SimpleQueue[_Shard | None] = SimpleQueue()
-    ended = threading.Event()
     connections = Connections()
-
-    def following() -> _Shard | None:
-        shard = waiting.get()
-        return None if ended.is_set() else shard
 
     def copy(shard: _Shard) -> None:
         bucket, root, file = shard
@@ -236,14 +227,16 @@ def _sending(output: OutputDir, plan: Plan, buckets: Sequence[Bucket]) -> Iterat
             waiting.put(shard)
 
     with ThreadPoolExecutor(1, "presize-send") as pool:
-        sent = pool.submit(connections.all_of, copy, iter(following, None))
+        sent = pool.submit(connections.all_of, copy, iter(waiting.get, None))
         try:
             yield send
         except BaseException:
             connections.stop()
             raise
         finally:
-            ended.set()
+            with suppress(Empty):
+                while True:
+                    waiting.get_nowait()
             waiting.put(None)
     sent.result()
 
@@ -257,7 +250,5 @@ def _files_of(done: ShardDone, output: OutputDir, plan: Plan, buckets: Sequence[
     if table is None:
         return
     targets = dict(zip(plan.options.image.sizes, zip(buckets, output.roots, strict=True), strict=True))
-    for stream, path in shard_files(output, plan.options, done.number, journal.generation).items():
-        bucket, root = targets[stream.size]
-        name = path.relative_to(root).as_posix()
-        yield bucket, root, DataFile(name, *table.files[stream], len(table.samples))
+    for stream, file in table.files.items():
+        yield *targets[stream.size], file

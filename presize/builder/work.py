@@ -7,9 +7,6 @@ import shutil
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from functools import partial
-from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +22,7 @@ from presize.builder.tasks.task import Copies, FileList, Task, finished
 from presize.codecs import transcode
 from presize.errors import BuildError, ImageError
 from presize.formatting import plural, size_text
-from presize.options import BuildOptions, RunOptions, Stream
+from presize.options import RunOptions, Stream
 from presize.sources.contents import Source
 from presize.sources.dataset import DatasetSource, PublishedDataset, Rows, numbers_of
 from presize.store.data_files import companion_shard, generation_name
@@ -41,15 +38,6 @@ _PAGE_BYTES, _CARD_BYTES, _MOST_CARDS = 60_000, 14_000, 48
 """Of report.html, and of the pictures that it shows of a sample."""
 
 
-class FinishedShard(NamedTuple):
-    """A shard that is whole: its file, from the folder of each size (without meaning for folder datasets), and what
-    reads its table, which is not kept: those of ten million samples are a gigabyte. Raises BuildError when it has gone.
-    """
-
-    name: str
-    read: Callable[[], ShardTable]
-
-
 @dataclass(frozen=True)
 class Records:
     """Records of published datasets that a build copies: of the one that it updates, or of those that it derives from.
@@ -57,7 +45,7 @@ class Records:
     Attributes:
         dataset_of, row_of: for each sample of the build the position of its dataset, and its row in the index of that;
             -1 for one that is made.
-        kept: shards that stay as they are.
+        kept: shards of the first of them that stay as they are, ascending.
         still_rejected: files that an update does not try again, since they are as they were.
         lost: True for each sample whose record is damaged: it is made, and has to be the one that the index tells of.
         resizes: where records take the place of source files, whether those are resized that do not fit; else None.
@@ -66,10 +54,22 @@ class Records:
     datasets: Sequence[PublishedDataset]
     dataset_of: Rows
     row_of: Rows
-    kept: tuple[FinishedShard, ...] = ()
+    kept: Rows = field(default_factory=lambda: np.zeros(0, np.int64))
     still_rejected: Rejects = field(default_factory=Rejects)
     lost: npt.NDArray[np.bool_] | None = None
     resizes: bool | None = None
+
+    def kept_tables(self) -> Iterator[ShardTable]:
+        if not len(self.kept):
+            return
+        base = self.datasets[0]
+        sample_of = np.full(len(base.samples), -1, np.int64)
+        sample_of[self.row_of[self.row_of >= 0]] = np.flatnonzero(self.row_of >= 0)
+        for number in self.kept.tolist():
+            rows = base.rows[number]
+            columns = {stream: base.columns(stream, rows, base.manifests[0].checksum) for stream in base.shards}
+            files = {stream: shards[number][1] for stream, shards in base.shards.items()}
+            yield ShardTable(number, sample_of[rows], columns, files, [])
 
     def copying(self, task: Task) -> Task:
         """Return `task`, which copies what it can. Its digest then says, too, what its shard is made of."""
@@ -80,15 +80,13 @@ class Records:
             made_of.update(numbers.tobytes())
         for dataset in self.datasets:
             made_of.update(dataset.manifests[0].index.sha256.encode())
-        copies = self._copies(task.options, dataset_of, row_of, lost) if (row_of >= 0).any() else None
-        return replace(task, digest=made_of.hexdigest(), copies=copies)
-
-    def _copies(
-        self, options: BuildOptions, dataset_of: Rows, row_of: Rows, lost: npt.NDArray[np.bool_] | None
-    ) -> Copies:
+        task = replace(task, digest=made_of.hexdigest())
+        if not (row_of >= 0).any():
+            return task
+        streams = task.options.streams
         shard, row = np.full((2, len(row_of)), -1, np.int64)
-        shards: dict[Stream, list[ShardReader]] = {stream: [] for stream in options.streams}
-        columns: dict[Stream, dict[str, Rows]] = {stream: {} for stream in options.streams}
+        shards: dict[Stream, list[ShardReader]] = {stream: [] for stream in streams}
+        columns: dict[Stream, dict[str, Rows]] = {stream: {} for stream in streams}
         first = 0
         for at, dataset in enumerate(self.datasets):
             mine = np.flatnonzero((dataset_of == at) & (row_of >= 0))
@@ -96,24 +94,21 @@ class Records:
             numbers, position = np.unique(numbers_of(dataset.indexes[0], "shard")[rows], return_inverse=True)
             shard[mine], row[mine] = first + position, numbers_of(dataset.indexes[0], "row")[rows]
             first += len(numbers)
-            for stream in options.streams:
+            for stream in streams:
                 stored = stream if self.resizes is None else stream._replace(size=dataset.sizes[0])
                 files = [dataset.shards[stored][number] for number in numbers.tolist()]
                 shards[stream] += (ShardReader(root / file.file, file.bytes) for root, file in files)
-                for name, values in dataset.columns(stored, rows, options.checksum).items():
+                for name, values in dataset.columns(stored, rows, task.options.checksum).items():
                     columns[stream].setdefault(name, np.zeros(len(row_of), np.int64))[mine] = values
         if lost is not None:
             shard[lost] = -1
-        return Copies(
-            shards, shard, row, columns, self.resizes is not None, bool(self.resizes), must_match=lost is not None
-        )
+        return replace(task, copies=Copies(shards, shard, row, columns, self.resizes, must_match=lost is not None))
 
 
 @dataclass
 class BuildWork:
-    """What there is to do for a plan: its tasks; what became of the samples of those that an earlier run finished, by
-    shard number; the numbers of those that it finished without files that it could not read; and what is copied of
-    other datasets."""
+    """What there is to do for a plan: tasks; by number, those `found` finished, and those to make `again` for files
+    that could not be read; and the records that are copied."""
 
     plan: Plan
     run: RunOptions
@@ -135,8 +130,8 @@ class BuildWork:
         return sum(task.to_make for task in self.waiting)
 
     def carry_out(self, executor: Executor, on_shard: Callable[[ShardDone], None] = lambda _: None) -> None:
-        """Run the waiting tasks; what was done before is counted, too. Raises TooManyRejectsError, or ImageError, once
-        more images are rejected than may be."""
+        """Run the waiting tasks. Raises TooManyRejectsError, or ImageError, once more images are rejected than may
+        be."""
         rejected = len(self.plan.source.rejects)
         try:
             with closing(self._dones(executor)) as dones:  # or workers would outlive an error
@@ -154,25 +149,22 @@ class BuildWork:
 
     def _dones(self, executor: Executor) -> Generator[ShardDone, None, None]:
         if self.records is not None:
-            yield from (shard.read().done for shard in self.records.kept)
+            yield from (table.done for table in self.records.kept_tables())
             if rejects := self.records.still_rejected:
                 yield ShardDone(None, 0, len(rejects) - rejects.skipped, rejects.skipped, 0)
         yield from self.found.values()
         if waiting := self.waiting:
             yield from executor(waiting)
 
-    def shards(self) -> Iterator[FinishedShard]:
-        """All that the dataset is made of, in the order in which the index numbers them, once the waiting tasks have
-        been carried out."""
-        yield from () if self.records is None else self.records.kept
+    def tables(self) -> Iterator[ShardTable]:
+        """The tables of all shards in the order of the index, one at a time: those of ten million samples are a
+        gigabyte."""
+        yield from () if self.records is None else self.records.kept_tables()
         for task in self.tasks:
-            yield FinishedShard(f"shards/{next(iter(task.targets.values())).name}", partial(self._table, task))
-
-    def _table(self, task: Task) -> ShardTable:
-        table = finished(task, self.journal.publishing)
-        if table is None:
-            raise BuildError(f"finished shard {task.number} has gone from {task.sidecar.parent}; run again to make it")
-        return table
+            table = finished(task, self.journal.publishing)
+            if table is None:
+                raise BuildError(f"finished shard {task.number} has gone from {self.output.path}; run again to make it")
+            yield table
 
     def check_space(self) -> None:
         """Raise BuildError, before anything is written, when the disk cannot hold the result, and its report if any."""
@@ -246,15 +238,19 @@ def _tasks(plan: Plan, run: RunOptions, output: OutputDir, generation: int, numb
     for root in output.roots:
         with writing(root):
             (root / "shards" if files is None else root).mkdir(parents=True, exist_ok=True)
+    root_of = dict(zip(plan.options.image.sizes, output.roots, strict=True))
     table = plan.source.table
     around = extents(table, plan.options)
     probes = tuple(plan.files(np.linspace(0, len(table) - 1, min(_PROBES, len(table))).astype(np.int64)))
     for number in numbers:
         samples = plan.shards[number]
         if files is None:
-            targets = shard_files(output, plan.options, number, generation)
+            name = generation_name(f"shards/{number:05d}.lmdb", generation)
+            targets = {
+                stream: root_of[stream.size] / companion_shard(stream.name, name) for stream in plan.options.streams
+            }
         else:
-            targets = dict(zip(plan.options.streams, output.roots, strict=True))
+            targets = {stream: root_of[stream.size] for stream in plan.options.streams}
         yield Task(
             number=number,
             digest=plan.shard_digest(number),
@@ -274,10 +270,3 @@ def _tasks(plan: Plan, run: RunOptions, output: OutputDir, generation: int, numb
 def _file_list(source: Source) -> FileList:
     paths, nbytes = (source.table.column(name) for name in ("path", "source_nbytes"))
     return FileList(nbytes.to_numpy(), "\0".join(paths.to_pylist()), source.places(np.arange(len(paths))))
-
-
-def shard_files(output: OutputDir, options: BuildOptions, number: int, generation: int) -> dict[Stream, Path]:
-    """The file that a shard has for each stream."""
-    root_of = dict(zip(options.image.sizes, output.roots, strict=True))
-    name = generation_name(f"shards/{number:05d}.lmdb", generation)
-    return {stream: root_of[stream.size] / companion_shard(stream.name, name) for stream in options.streams}

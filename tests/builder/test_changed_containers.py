@@ -20,12 +20,14 @@ from builds import OVERWRITE, REPORTED, SERIAL, UPDATE, Builder, Stopped, stop
 from foreign import image_column, write_lmdb, write_parquet, write_tar
 from presize import BuildOptions, BuildPart, ImageOptions, RunOptions, Size, build_part, repair_dataset
 from presize.builder.estimate import estimate
+from presize.builder.output_dir import BuildJournal, OutputDir
 from presize.builder.parts import read_listing, write_listing
 from presize.builder.plan import Plan
 from presize.builder.run import plan_build
 from presize.builder.shard_table import ShardTable
 from presize.builder.tasks.records import CrashPolicy
-from presize.builder.tasks.task import FileList, Task, write_shard
+from presize.builder.tasks.task import write_shard
+from presize.builder.work import find_work
 from presize.errors import BuildError, PresizeError, SourceError
 from presize.options import SourceOptions
 from presize.sources import containers
@@ -268,21 +270,11 @@ def test_a_change_in_the_middle_of_a_shard_is_noticed(swap: Swap, change: str, m
 def test_a_shard_whose_images_are_decoded_one_by_one_stops_as_well(tmp_path: Path) -> None:
     swap = Swap(tmp_path, "parquet")
     plan = swap.plan()
+    (task, *_) = find_work(plan, SERIAL, OutputDir.of(swap.out), BuildJournal(plan.identity, 0)).tasks
     swap.replace()
-    swap.out.mkdir()
-    samples = plan.shards[0]
-    rows = plan.source.files(samples)
-    images = FileList(
-        np.array([row.nbytes for row in rows]), "\0".join(row.path for row in rows), plan.source.places(samples)
-    )
-    task = Task(
-        number=0, digest=plan.shard_digest(0), source=plan.source.root, sidecar=swap.out / "sidecar",
-        targets=dict.fromkeys(OPTIONS.streams, swap.out / "0.lmdb"), options=OPTIONS, on_error="record",
-        samples=samples, sources=(images,), files="",
-    )  # fmt: skip
     with pytest.raises(BuildError, match=STOPS):
         write_shard(task, CrashPolicy(60, anonymous_file("turnstile"), by_image=True))
-    assert os.listdir(swap.out) == []
+    assert os.listdir(swap.out) == ["shards"] and os.listdir(swap.out / "shards") == []
 
 
 def test_where_an_image_that_cannot_be_stored_stops_the_build_a_change_is_named_first(tmp_path: Path) -> None:

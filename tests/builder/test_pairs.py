@@ -216,34 +216,26 @@ def with_a_new_pair(pairs: Path) -> None:
     shutil.copy(pairs / "masks" / "01.png", pairs / "masks" / "99.png")
 
 
-def without_a_mask(pairs: Path) -> None:
-    (pairs / "masks" / "04.png").unlink()
-
-
-def with_a_broken_mask(pairs: Path) -> None:
-    (pairs / "masks" / "04.png").write_bytes(b"\x89PNG\r\n\x1a\n")
-
-
-CHANGES = {
-    with_another_mask: (11, 1, 0),
-    with_a_new_pair: (12, 1, 0),
-    without_a_mask: (11, 0, 1),
-    with_a_broken_mask: (11, 1, 0),
+CHANGES: dict[str, tuple[Callable[[Path], object], tuple[int, int, int]]] = {
+    "another mask": (with_another_mask, (11, 1, 0)),
+    "a new pair": (with_a_new_pair, (12, 1, 0)),
+    "no mask": (lambda pairs: (pairs / "masks" / "04.png").unlink(), (11, 0, 1)),
+    "a broken mask": (lambda pairs: (pairs / "masks" / "04.png").write_bytes(b"\x89PNG\r\n\x1a\n"), (11, 1, 0)),
 }
 """What each changes: images kept or copied, built, removed."""
 
 
 @pytest.mark.parametrize("checksum", [False, True])
 @pytest.mark.parametrize("change", CHANGES)
-def test_an_update_equals_a_build_from_scratch(change: Callable[[Path], None], checksum: bool, build: Builder) -> None:
+def test_an_update_equals_a_build_from_scratch(change: str, checksum: bool, build: Builder) -> None:
     build.options = replace(WITH_MASKS, checksum=checksum)
     build()
     before = build.files()
     assert build(run=UPDATE).changes == Changes(12, 0, 0, 0)
     assert build.files() == before
-    change(build.source)
+    CHANGES[change][0](build.source)
     changes = build(run=UPDATE).changes
-    assert (changes.kept + changes.copied, changes.built, changes.removed) == CHANGES[change]
+    assert (changes.kept + changes.copied, changes.built, changes.removed) == CHANGES[change][1]
     build("new")
     updated, new = build.data(), build.data("new")
     assert len(updated) == len(new)
@@ -360,17 +352,26 @@ def array_files(count: int = 12) -> list[tuple[str, bytes]]:
     ]
 
 
+def as_folder(source: Path, files: list[tuple[str, bytes]]) -> Builder:
+    for name, content in files:
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_bytes(content)
+    return Builder(source, WITH_ARRAYS)
+
+
+def with_array(source: Path, content: bytes) -> Builder:
+    """Builds of three samples, one of which has this depth map."""
+    return as_folder(source, [(n, content if n == "cats/01.depth.npy" else whole) for n, whole in array_files(3)])
+
+
 @pytest.fixture(params=["folder", "tars"])
 def arrays(request: pytest.FixtureRequest, tmp_path: Path) -> Builder:
     """Builds of samples with arrays, from a folder or from two tars."""
     source, files = tmp_path / "raw", array_files()
-    if request.param == "tars":
-        write_tar(source / "a.tar", files[:18])
-        write_tar(source / "b.tar", files[18:])
-    else:
-        for name, content in files:
-            (source / name).parent.mkdir(parents=True, exist_ok=True)
-            (source / name).write_bytes(content)
+    if request.param == "folder":
+        return as_folder(source, files)
+    write_tar(source / "a.tar", files[:18])
+    write_tar(source / "b.tar", files[18:])
     return Builder(source, WITH_ARRAYS)
 
 
@@ -455,21 +456,15 @@ def test_exported_arrays_are_built_from_again(arrays: Builder) -> None:
     ],
 )
 def test_a_sample_without_a_sound_array_is_rejected(content: bytes, reason: str, tmp_path: Path) -> None:
-    for name, whole in array_files(3):
-        (tmp_path / "raw" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "raw" / name).write_bytes(content if name == "cats/01.depth.npy" else whole)
-    build = Builder(tmp_path / "raw", WITH_ARRAYS)
+    build = with_array(tmp_path / "raw", content)
     build()
     ((path, found),) = rejects_of(build.out).items()
     assert path == "cats/01.png" and found.startswith(reason)
 
 
 def test_arrays_that_lack_the_shape_of_their_images_beside_others_that_have_it_are_warned_of(tmp_path: Path) -> None:
-    for name, content in array_files(4):
-        (tmp_path / "raw" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "raw" / name).write_bytes(npy(np.zeros((9, 9))) if name == "cats/01.depth.npy" else content)
-    build = Builder(tmp_path / "raw", WITH_ARRAYS)
-    with pytest.warns(PresizeWarning, match="depth: 1 array of 4 without the height and width of the image, upright"):
+    build = with_array(tmp_path / "raw", npy(np.zeros((9, 9))))
+    with pytest.warns(PresizeWarning, match="depth: 1 array of 3 without the height and width of the image, upright"):
         build()
     assert stored_arrays(build.out)["01"][0].shape == (9, 9)
 

@@ -107,6 +107,7 @@ def test_each_of_several_sizes_is_the_dataset_that_it_would_be_alone(build: Buil
 
 def test_a_folder_holds_the_records_as_files_in_its_classes_and_nothing_else(build: Builder) -> None:
     (build.source / "birds").mkdir()
+    (build.source / "cats" / "01.png").rename(build.source / "cats" / f"{'x' * 251}.png")  # the longest name
     build("lmdb")
     build(options=TO_FOLDER, run=REPORTED)
     data = build.data("lmdb")
@@ -222,23 +223,30 @@ def test_a_shard_that_is_missing_or_cut_is_something_to_do(damage: str, build: B
 
 # Overwriting
 
+LOOK_STAGED = ["000000001.tmp", ".000000001.tmp.jpg", ".1.tmp", ".000000001.tmp\n", "a/.x000000001.tmp"]
+
 
 @pytest.mark.parametrize("before", [SMALL, TO_FOLDER], ids=["lmdb", "folder"])
 @pytest.mark.parametrize("after", [SMALL, TO_FOLDER], ids=["to lmdb", "to folder"])
 def test_overwrite_leaves_nothing_of_the_old_dataset_and_all_else(
     before: BuildOptions, after: BuildOptions, build: Builder
 ) -> None:
+    for name in ("a/b", "a-b"):
+        (build.source / "dogs" / name).mkdir(parents=True)
+        shutil.copy(build.source / "cats" / "01.png", build.source / "dogs" / name)
     build(options=before, run=REPORTED)
-    mine = ["notes.txt", ".mine.tmp", "shards/mine.lmdb"]
+    mine = ["notes.txt", ".mine.tmp", "shards/mine.lmdb", *LOOK_STAGED]
     for name in mine:
         (build.out / name).parent.mkdir(exist_ok=True)
         (build.out / name).write_text("mine")
-    (build.source / "cats" / "01.png").unlink()
+    for name in ("cats", "dogs/a/b", "dogs/a-b"):
+        (build.source / name / "01.png").unlink()
     build(options=after, run=replace(REPORTED, overwrite=True))
     named = {file.file for file in build.manifest().files()} | {"manifest.json", "report.html"}
-    images = [name for name in build.files() if name.endswith(".jpg")]
-    assert build.files().keys() - images == named | set(mine)
+    images = {name for name in build.files() if name.endswith(".jpg")} - {*mine}
+    assert build.files().keys() - images == named | {*mine}
     assert len(images) == (11 if after is TO_FOLDER else 0)
+    assert (build.out / "dogs").is_dir() == (after is TO_FOLDER) and not list(build.out.glob("dogs/a*"))
     assert verify_dataset(build.out) == VerifyResult(11)
 
 
@@ -276,6 +284,28 @@ def test_a_staged_file_that_was_lost_costs_its_shard_alone(build: Builder) -> No
     result = build(options=TO_FOLDER)
     assert 0 < result.files - result.resumed < 6
     assert build.files() == build.files("whole")
+
+
+IN_THE_WAY: dict[str, tuple[str, Callable[[Path], object], str]] = {
+    "a folder": ("on_shard", lambda out: (out / "cats/01.jpg").mkdir(parents=True, exist_ok=True), "Is a directory"),
+    "a file": ("on_plan", lambda out: (out.mkdir(), (out / "cats").touch()), "File exists"),
+}
+
+
+@pytest.mark.parametrize("what", IN_THE_WAY)
+def test_what_is_in_the_way_of_an_image_is_named(what: str, build: Builder) -> None:
+    moment, make, message = IN_THE_WAY[what]
+    with pytest.raises(BuildError, match=rf"cannot write .*/cats/\d\d\.jpg: {message}"):
+        build(options=TO_FOLDER, **{moment: lambda _: make(build.out)})
+
+
+def test_a_folder_in_the_place_of_an_image_that_goes_is_named(build: Builder) -> None:
+    build(options=TO_FOLDER)
+    (build.out / "cats" / "01.jpg").unlink()
+    (build.out / "cats" / "01.jpg").mkdir()
+    (build.source / "cats" / "01.png").unlink()
+    with pytest.raises(BuildError, match="Is a directory"):
+        build(options=TO_FOLDER, run=OVERWRITE)
 
 
 def test_a_third_build_over_an_interrupted_one_leaves_no_image_of_the_others(build: Builder) -> None:

@@ -13,6 +13,7 @@ import pytest
 from presize.builder.shard_table import ShardTable
 from presize.options import Size, Stream
 from presize.sources.source_files import Container
+from presize.store.data_files import DataFile
 from presize.store.rejects import NOT_AN_IMAGE, UNREADABLE
 from presize.system.file_version import FileVersion
 
@@ -30,7 +31,7 @@ TABLE = ShardTable(
         IMAGE: {"nbytes": numbers(100, 200), "crc32": numbers(7, 2**32 - 1)},
         MASK: {"nbytes": numbers(10, 20)},
     },
-    files={IMAGE: (8192, "ab"), MASK: (4096, "cd")},
+    files={IMAGE: DataFile("shards/3.lmdb", 8192, "ab", 2), MASK: DataFile("shards/mask-3.lmdb", 4096, "cd", 2)},
     rejects=[(5, "ImageError", "broken"), (6, NOT_AN_IMAGE, "é"), (7, UNREADABLE, "no disk")],
     containers=(Container("a.tar", FileVersion(*range(len(FileVersion._fields)))),),
 )
@@ -86,8 +87,8 @@ def side_car(facts: object, array: Any = ARRAY, name: str = "numbers") -> bytes:
         side_car(FACTS, name="other"), side_car(FACTS | {"streams": [["", "24"]]}), side_car(FACTS | {"streams": None}),
         side_car(FACTS | {"streams": [["", "24px", ["nbytes"]]]}),
         side_car(FACTS | {"streams": [["", 24, ["nbytes"]]]}),
-        side_car(FACTS | {"files": [["", "24", "many", "ab"]]}), side_car(FACTS | {"rejects": [[1, "ImageError"]]}),
-        side_car(FACTS | {"containers": [["a.tar"]]}),
+        side_car(FACTS | {"files": [["", "24", "0.lmdb", "many", "ab", 2]]}),
+        side_car(FACTS | {"rejects": [[1, "ImageError"]]}), side_car(FACTS | {"containers": [["a.tar"]]}),
     ],
     ids=range(16),
 )  # fmt: skip

@@ -52,10 +52,6 @@ def warned(build: Builder, said: str = "2 files could not be read", **how: Any) 
         return build(**how)
 
 
-def removed(path: Path) -> None:
-    path.unlink()
-
-
 def a_bad_sector(path: Path) -> None:
     path.unlink()
     path.symlink_to("/proc/self/mem")  # reading its beginning is an EIO
@@ -65,13 +61,13 @@ def shortened(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:50])
 
 
-BECOMES = [removed, a_bad_sector, shortened]
+BECOMES: list[Callable[[Path], None]] = [Path.unlink, a_bad_sector, shortened]
 
 
 class Lost:
     """Some files of a source, which become unreadable when a build has planned, until they are put back."""
 
-    def __init__(self, build: Builder, become: Callable[[Path], None] = removed, count: int = 2) -> None:
+    def __init__(self, build: Builder, become: Callable[[Path], None] = Path.unlink, count: int = 2) -> None:
         self._folder, self._become, self._count = build.source, become, count
 
     def __call__(self, _: object = None) -> None:
@@ -266,11 +262,6 @@ def forbidden(folder: str) -> Iterator[None]:
         yield
 
 
-def a_link_to_nothing(build: Builder) -> None:
-    (build.source / "class-2").rename(build.source.with_name("unmounted"))
-    (build.source / "class-2").symlink_to("/mnt/nothing-here")
-
-
 def test_an_update_removes_no_image_of_a_folder_that_may_not_be_read(build: Builder) -> None:
     build()
     before = build.files()
@@ -278,7 +269,8 @@ def test_an_update_removes_no_image_of_a_folder_that_may_not_be_read(build: Buil
     with forbidden("class-2"), pytest.warns(PresizeWarning, match="1 folder left out"):
         with pytest.raises(BuildError, match=said + "Permission denied; run again when they can be"):
             build(run=UPDATE)
-    a_link_to_nothing(build)
+    (build.source / "class-2").rename(build.source.with_name("unmounted"))
+    (build.source / "class-2").symlink_to("/mnt/nothing-here")
     with pytest.raises(BuildError, match=said + "No such file or directory; "):
         build(run=UPDATE)
     assert build.files() == before

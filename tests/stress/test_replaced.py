@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import random
 import shutil
@@ -24,7 +23,6 @@ from presize.builder.run import build_dataset
 from presize.datasets import CenterCrop, LMDBDataset, Loader
 from presize.errors import DatasetError
 from presize.options import BuildOptions, ImageOptions
-from presize.store.dataset import Dataset
 from processes import fork
 
 pytestmark = pytest.mark.slow
@@ -64,15 +62,7 @@ def built_anew(folder: Path, version: int) -> None:
     overwritten(folder, version)
 
 
-CHECKS_RECORDS = "check" in inspect.signature(Dataset).parameters
-WAYS = [
-    overwritten,
-    updated,
-    updated_in_part,
-    pytest.param(
-        built_anew, marks=pytest.mark.skipif(not CHECKS_RECORDS, reason="readers do not compare CRC-32s of records")
-    ),
-]
+WAYS = [overwritten, updated, updated_in_part, built_anew]
 
 
 @pytest.fixture
@@ -141,7 +131,7 @@ def gives_one_version_each(deadline: float, root: Path, seed: int) -> bool:
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 def test_readers_of_a_dataset_that_is_replaced_again_and_again_see_one_version_each(folder: Path) -> None:
-    ways = [overwritten, updated, *([built_anew] if CHECKS_RECORDS else [])]
+    ways = [overwritten, updated, built_anew]
     deadline = time.monotonic() + 10 + 10 * EFFORT
     readers = [partial(gives_one_version_each, deadline, folder / "out", seed) for seed in range(4)]
     children = [fork(lambda read=read: 0 if read() else 2) for read in readers]

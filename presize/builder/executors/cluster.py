@@ -1,8 +1,7 @@
-"""Tasks carried out by the workers of Dask, Ray or Spark, which see SRC and OUT as this machine does. The libraries of
-these engines are imported here alone, when asked for.
+"""Tasks carried out by the workers of Dask, Ray or Spark, which see SRC and OUT as this machine does.
 
-The engines are called by their own interfaces, not through joblib's back-ends for them: joblib ends all tasks at the
-first that fails, and gives results of Ray and Spark when all have ended.
+Engines are called by their own interfaces: joblib ends all tasks at the first that fails, and gives results of Ray and
+Spark when all have ended.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager
-from itertools import chain, islice
+from contextlib import closing, contextmanager, suppress
+from itertools import chain, count, islice
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, Protocol
@@ -52,8 +51,7 @@ _HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
 
 
 class RemoteTask(NamedTuple):
-    """A task, as a worker needs to know it: with the codecs of the driver, the endings of the names of all sources, and
-    the identity of the build in OUT."""
+    """A task, with the codecs of the driver, the endings of the names of all sources, and the identity of the build."""
 
     task: Task
     timeout_s: float
@@ -80,8 +78,7 @@ RunRemote = Callable[[bytes], bytes | str]
 
 
 def make_run_remote(version: str) -> RunRemote:
-    """Return a function that engines pickle by value, since no module has it: a worker without presize, or without this
-    version of it, can say so."""
+    """Return a function that engines pickle by value: a worker without presize, or without this version, can say so."""
 
     def run_remote(pickled: bytes) -> bytes | str:
         import socket
@@ -150,8 +147,8 @@ def _while_wanted(remote: RemoteTask, workers: Workers) -> Iterator[None]:
 
 
 class Engine(Protocol):
-    """A connection to a scheduler, which repeats a few times what a lost worker was doing. Made with the address of the
-    scheduler; raises ImportError when its library is not installed, and any exception when no scheduler answers."""
+    """A connection to a scheduler at an address, which repeats what a lost worker was doing. Making one raises
+    ImportError when its library is not installed, and any exception when no scheduler answers."""
 
     def slots(self) -> int:
         """Return how many tasks run at the same time, as things are."""
@@ -203,8 +200,7 @@ async def _check_scheduler(address: str) -> None:
 
 
 class Ray(Engine):
-    """A driver of the cluster whose head is at an address such as ``HOST:6379``; "auto" finds one on this machine. Each
-    task takes one core. A connection that this process has already is used, and left as it is."""
+    """A driver of the cluster with its head at ``HOST:6379``, or "auto". Each task takes one core."""
 
     def __init__(self, address: str) -> None:
         import ray
@@ -232,8 +228,7 @@ class Ray(Engine):
 
 
 class Spark(Engine):
-    """An application on the master at an address such as ``spark://HOST:7077``, or "yarn". Each task is a job, begun by
-    a thread of its own. A session that this process has already is used, and left as it is."""
+    """An application on a master such as ``spark://HOST:7077``, or "yarn". Each task is a job, begun by a thread."""
 
     def __init__(self, address: str) -> None:
         from pyspark.sql import SparkSession
@@ -266,8 +261,7 @@ ENGINES: dict[str, Callable[[str], Engine]] = {"dask": Dask, "ray": Ray, "spark"
 
 
 def check_listening(address: str, by_grpc: bool = False) -> None:
-    """Raise OSError unless a connection to ``HOST:PORT`` or ``scheme://HOST:PORT`` is accepted, and answered as gRPC
-    does if it has to be: engines would ask again for minutes."""
+    """Raise OSError unless something listens, and talks gRPC if it has to: engines would ask again for minutes."""
     try:
         parts = urlsplit(address if "://" in address else f"//{address}")
         host, port = parts.hostname, parts.port
@@ -284,9 +278,8 @@ def check_listening(address: str, by_grpc: bool = False) -> None:
 
 
 def in_cluster(tasks: list[Task], run: RunOptions) -> Iterator[ShardDone]:
-    """Carry out `tasks` on the engine that `run` names, and yield the shards as they are finished. Warns of a scheduler
-    without workers. Raises OptionError when the engine is not installed, BuildError when its scheduler is lost or a
-    worker would make other bytes, and what write_shard does."""
+    """Carry out `tasks` on the engine that `run` names. Raises OptionError when it is not installed, BuildError when
+    its scheduler is lost or a worker would make other bytes, and what write_shard does."""
     try:
         engine = ENGINES[run.engine](run.scheduler or "")
     except ImportError as error:
@@ -342,13 +335,10 @@ def _results(engine: Engine, tasks: list[Task], run: RunOptions) -> Iterator[Sha
 
 
 def _next(ended: SimpleQueue[Any], engine: Engine, run: RunOptions) -> Any:
-    checks = 0
-    while True:
-        try:
+    for checks in count(1):
+        with suppress(Empty):
             return ended.get(timeout=CHECK_S)
-        except Empty:
-            engine.check()
-        checks += 1
+        engine.check()
         if checks == PATIENT_CHECKS and not engine.slots():
             warnings.warn(
                 f"scheduler: {run.engine} at {run.scheduler} has no workers; the build waits until one comes",

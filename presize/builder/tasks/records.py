@@ -58,13 +58,8 @@ Encoded = dict[Stream, StoredRecord]
 
 @dataclass(frozen=True)
 class CrashPolicy:
-    """How a worker process keeps one image from ending the build.
-
-    Attributes:
-        timeout_s: an image that takes longer ends the process that decodes it.
-        turnstile: the file of a RWLock: one image at a time may have the machine to itself.
-        by_image: decode each image in a child of the worker.
-    """
+    """How a worker keeps one image from ending the build: one that takes longer than `timeout_s` ends its process, one
+    at a time may have the machine to itself (`turnstile`, the file of a RWLock), or each has a child (`by_image`)."""
 
     timeout_s: float
     turnstile: int
@@ -77,9 +72,9 @@ class CrashPolicy:
 
 
 class Encoder(NamedTuple):
-    """Makes the records of samples, each in the time that there is for one: `encode` reads and encodes the files of a
-    sample (the second argument: the next of those that were announced), `resized` calls resized(), and `in_time` is a
-    context for anything else. Raises ImageError when a sample cannot be stored, BuildError when the source has gone."""
+    """Makes the records of samples, each in its time: `encode` reads and encodes the files of a sample (the second
+    argument: the next announced), `resized` calls resized(), and `in_time` is around anything else. Raises ImageError,
+    or BuildError when the source has gone."""
 
     encode: Callable[[Sources, bool], Encoded]
     resized: Callable[[Encoded], Encoded]
@@ -89,8 +84,7 @@ class Encoder(NamedTuple):
 def encoder(
     source: Path | Url, options: BuildOptions, ahead: Iterator[Sources] | None, policy: CrashPolicy | None
 ) -> AbstractContextManager[Encoder]:
-    """Return a context that yields an Encoder of files in `source`. The samples of `ahead`, those that will be asked
-    for, are read in several threads where storage is slow. Without a policy the process must not be ended."""
+    """Return a context that yields an Encoder; samples of `ahead` are read in threads where storage is slow."""
     if policy is not None and policy.by_image:
         return _by_image(source, options, policy)
     return _in_this_process(source, options, ahead, policy)
@@ -144,8 +138,8 @@ class _Deadline:
 
 
 class Watchdog(_Deadline):
-    """What is around each image: this process ends when it takes too long, and waits while another has to be alone.
-    Close it after the last image: until then nobody else can be alone but between two images."""
+    """Ends this process when an image takes too long, and waits while another has to be alone. Close it after the last
+    image: until then nobody else can be alone but between two."""
 
     def __init__(self, policy: CrashPolicy) -> None:
         super().__init__(policy.timeout_s)
@@ -273,8 +267,7 @@ def stored(record: transcode.Record, source: Mapping[str, int]) -> StoredRecord:
 
 
 def resized(encoded: Encoded, options: BuildOptions) -> Encoded:
-    """Return the records of a sample of another dataset in the one size of `options`; those that fit are left as they
-    are. Raises ImageError if one is damaged."""
+    """Return the records of another dataset's sample in the size of `options`. Raises ImageError if one is damaged."""
     companions = {companion.name: companion for companion in options.companions}
     return {stream: _resized(old, options.image, companions.get(stream.name)) for stream, old in encoded.items()}
 

@@ -59,8 +59,7 @@ def remove_staged(root: Path) -> None:
 
 
 def remove_files(root: Path, files: Iterable[str]) -> None:
-    """Remove files below `root` that still exist, and folders that become empty: ImageFolder would take those for
-    classes."""
+    """Remove files below `root`, and folders that become empty: ImageFolder would take those for classes."""
     names = set()
     with writing(root):
         for file in files:

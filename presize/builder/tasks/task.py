@@ -1,7 +1,6 @@
 """One build task: read its samples, presize or copy each, write a shard for each stream, then the side-car.
 
-A task runs in one process and shares nothing with others. Imports stay few here, since each worker process pays for
-them before its first image.
+Imports stay few, since each worker process pays for them before its first image.
 """
 
 from __future__ import annotations
@@ -29,6 +28,7 @@ from presize.errors import BuildError, CrashError, DatasetError, ImageError, Not
 from presize.options import BuildOptions, OnError, Stream
 from presize.sources.source_files import Container, Places, SourceFile, SourceReader, Url, check_containers, files_at
 from presize.store import shard
+from presize.store.data_files import DataFile
 from presize.store.rejects import BOXES, NOT_AN_IMAGE
 from presize.store.shard_reader import ShardReader
 
@@ -43,8 +43,8 @@ class Copies(NamedTuple):
         shards: for each stream the old shards that are read.
         shard, row: for each sample of the task a position in these, -1 for one that is made, and its row in that shard.
         columns: for each stream what the index says of the records, a value a sample of the task.
-        are_sources: the records take the place of source files: a damaged one cannot be made again.
-        resizes: those that do not fit the size of the task are resized.
+        resizes: where records take the place of source files, whether those are resized that do not fit; else None, and
+            a damaged one is made again.
         must_match: what is made has to be what `columns` tell of; another record is rejected.
     """
 
@@ -52,14 +52,12 @@ class Copies(NamedTuple):
     shard: npt.NDArray[np.int64]
     row: npt.NDArray[np.int64]
     columns: Mapping[Stream, Columns]
-    are_sources: bool = False
-    resizes: bool = False
+    resizes: bool | None = None
     must_match: bool = False
 
 
 class FileList(NamedTuple):
-    """The images of a task, or a companion's files: sizes, paths joined by NULs (a million must not be a million
-    objects), and places in containers; None for files of their own."""
+    """Files of a task: sizes, paths joined by NULs (a million are no million objects), and places in containers."""
 
     nbytes: npt.NDArray[np.int64]
     paths: str
@@ -112,9 +110,9 @@ class Task:
 
 
 def write_shard(task: Task, policy: CrashPolicy | None = None) -> ShardDone:
-    """Carry out one task; an error leaves no unfinished shard behind. Without a policy the process must not be ended.
-    Raises ImageError (if ``on_error`` is "fail"), BuildError for a full disk or a source that fails, has gone or
-    changed, DatasetError for a damaged record without a source, and MemoryError."""
+    """Carry out one task; without a policy the process must not be ended. Raises ImageError (if ``on_error`` is
+    "fail"), BuildError for a disk or a source that fails, DatasetError for a damaged record without a source, and
+    MemoryError."""
     doubled = 0
     while True:
         try:
@@ -170,7 +168,10 @@ def _write(task: Task, policy: CrashPolicy | None, map_factor: int) -> ShardTabl
                 for name, number in record.columns.items():
                     columns[stream][name].append(number)
         check_containers(task.source, task.containers)
-        shards = {stream: writer.publish() for stream, writer in writers.items()}
+        shards = {
+            stream: DataFile(f"shards/{writer.path.name}", *writer.publish(), writer.rows)
+            for stream, writer in writers.items()
+        }
         if not writers:
             os.sync()  # one for all files: the side-car must not outlive them
     return ShardTable(
@@ -188,8 +189,7 @@ def _write(task: Task, policy: CrashPolicy | None, map_factor: int) -> ShardTabl
 
 
 def _check_source(task: Task, unread: int, last: str) -> None:
-    """Raise BuildError when most of the source cannot be read. A bad sector may cost as many neighbours in a container;
-    a disk that fails takes other files with them."""
+    """Raise BuildError when most of the source cannot be read: a bad sector costs neighbours alone."""
     reader = SourceReader(task.source)
     failed = sum(not all(map(reader.can_read, files)) for files in task.probes)
     if 2 * failed > len(task.probes):
@@ -213,14 +213,13 @@ def _check_boxes(extents: npt.NDArray[np.float64], image: Mapping[str, int]) -> 
 
 
 def _copied(task: Task, position: int, make: Encoder) -> Encoded | None:
-    """The records of a sample that is copied; None when one of them is damaged, and is to be made again. Raises
-    DatasetError if it has no source, ImageError if it cannot be resized."""
+    """The records of a copied sample; None for a damaged one that can be made again, else raises DatasetError."""
     copies = task.copies
     if copies is None:
         return None
     with make.in_time:
         encoded = _read_records(copies, position)
-    if not copies.are_sources:
+    if copies.resizes is None:
         return encoded
     if encoded is None:
         path = task.sources[0].paths.split("\0")[position]
@@ -273,8 +272,7 @@ def _reject(source: SourceFile, error: ImageError, on_error: OnError) -> tuple[s
 
 
 def finished(task: Task, publishing: bool = False) -> ShardTable | None:
-    """Return the table of a task whose shard is whole, and was made of its containers as they are now; else None. When
-    `publishing`, a folder's files may have their names already."""
+    """Return the table of a whole shard, of its containers as they are. When `publishing`, files may have names."""
     table = ShardTable.read(task.sidecar, task.number, task.digest)
     if table is None:
         return None
@@ -283,7 +281,7 @@ def finished(task: Task, publishing: bool = False) -> ShardTable | None:
         return None
     if task.options.layout == "lmdb":
         sizes = {stream: path.is_file() and path.stat().st_size for stream, path in task.targets.items()}
-        return table if sizes == {stream: nbytes for stream, (nbytes, _) in table.files.items()} else None
+        return table if sizes == {stream: file.bytes for stream, file in table.files.items()} else None
     names = dict(zip(task.samples.tolist(), task.files.split("\0"), strict=True))
     files = [names[sample] for sample in table.samples.tolist()]
     for stream, columns in table.columns.items():
