@@ -48,7 +48,6 @@ LIBRARIES = {
     "click": {"cli"},
     "distributed": {"builder/executors/cluster"},
     "jinja2": {"pages/html"},
-    "joblib": {"builder/executors/local"},
     "lmdb": {"store/shard", "store/shard_reader"},
     "obstore": {"remote/bucket"},
     "pyspark": {"builder/executors/cluster"},
@@ -231,13 +230,13 @@ def test_a_module_begins_with_a_sentence() -> None:
 @pytest.mark.parametrize(
     ("module", "absent"),
     [
-        ("presize", "torch click pyarrow joblib"),
-        ("presize.cli", "torch pyarrow joblib cv2"),
-        ("presize.builder.tasks.task", "torch click pyarrow joblib cv2"),
+        ("presize", "torch click pyarrow"),
+        ("presize.cli", "torch pyarrow cv2"),
+        ("presize.builder.tasks.task", "torch click pyarrow cv2"),
         ("presize.builder.run", "torch click cv2 jinja2"),
         (
             "presize.datasets",
-            "presize.measure presize.builder presize.pages presize.sources.table joblib click torchvision",
+            "presize.measure presize.builder presize.pages presize.sources.table click torchvision",
         ),
     ],
 )

@@ -14,7 +14,7 @@ from presize.system.resources import read_cpu
 from presize.system.storage import mount_of, read_mounts
 
 _PACKAGES = (
-    "presize", "simplejpeg", "pillow", "opencv-python-headless", "lmdb", "joblib", "numpy",
+    "presize", "simplejpeg", "pillow", "opencv-python-headless", "lmdb", "numpy",
 )  # fmt: skip
 
 

@@ -199,7 +199,7 @@ def build_trial(root: str, folder: Path, size: Size, *, images: int = 512, seed:
 
     Raises SourceError when there are none, BenchError when none of those drawn can be stored, and BuildError.
     """
-    from presize.builder.run import build_dataset  # brings joblib
+    from presize.builder.run import build_dataset  # much to import
 
     raw = list_raw(root)
     chosen = common_samples({"raw": raw}, images, seed)["raw"]

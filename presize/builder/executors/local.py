@@ -1,4 +1,4 @@
-"""Tasks in worker processes of this machine. The only importer of joblib."""
+"""Tasks in worker processes of this machine."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import closing
 from dataclasses import replace
 from typing import NoReturn
-
-import joblib
 
 from presize.builder.shard_table import ShardDone
 from presize.builder.tasks.records import CrashPolicy
@@ -28,19 +27,18 @@ def in_processes(tasks: list[Task], jobs: int | None, timeout_s: float) -> Itera
     """Carry out `tasks`, and yield the shards as they are finished. Threads hand them out, each to one of `jobs` worker
     processes (None: as many as cores): one that dies takes its shard along, and neither other workers nor the build."""
     jobs = min(jobs or usable_cores(), len(tasks))
-    workers, running = Workers(timeout_s, jobs), threading.active_count()
-    parallel = joblib.Parallel(n_jobs=jobs, backend="threading", return_as="generator_unordered", batch_size=1)
-    # A build that stops early does so on purpose: no warning about tasks that were not waited for. (A warnings
-    # filter would not do, since joblib's threads restore the module's filters while it warns.)
-    parallel._warn_exit_early = lambda: None
-    try:
-        with closing(workers), closing(parallel(map(joblib.delayed(workers.write), tasks))) as dones:
-            try:
-                yield from dones
-            finally:
-                workers.kill()  # so that their threads end
-    except (RuntimeError, AttributeError) as error:  # of joblib's pool, which fails once more while it gives up
-        workers.raise_limit(threading.active_count() - running + 1, error)
+    with closing(Workers(timeout_s, jobs)) as workers, ThreadPoolExecutor(jobs) as threads:
+        dones: list[Future[ShardDone]] = []
+        try:
+            for task in tasks:
+                dones.append(threads.submit(workers.write, task))
+            for done in as_completed(dones):
+                yield done.result()
+        except RuntimeError as error:  # no thread begins
+            workers.raise_limit(min(len(dones), jobs) + 1, error)
+        finally:
+            workers.kill()  # so that their threads end
+            threads.shutdown(wait=False, cancel_futures=True)
 
 
 class StoppedError(Exception):
