@@ -27,7 +27,7 @@ def in_processes(tasks: list[Task], jobs: int | None, timeout_s: float) -> Itera
     """Carry out `tasks`, and yield the shards as they are finished. Threads hand them out, each to one of `jobs` worker
     processes (None: as many as cores): one that dies takes its shard along, and neither other workers nor the build."""
     jobs = min(jobs or usable_cores(), len(tasks))
-    with closing(Workers(timeout_s, jobs)) as workers, ThreadPoolExecutor(jobs) as threads:
+    with ThreadPoolExecutor(jobs) as threads, closing(Workers(timeout_s, jobs)) as workers:
         dones: list[Future[ShardDone]] = []
         try:
             for task in tasks:
@@ -37,8 +37,8 @@ def in_processes(tasks: list[Task], jobs: int | None, timeout_s: float) -> Itera
         except RuntimeError as error:  # no thread begins
             workers.raise_limit(min(len(dones), jobs) + 1, error)
         finally:
-            workers.kill()  # so that their threads end
             threads.shutdown(wait=False, cancel_futures=True)
+            workers.kill()  # so that their threads end; close() goes on where a second Ctrl-C interrupts it
 
 
 class StoppedError(Exception):
