@@ -26,7 +26,7 @@ from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_f
 from presize.errors import LoaderError
 from presize.formatting import size_text
 from presize.system.files import anonymous_file
-from presize.system.resources import available_memory
+from presize.system.resources import read_memory
 
 HELD_BY_CALLER = 4
 """Slots beside those being filled: for the current batch, the one before it, and two that the caller may keep, say to
@@ -77,7 +77,7 @@ class SharedSlots:
         self.count = count
         nbytes = packed_bytes(shapes)
         self._stride = max(-(-nbytes // mmap.PAGESIZE), 1) * mmap.PAGESIZE
-        available = available_memory()
+        available = read_memory().available
         if self._stride * count > available:
             raise LoaderError(
                 f"{count} batches of {size_text(nbytes)} need more than the {size_text(available)} of memory that are "

@@ -31,15 +31,9 @@ from presize.formatting import plural, printable
     "--port", type=click.IntRange(0, 65535), metavar="N", default=0, help="With --serve.  [default: a free one]"
 )
 def view(
-    dataset: str,
-    out: str | None,
-    serve: bool,
-    raw: str | None,
-    rejects: bool,
-    images: int,
-    port: int,
+    dataset: str, out: str | None, serve: bool, raw: str | None, rejects: bool, images: int, port: int,
     **filters: str | int,
-) -> None:
+) -> None:  # fmt: skip
     """Look at the dataset OUT in a browser.
 
     Only this machine can open what --serve serves, with the address that is printed.

@@ -24,7 +24,7 @@ from presize.store.shard import ENGINE
 from presize.store.shard_reader import ShardReader
 from presize.system.files import expanded
 from presize.system.pagecache import MappedFile, Preload, preload, readahead_pays
-from presize.system.resources import available_memory
+from presize.system.resources import read_memory
 from presize.system.storage import window_bytes
 
 OnDamage = Callable[[int, DatasetError], None]
@@ -86,7 +86,7 @@ class Dataset:
         if self._readahead is None:
             nbytes = sum(shard.bytes for shard in self.manifest.shards)
             window = window_bytes(self.root / "shards")
-            self.readahead = readahead_pays(nbytes / len(self), nbytes, available_memory(), window)
+            self.readahead = readahead_pays(nbytes / len(self), nbytes, read_memory().available, window)
         self.shards = list(map(self._reader, self.manifest.shards))
         """The readers of the shards, by number."""
         self._renewed: set[int] = set()

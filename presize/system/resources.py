@@ -229,7 +229,7 @@ class Memory:
     Attributes:
         total: of the machine.
         limit: of the control group, if that is less.
-        available: without swapping; what the page cache holds is available.
+        available: to this process without swapping; what the page cache holds is available.
         swap: swap space.
         swap_used: the part of it in use.
         locked: memory that processes have locked.
@@ -270,11 +270,6 @@ def read_memory(proc: Path = PROC, sys: Path = SYS) -> Memory:
     swap, swap_free = found.get("SwapTotal"), found.get("SwapFree")
     swap_used = None if swap is None or swap_free is None else swap - swap_free
     return Memory(total, limit, available, swap, swap_used, found.get("Mlocked", 0))
-
-
-def available_memory() -> int:
-    """Return the bytes that this process can allocate without swapping; what the page cache holds is available."""
-    return read_memory().available
 
 
 def _number(text: str) -> int | None:

@@ -219,12 +219,6 @@ def test_build_takes_every_option_of_the_samples(build: Build, raw: Path, tmp_pa
     assert set(index["split"].to_pylist()) == {"a", "b"}
 
 
-def test_classes_may_come_from_another_dataset(build: Build, dataset: Path, tmp_path: Path) -> None:
-    save_image(tmp_path / "part" / "1-jade-star" / "a.jpg")
-    build("--classes", dataset, source=tmp_path / "part")
-    assert Dataset(OUT).numbers("label").tolist() == [1]
-
-
 def test_dry_run_writes_nothing_and_tells_the_plan(build: Build) -> None:
     ran = build("--dry-run")
     assert ran.code == 0
@@ -332,11 +326,6 @@ def test_verify_exits_with_0_or_names_damage_and_exits_with_1_even_if_quiet(
     assert problem["what"].startswith("has 8192 bytes where the manifest says ")
     ran = presize("verify", out, "-q")
     assert (ran.code, ran.out) == (1, f"{problem['file']}: {problem['what']}\n")
-
-
-def test_export_writes_files(presize: Callable[..., Ran], dataset: Path, tmp_path: Path) -> None:
-    assert presize("export", dataset, tmp_path / "files").out == f"{tmp_path / 'files'}: 56 images\n"
-    assert len(files(tmp_path / "files")) == 56
 
 
 def test_sample_makes_what_build_takes(build: Build, presize: Callable[..., Ran], tmp_path: Path) -> None:

@@ -25,24 +25,20 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-@pytest.mark.parametrize("quiet", [False, True])
-def test_where_nobody_looks_it_is_a_line_every_ten_seconds(quiet: bool, clock: list[float]) -> None:
+@pytest.mark.parametrize(
+    ("quiet", "done", "said"),
+    [(False, 400, "build: 1,200 of 5,000 images, 100/s, 38 s left, a note\n"), (True, 400, ""), (False, 0, "")],
+)
+def test_where_nobody_looks_it_is_a_line_every_ten_seconds(
+    quiet: bool, done: int, said: str, clock: list[float]
+) -> None:
     stream = io.StringIO()
     with Progress(stream, "build", quiet=quiet) as progress:
         progress.begin(5000)
         for _ in range(5):
             clock[0] += 4
-            progress.add(400, "a note")
-    assert stream.getvalue() == ("" if quiet else "build: 1,200 of 5,000 images, 100/s, 38 s left, a note\n")
-
-
-def test_with_nothing_done_there_is_no_rate_to_tell(clock: list[float]) -> None:
-    stream = io.StringIO()
-    with Progress(stream, "build") as progress:
-        progress.begin(10)
-        clock[0] += 11
-        progress.add(0)
-    assert stream.getvalue() == ""
+            progress.add(done, "a note")
+    assert stream.getvalue() == said
 
 
 def test_a_bar_makes_room_for_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,6 +32,7 @@ from presize.store.dataset import Dataset, OnDamage
 from presize.store.index import open_settled, read_index
 from presize.store.manifest import Manifest
 from presize.store.verify import VerifyResult, verify_dataset
+from presize.system.resources import Memory
 from processes import fork
 from tampering import flip_record, read_table, with_value, write_table
 
@@ -94,7 +95,7 @@ def test_the_window_is_that_of_the_disk_that_the_shards_are_on(
     def window_bytes(path: Path) -> int:
         return 1 << 40 if path.resolve().is_relative_to(elsewhere) else 0
 
-    monkeypatch.setattr(presize.store.dataset, "available_memory", lambda: 0)
+    monkeypatch.setattr(presize.store.dataset, "read_memory", lambda: Memory(None, None, 0, None, None))
     monkeypatch.setattr(presize.store.dataset, "window_bytes", window_bytes)
     assert not (data := Dataset(copied)).readahead
     assert data.value(0), "shards may be links to another disk"

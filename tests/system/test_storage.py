@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from presize.system.storage import Mount, find_storage, mount_of, read_mounts
+from presize.system.storage import Mount, find_storage, mount_of, read_mounts, window_bytes
 from processes import run_python
 from trees import block_device, write_tree
 
@@ -104,13 +104,13 @@ def test_without_proc_the_storage_is_not_known(tmp_path: Path) -> None:
     assert read_mounts(tmp_path / "none") == ()
     found = find_storage(tmp_path, tmp_path / "none", tmp_path / "none")
     assert (found.file_system, found.kind, found.device) == (None, "unknown", None)
-    assert found.window_bytes > 0
+    assert found.window_bytes > 0 and window_bytes(tmp_path / "absent") == 128 << 10
 
 
 def test_this_machine_knows_where_its_files_are(tmp_path: Path) -> None:
     if not Path("/proc/self/mountinfo").exists():
         pytest.skip("needs Linux")
-    assert find_storage(tmp_path).file_system
+    assert find_storage(tmp_path).file_system and window_bytes(tmp_path) % 1024 == 0
     assert find_storage(Path("/proc")).file_system == "proc"
 
 
