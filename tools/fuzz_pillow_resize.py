@@ -101,15 +101,15 @@ def wrong(module: Any, choice: random.Random) -> str | None:
     if choice.random() < 0.3:
         return wrong_rows(pixels, size, filter, box, choice.randint(1, 31))
     vertical_first, flip = choice.random() < 0.5, choice.random() < 0.3
-    expected = pillow_model.resize(pixels, size, filter, box, vertical_first)
+    alpha = channels == 4 and not vertical_first and choice.random() < 0.7
+    expected = pillow_model.resize(pixels, size, filter, box, vertical_first, alpha)
+    how: dict[str, Any] = {"vertical_first": vertical_first, "flip": flip, "alpha": alpha}
     for level in range(module.level() + 1):
-        found = pillow_resize.resize_by(
-            module, pixels, size, filter, box, vertical_first=vertical_first, flip=flip, level=level
-        )
+        found = pillow_resize.resize_by(module, pixels, size, filter, box, **how, level=level)
         if found is None or not np.array_equal(found[:, ::-1] if flip else found, expected):
             return (
-                f"{pixels.shape} to {size} by {filter}, box {box}, strides {pixels.strides}, {vertical_first=}, "
-                f"{flip=}, level {level}: {'not taken' if found is None else 'different pixels'}"
+                f"{pixels.shape} to {size} by {filter}, box {box}, strides {pixels.strides}, {how}, "
+                f"level {level}: {'not taken' if found is None else 'different pixels'}"
             )
     return None
 

@@ -71,7 +71,7 @@ static bool read_axis(const Py_buffer *bytes, Py_ssize_t inputs, Py_ssize_t outp
 }
 
 static PyObject *resize_views(const Py_buffer *from, const Py_buffer *to, const Py_buffer *across_bytes,
-                              const Py_buffer *down_bytes, bool vertical_first, int level)
+                              const Py_buffer *down_bytes, bool vertical_first, int level, bool has_alpha)
 {
     if (!is_image(from) || !is_image(to) || !is_contiguous(to) || from->ndim != to->ndim ||
         channels_of(from) != channels_of(to)) {
@@ -87,8 +87,12 @@ static PyObject *resize_views(const Py_buffer *from, const Py_buffer *to, const 
         PyErr_SetString(PyExc_ValueError, "the tables are those of other sizes");
         return NULL;
     }
+    if (has_alpha && (channels != 4 || !across || !down || vertical_first)) {
+        PyErr_SetString(PyExc_ValueError, "alpha: expected four channels, both tables, and the horizontal pass first");
+        return NULL;
+    }
     Image image = {from->buf, from->shape[0] == 1 ? 0 : from->strides[0], from->shape[0], from->shape[1],
-                   (int32_t)channels};
+                   (int32_t)channels, has_alpha};
     bool done;
     Py_BEGIN_ALLOW_THREADS
     done = resample(&image, across, down, vertical_first, (Level)level, to->buf);
@@ -101,14 +105,14 @@ static PyObject *resize(PyObject *self, PyObject *arguments)
     (void)self;
     PyObject *pixels, *out, *result = NULL;
     Py_buffer across, down, from, to;
-    int vertical_first, level;
-    if (!PyArg_ParseTuple(arguments, "OOz*z*pi", &pixels, &out, &across, &down, &vertical_first, &level))
+    int vertical_first, level, has_alpha = false;
+    if (!PyArg_ParseTuple(arguments, "OOz*z*pi|p", &pixels, &out, &across, &down, &vertical_first, &level, &has_alpha))
         return NULL;
     if (level < ANY || level > (int)best_level())
         PyErr_SetString(PyExc_ValueError, "this processor has no such level");
     else if (!PyObject_GetBuffer(pixels, &from, PyBUF_STRIDES)) {
         if (!PyObject_GetBuffer(out, &to, PyBUF_STRIDES | PyBUF_WRITABLE)) {
-            result = resize_views(&from, &to, &across, &down, vertical_first, level);
+            result = resize_views(&from, &to, &across, &down, vertical_first, level, has_alpha);
             PyBuffer_Release(&to);
         }
         PyBuffer_Release(&from);

@@ -25,6 +25,7 @@ def resize(
     down: bytes | None,
     vertical_first: bool,
     level: int,
+    alpha: bool = ...,
     /,
 ) -> None: ...
 def row_sink(height: int, width: int, out: npt.NDArray[Any], across: bytes, down: bytes, level: int, /) -> object: ...

@@ -245,12 +245,14 @@ def _opaque(mode: str) -> str:
 
 def pixels_of(image: Image.Image, icc: bytes | None, color: Color) -> Pixels:
     """`image`, of mode L, LA, RGB, RGBA or CMYK, in sRGB, as `color`; composed on white unless that has alpha."""
-    source_is_gray = image.mode in ("L", "LA")
+    source_is_gray, opaque = image.mode in ("L", "LA"), _opaque(image.mode)
+    transform = to_srgb(icc, opaque) if icc else None
+    if image.mode == "RGBA" and color == "rgba" and transform is None:
+        return np.array(image)
     alpha = image.getchannel("A") if image.mode in ("LA", "RGBA") else None
     image.info.pop("transparency", None)  # it is in alpha by now, and would confuse conversions
     if alpha is not None:
-        image = image.convert(_opaque(image.mode))
-    transform = to_srgb(icc, image.mode) if icc else None
+        image = image.convert(opaque)
     if transform is not None:
         image = transform.apply(image)
     elif image.mode == "CMYK":

@@ -180,14 +180,11 @@ def _centres(begin: float, length: float, count: int, dtype: np.dtype[Any]) -> n
 def _presize(pixels: Pixels, box: Box, size: Size, filter: pillow_resize.Filter, alpha: bool) -> Pixels:
     if pixels.dtype == np.uint16:
         return _in_planes(pixels, box, size, filter, alpha, _in_two_passes)
-    if alpha:
-        pixels = np.asarray(Image.fromarray(pixels).convert("RGBa"))
-    resized = pillow_resize.resize(pixels, size, filter, _corners(box))
+    resized = pillow_resize.resize(pixels, size, filter, _corners(box), alpha=alpha)
     if resized is None:
-        resized = np.asarray(_in_two_passes(_image(pixels), box, size, filter))
-    if alpha:
-        premultiplied = Image.frombytes("RGBa", (size.width, size.height), resized.tobytes())
-        resized = np.asarray(premultiplied.convert("RGBA"))
+        image = Image.fromarray(pixels).convert("RGBa") if alpha else _image(pixels)
+        image = _in_two_passes(image, box, size, filter)
+        resized = np.asarray(image.convert("RGBA") if alpha else image)
     return resized
 
 

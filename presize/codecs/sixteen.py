@@ -47,7 +47,8 @@ def values_behind(coarse: Image.Image, data: bytes, name: str) -> Deep | None:
     shallow = np.asarray(coarse)
     if values is None or values.dtype != np.uint16 or values.ndim != 3 or values.shape[:2] != shallow.shape[:2]:
         return None
-    deep = values[:, :, (1, 3) if coarse.mode == "LA" else (2, 1, 0, 3)[: values.shape[2]]]
+    channels = (1, 3) if coarse.mode == "LA" else (2, 1, 0, 3)[: values.shape[2]]
+    deep = values.take(channels, axis=2)  # C-contiguous, as values[:, :, channels] is not
     bands = min(deep.shape[2], shallow.shape[2])
     # Where the two differ by more than rounding, OpenCV took the file for something else.
     if np.abs(rounded(deep[:, :, :bands]).astype(np.int16) - shallow[:, :, :bands]).max() > 1:

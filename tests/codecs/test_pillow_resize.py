@@ -101,8 +101,9 @@ def test_every_level_makes_the_bytes_of_the_definition(
     view = VIEWS[data.draw(st.sampled_from(list(VIEWS)))]
     pixels = view(noise((2 * height + 6, width + 8, *channels), height))[:height, :width]
     box = data.draw(boxes(*pixels.shape[:2]))
-    expected = pillow_model.resize(pixels, size, filter, box, vertical_first)
-    check_levels(expected, pixels, size, filter, box, vertical_first=vertical_first, flip=flip)
+    alpha = channels == (4,) and not vertical_first
+    expected = pillow_model.resize(pixels, size, filter, box, vertical_first, alpha)
+    check_levels(expected, pixels, size, filter, box, vertical_first=vertical_first, flip=flip, alpha=alpha)
 
 
 def check_levels(expected: Pixels, *resized: Any, flip: bool, **how: Any) -> None:
@@ -216,7 +217,8 @@ def test_no_byte_beside_an_image_is_read(
     """It lies between pages that may not be read, as where a shard ends: reading them would end the process."""
     nbytes = math.prod(shape)
     room = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
-    expected = pillow_model.resize(noise(shape, 0), size, "bicubic", None, vertical_first)
+    how = {"vertical_first": vertical_first, "alpha": shape[2] == 4 and not vertical_first}
+    expected = pillow_model.resize(noise(shape, 0), size, "bicubic", **how)
     with mmap.mmap(-1, room + 2 * mmap.PAGESIZE) as memory:
         start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
         for page in (start, start + mmap.PAGESIZE + room):
@@ -225,7 +227,7 @@ def test_no_byte_beside_an_image_is_read(
             pixels = np.ndarray(shape, np.uint8, memory, offset)
             for view in (slice(None), slice(None, None, -1)):
                 pixels[view] = noise(shape, 0)
-                found = resize_by(MODULE, pixels[view], size, "bicubic", vertical_first=vertical_first, level=level)
+                found = resize_by(MODULE, pixels[view], size, "bicubic", **how, level=level)
                 np.testing.assert_array_equal(found, expected)
             del pixels
 
@@ -335,6 +337,28 @@ def test_tables_of_other_images_are_refused(level: int) -> None:
 
 
 @compiled
+@pytest.mark.parametrize("level", LEVELS)
+def test_every_colour_under_every_alpha_is_premultiplied_and_back_as_pillow_does(level: int) -> None:
+    colors, covering = np.meshgrid(np.arange(256, dtype=np.uint8), np.arange(256, dtype=np.uint8))
+    pixels = np.dstack((colors, 255 - colors, colors // 3, covering))[:, :253]
+    expected = np.asarray(Image.fromarray(pixels).convert("RGBa").convert("RGBA"))
+    found = resize_by(MODULE, pixels, pixels.shape[:2], "box", alpha=True, level=level)
+    np.testing.assert_array_equal(found, expected)
+
+
+@compiled
+def test_alpha_without_four_channels_or_vertically_first_is_refused() -> None:
+    for pixels, how in ((IMAGE, {}), (noise((90, 30, 4), 0), {"vertical_first": True})):
+        assert resize(pixels, (9, 20), "bicubic", alpha=True, **how) is None
+    for channels, tables, vertical_first in ((3, 2, False), (4, 1, False), (4, 2, True)):
+        across = MODULE.table(20, 0, 20, 9, 1, channels, False, False, 0)
+        down = MODULE.table(20, 0, 20, 9, 1, 0, False, False, 0) if tables == 2 else None
+        pixels, out = (noise((side, other, channels), 0) for side, other in ((20, 20), (9 if down else 20, 9)))
+        with pytest.raises(ValueError, match="alpha: expected four channels, both tables"):
+            MODULE.resize(pixels, out, across, down, vertical_first, 0, True)
+
+
+@compiled
 @pytest.mark.parametrize("level", [-1, 3])
 def test_a_level_that_no_processor_has_is_refused(level: int) -> None:
     with pytest.raises(ValueError, match="no such level"):
@@ -351,6 +375,9 @@ def test_what_is_tried_has_the_checksums_of_the_definition() -> None:
         for vertical_first, checksum in zip((False, True), checksums, strict=True):
             expected = pillow_model.resize(pillow_resize.noise(shape), size, filter, box, vertical_first)
             assert zlib.crc32(expected.tobytes()) == checksum
+    filter, shape, size, checksum = pillow_resize.TRIED_ALPHA
+    expected = pillow_model.resize(pillow_resize.noise(shape), size, filter, alpha=True)
+    assert zlib.crc32(expected.tobytes()) == checksum
     assert len({before == after for *_, (before, after) in pillow_resize.TRIED}) == 2, "some do not tell the order"
 
 

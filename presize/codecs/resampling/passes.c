@@ -53,10 +53,14 @@ typedef struct {
 
 static int64_t smaller(int64_t x, int64_t y) { return x < y ? x : y; }
 
-/* Row `y`, of which `reach` bytes may be read; perhaps a copy in copies[i]. */
+/* Row `y`, of which `reach` bytes may be read, premultiplied; perhaps a copy in copies[i]. */
 static const uint8_t *readable(const Work *work, int64_t y, int64_t i)
 {
     const uint8_t *row = work->image->pixels + y % work->rows_there * work->image->stride;
+    if (work->image->has_alpha) {
+        work->kernels->premultiply(row, work->row_bytes, work->copies[i]);
+        return work->copies[i];
+    }
     return work->end - row >= work->reach ? row : memcpy(work->copies[i], row, (size_t)work->row_bytes);
 }
 
@@ -116,6 +120,8 @@ static void horizontally_first(Work *work, int64_t end)
         for (int64_t tap = 0; tap < down->taps; tap++)
             work->rows[tap] = place_of(work, first + tap);
         blend(work, work->y, bytes, work->out + work->y * bytes);
+        if (work->image->has_alpha)
+            work->kernels->unpremultiply(work->out + work->y * bytes, bytes);
     }
 }
 
@@ -230,7 +236,7 @@ RowSink *begin_rows(int64_t height, int64_t width, int32_t channels, const Table
     uint8_t *ring = malloc((size_t)(MOST_ROWS * row_bytes + reach));
     if (rows && ring) {
         rows->sink = (RowSink){height, row_bytes, ring, MOST_ROWS, take};
-        rows->image = (Image){ring, row_bytes, height, width, channels};
+        rows->image = (Image){ring, row_bytes, height, width, channels, false};
         rows->across = *across;
         rows->down = *down;
         rows->memory = prepare(&rows->work, &rows->image, &rows->across, &rows->down, level, out);
