@@ -127,6 +127,7 @@ static PyObject *resize(PyObject *self, PyObject *arguments)
 /* What a RowSink works with. */
 typedef struct {
     Py_buffer across, down, to;
+    PyObject *behind; /* NULL, or the capsule of the sink that takes the rows, too */
 } Held;
 
 static void release(Held *held)
@@ -134,6 +135,7 @@ static void release(Held *held)
     PyBuffer_Release(&held->across);
     PyBuffer_Release(&held->down);
     PyBuffer_Release(&held->to);
+    Py_XDECREF(held->behind);
     free(held);
 }
 
@@ -146,15 +148,20 @@ static void end_capsule(PyObject *capsule)
 static PyObject *begin_capsule(Held *held, int height, int width, int level)
 {
     const Py_ssize_t channels = channels_of(&held->to);
+    RowSink *behind = held->behind ? PyCapsule_GetPointer(held->behind, ROW_SINK) : NULL;
+    if (held->behind && !behind)
+        return NULL;
     Table across, down;
     const Table *found;
     if (height < 1 || width < 1 || level < ANY || level > (int)best_level() || !is_image(&held->to) ||
         !is_contiguous(&held->to) || !read_axis(&held->across, width, held->to.shape[1], channels, level, &across, &found) ||
-        !read_axis(&held->down, height, held->to.shape[0], 0, ANY, &down, &found)) {
-        PyErr_SetString(PyExc_ValueError, "the tables are those of other sizes, or there is no such level");
+        !read_axis(&held->down, height, held->to.shape[0], 0, ANY, &down, &found) ||
+        (behind && (behind->height != height || behind->row_bytes != width * channels))) {
+        PyErr_SetString(PyExc_ValueError, "the tables or the sink are those of other sizes, or there is no such level");
         return NULL;
     }
-    RowSink *sink = begin_rows(height, width, (int32_t)channels, &across, &down, (Level)level, held->to.buf);
+    RowSink *sink = begin_rows(height, width, (int32_t)channels, &across, &down, (Level)level, held->to.buf,
+                               behind);
     if (!sink)
         return PyErr_NoMemory();
     PyObject *capsule = PyCapsule_New(sink, ROW_SINK, NULL);
@@ -170,13 +177,15 @@ static PyObject *row_sink(PyObject *self, PyObject *arguments)
 {
     (void)self;
     int height, width, level;
-    PyObject *out, *capsule = NULL;
+    PyObject *out, *behind = Py_None, *capsule = NULL;
     Held *held = calloc(1, sizeof *held);
     if (!held)
         return PyErr_NoMemory();
-    if (PyArg_ParseTuple(arguments, "iiOy*y*i", &height, &width, &out, &held->across, &held->down, &level) &&
-        !PyObject_GetBuffer(out, &held->to, PyBUF_STRIDES | PyBUF_WRITABLE))
+    if (PyArg_ParseTuple(arguments, "iiOy*y*i|O", &height, &width, &out, &held->across, &held->down, &level, &behind) &&
+        !PyObject_GetBuffer(out, &held->to, PyBUF_STRIDES | PyBUF_WRITABLE)) {
+        held->behind = behind == Py_None ? NULL : Py_NewRef(behind);
         capsule = begin_capsule(held, height, width, level);
+    }
     if (!capsule)
         release(held);
     return capsule;

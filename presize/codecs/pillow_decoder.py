@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -44,7 +45,7 @@ class Decoded:
         facts: what the source was.
         icc: the profile that the pixels are still in; None for sRGB.
         exif, xmp, comment: as found; `exif` is the bytes of a TIFF file, without the tags of a TIFF source.
-        resized: whether `pixels` are what decode() was asked to resize to.
+        resized: the pixels for each target that decode() was asked for, if it has resized; `pixels` are the first.
     """
 
     pixels: npt.NDArray[Any]
@@ -54,7 +55,7 @@ class Decoded:
     exif: bytes | None = None
     xmp: bytes | None = None
     comment: bytes | None = None
-    resized: bool = False
+    resized: Sequence[npt.NDArray[Any]] = ()
 
 
 class Wanted(NamedTuple):

@@ -184,11 +184,13 @@ def resize_by(
     return out
 
 
-def row_sink(shape: tuple[int, int], out: Pixels, filter: Filter, box: Box) -> object | None:
+def row_sink(
+    shape: tuple[int, int], out: Pixels, filter: Filter, box: Box, behind: object | None = None
+) -> object | None:
     """Begin to resize an image of `shape` (height, width) into `out`, horizontally first, once.
 
-    jpeg_decoder.decode_into() gives its rows, and completes `out`. Arguments and bytes are those of resize(). None
-    where resize() gives None, and where an axis keeps its size.
+    jpeg_decoder.decode_into() gives its rows, and completes `out`, and that of `behind`: another sink of this image.
+    Other arguments and bytes are those of resize(). None where resize() gives None, and where an axis keeps its size.
     """
     module = compiled.trusted()
     rows, columns = _spans_of_box(shape, out.shape[:2], box) or (None, None)
@@ -197,7 +199,7 @@ def row_sink(shape: tuple[int, int], out: Pixels, filter: Filter, box: Box) -> o
     level = module.level()
     down = _table(module, rows, filter, 0, False, False, 0)
     across = _table(module, columns, filter, math.prod(out.shape[2:]), False, False, level)
-    return None if down is None or across is None else module.row_sink(*shape, out, across, down, level)
+    return None if down is None or across is None else module.row_sink(*shape, out, across, down, level, behind)
 
 
 Span = tuple[float, ...]

@@ -148,19 +148,35 @@ def needed(inputs: int, outputs: int, begin: int, count: int, filter: Filter) ->
 
 @compiled
 @settings(max_examples=examples(200), deadline=None)
-@given(st.data(), jobs, st.integers(1, 31))
+@given(st.data(), jobs, st.integers(1, 31), st.lists(shapes, max_size=2))
 def test_rows_that_come_one_after_the_other_make_the_bytes_of_the_whole_image(
-    data: st.DataObject, job: Job, rows: int
+    data: st.DataObject, job: Job, rows: int, more: list[tuple[int, int]]
 ) -> None:
     (height, width), channels, size, filter = job
-    pixels, out = noise((height, width, *channels), height), np.empty((*size, *channels), np.uint8)
-    box = data.draw(boxes(height, width)) or (0, 0, width, height)
-    sink = row_sink((height, width), out, filter, box)
-    if sink is None:  # an axis keeps its size
-        assert (0, height) == (box[1], box[3]) == (0, size[0]) or (0, width) == (box[0], box[2]) == (0, size[1])
-    else:
+    pixels, sink, made = noise((height, width, *channels), height), None, []
+    for size in (job.size, *more):
+        out, box = np.empty((*size, *channels), np.uint8), data.draw(boxes(height, width)) or (0, 0, width, height)
+        found = row_sink((height, width), out, filter, box, sink)
+        if found is None:  # an axis keeps its size
+            assert (0, height) == (box[1], box[3]) == (0, size[0]) or (0, width) == (box[0], box[2]) == (0, size[1])
+        else:
+            sink = found
+            made.append((out, box))
+    if sink is not None:
         pillow_model.give_rows(sink, pixels, rows)
-        np.testing.assert_array_equal(out, pillow_model.resize(pixels, size, filter, box))
+    for out, box in made:
+        np.testing.assert_array_equal(out, pillow_model.resize(pixels, out.shape[:2], filter, box))
+
+
+@compiled
+@pytest.mark.parametrize("shape", [(20, 31, 3), (21, 30, 3), (20, 30, 4)])
+def test_a_sink_of_the_rows_of_another_image_is_refused(shape: tuple[int, ...]) -> None:
+    first = row_sink((20, 30), np.empty((9, 9, 3), np.uint8), "bicubic", (0, 0, 30, 20))
+    out, box = np.empty((9, 9, *shape[2:]), np.uint8), (0, 0, shape[1], shape[0])
+    with pytest.raises(ValueError, match="those of other sizes"):
+        row_sink(shape[:2], out, "bicubic", box, first)
+    with pytest.raises(ValueError, match="PyCapsule"):
+        row_sink(shape[:2], out, "bicubic", box, object())
 
 
 @compiled

@@ -213,8 +213,9 @@ bool resample(const Image *image, const Table *across, const Table *down, bool v
 
 /* ---- rows that come one after the other ---- */
 
-typedef struct {
+typedef struct Rows {
     RowSink sink; /* first: a pointer to it is one to this */
+    struct Rows *behind;
     Image image;
     Table across, down;
     Work work;
@@ -223,28 +224,31 @@ typedef struct {
 
 static void take(RowSink *sink, int64_t end)
 {
-    Work *work = &((Rows *)sink)->work;
-    work->rows_there = sink->count;
-    horizontally_first(work, end);
+    for (Rows *rows = (Rows *)sink; rows; rows = rows->behind) {
+        rows->work.rows_there = sink->count;
+        horizontally_first(&rows->work, end);
+    }
 }
 
 RowSink *begin_rows(int64_t height, int64_t width, int32_t channels, const Table *across, const Table *down, Level level,
-                    uint8_t *out)
+                    uint8_t *out, RowSink *behind)
 {
-    const int64_t row_bytes = width * channels, reach = across->head->reach;
-    Rows *rows = calloc(1, sizeof *rows);
-    uint8_t *ring = malloc((size_t)(MOST_ROWS * row_bytes + reach));
+    const int64_t row_bytes = width * channels, bytes = MOST_ROWS * row_bytes + across->head->reach;
+    Rows *rows = calloc(1, sizeof *rows), *const next = (Rows *)behind;
+    uint8_t *ring = behind ? behind->rows : malloc((size_t)bytes);
     if (rows && ring) {
+        rows->behind = next;
         rows->sink = (RowSink){height, row_bytes, ring, MOST_ROWS, take};
         rows->image = (Image){ring, row_bytes, height, width, channels, false};
         rows->across = *across;
         rows->down = *down;
         rows->memory = prepare(&rows->work, &rows->image, &rows->across, &rows->down, level, out);
-        rows->work.end = ring + MOST_ROWS * row_bytes + reach;
+        rows->work.end = behind ? next->work.end : ring + bytes;
         if (rows->memory)
             return &rows->sink;
     }
-    free(ring);
+    if (!behind)
+        free(ring);
     free(rows);
     return NULL;
 }
@@ -252,7 +256,8 @@ RowSink *begin_rows(int64_t height, int64_t width, int32_t channels, const Table
 void end_rows(RowSink *sink)
 {
     Rows *rows = (Rows *)sink;
-    free(sink->rows);
+    if (!rows->behind)
+        free(sink->rows);
     free(rows->memory);
     free(rows);
 }

@@ -123,7 +123,8 @@ HIDDEN bool resample(const Image *image, const Table *across, const Table *down,
                      uint8_t *out);
 
 /* Begin to resize an image into `out`, horizontally first, whose rows are yet to come. What the tables were read from has to
-   stay until end_rows(). NULL without memory. */
+   stay until end_rows(), and so has `behind`, if there is one: a sink of rows of the same size, which then takes those of
+   this one, too. NULL without memory. */
 HIDDEN RowSink *begin_rows(int64_t height, int64_t width, int32_t channels, const Table *across, const Table *down,
-                           Level level, uint8_t *out);
+                           Level level, uint8_t *out, RowSink *behind);
 HIDDEN void end_rows(RowSink *sink);
