@@ -20,7 +20,9 @@ def gray_values(image: Image.Image, white: int, inverted: bool, top: int = WHITE
     """Grey of more than 8 bits, scaled so that the number `white`, or 0 if `inverted`, becomes `top`: (height, width,
     1), or (height, width, 2) with alpha where one number is transparent."""
     values = np.asarray(image).astype(np.uint32)
-    shades = ((white - values if inverted else values) * top + white // 2) // white
+    shades = white - values if inverted else values
+    if top != white:
+        shades = (shades * top + white // 2) // white
     transparency = image.info.get("transparency")
     if transparency is None:
         return shades.astype(np.uint16)[:, :, np.newaxis]
