@@ -100,11 +100,8 @@ def index_size(shape: tuple[int, ...]) -> tuple[int, int]:
 
 
 def read_exr(data: bytes, max_pixels: int) -> Values:
-    """The channel of an OpenEXR file, (height, width), or its R, G and B, (height, width, 3), in its own type.
-
-    Raises:
-        ImageError: it is broken or too large, has other channels, or OpenEXR is not installed.
-    """
+    """The channel of an OpenEXR file, (height, width), or its R, G and B, (height, width, 3), in its own type. Raises
+    ImageError for any other, and where OpenEXR is not installed."""
     try:
         OpenEXR: Any = importlib.import_module("OpenEXR")
     except ImportError:

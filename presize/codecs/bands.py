@@ -59,11 +59,7 @@ def bands_of(image: Tiff, fields: Fields) -> Bands:
 
 
 def plain(image: Tiff, fields: Fields, bands: Bands, max_pixels: int) -> bytes:
-    """A TIFF of one directory, of its colours and alpha alone. Thread-safe.
-
-    Raises:
-        ImageError: it is broken, or its bands are of a kind that is not read.
-    """
+    """A TIFF of one directory, of its colours and alpha alone. ImageError if it is broken or odd."""
     bits = {*image.numbers(fields, tiff.BITS)}
     planar = image.number(fields, tiff.PLANAR, 1) == 2
     if bands.alpha is not None and (bands.photometric in (0, _CMYK, _LAB) or (bands.colors, bits) == (1, {16})):

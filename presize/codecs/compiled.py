@@ -49,10 +49,9 @@ class Compiled:
     _right_to_warn: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def trusted(self) -> ModuleType | None:
-        """The module, once it has been tried; None if there is none, or it is switched off.
+        """The module, once it has been tried, by threads perhaps at the same time; None if there is none or it is off.
 
-        Threads may try it at the same time, with the same outcome: there is no lock that a fork could leave locked.
-        """
+        There is no lock that a fork could leave locked."""
         module = self.module
         if module is not None and not self._is_tried:
             off = self._tried(module)

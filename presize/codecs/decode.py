@@ -44,25 +44,13 @@ def decode(
     targets: list[resize.Target] | None = None,
     filter: Filter = "nearest",
 ) -> Decoded:
-    """The image in `data`, of any format that `sniff` knows, of at most `max_pixels` pixels.
+    """The upright image in `data`, of at most `max_pixels` pixels, as `wanted`; 16 bits are uint16, white 65535.
 
-    Args:
-        data: the file.
-        wanted: the pixels to give; a color alone stands for 8 bits in sRGB. "rgb" gives three channels, "rgba" four,
-            "gray" ITU-R 601 luma, "keep" grey where the source is grey. 16 bits are uint16, white 65535.
-        max_pixels: is checked first.
-        scale: 1, 2, 4 or 8: ordinary JPEGs are decoded at 1/scale, each side rounded up.
-        header: of this JPEG, if it is parsed already.
-        unfinished: allow an ordinary JPEG to come in its own colours (`icc`), and as BGRX with X = 255: faster.
-            `finish` does the rest, which is cheaper after a resize. Not with "rgba" or 16 bits.
-        targets: in the pixels that the image is decoded to: allow an `unfinished` JPEG to come resized to each, which
-            takes less memory.
-        filter: how to resample.
+    An ordinary JPEG is decoded at 1/scale, 1, 2, 4 or 8, each side rounded up. If `unfinished`, it may come in its own
+    colours (`icc`), and as BGRX with X = 255, which is faster: `finish` does the rest, cheaper after a resize; not with
+    "rgba" or 16 bits. It may then come resized by `filter` to `targets`, in the pixels that it is decoded to.
 
-    Raises:
-        NotAnImageError: `data` is not an image.
-        ImageError: the image is broken, too large, or has pixels that have no such meaning.
-    """
+    Raises NotAnImageError, and ImageError if it is broken, too large, or has pixels that have no such meaning."""
     name = "jpeg" if header else sniff(data)
     if name is None:
         raise NotAnImageError(_why_no_image(data))

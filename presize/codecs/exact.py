@@ -22,12 +22,7 @@ def decode_exact(data: bytes, max_pixels: int) -> tuple[Values, Facts]:
     """The values that the pixels of an image have, and what it was: uint8 or uint16, upright, C-contiguous.
 
     (height, width) for the indices of a palette, and not its colours, and for grey of 1 to 16 bits; (height, width, 3)
-    for RGB of 8 bits. Profiles and transparency are not applied.
-
-    Raises:
-        NotAnImageError: `data` is not an image.
-        ImageError: the image is broken, too large, or has pixels of another kind.
-    """
+    for RGB of 8 bits. Profiles and transparency are not applied. Raises as decode.decode()."""
     values, facts = decode_numbers(data, max_pixels)
     return narrowed(values), facts
 

@@ -32,10 +32,8 @@ def is_srgb(icc: bytes) -> bool:
 
 @lru_cache(maxsize=32)
 def to_srgb(icc: bytes, mode: str) -> ImageCms.ImageCmsTransform | None:
-    """The conversion from pixels of `mode` (L, RGB, CMYK) with this profile to sRGB.
-
-    None if they need none: the profile is for other colours, broken, or makes no difference.
-    """
+    """The conversion from pixels of `mode` (L, RGB, CMYK) with this profile to sRGB; None for one that is for other
+    colours, broken, or makes no difference."""
     from PIL import ImageCms
 
     try:

@@ -62,10 +62,8 @@ def run(name: Name, pixels: Pixels, *arguments: Any) -> Pixels | None:
 
 
 def planes(pixels: Pixels, tables: npt.NDArray[np.float32], out: npt.NDArray[np.float32]) -> bool:
-    """Fill `out`, float32 (channels, height, width), with `tables[channel, value]` of each of `pixels`, uint8.
-
-    `tables` are float32 (channels, 256). False without the compiled code, which then leaves `out` as it is.
-    """
+    """Fill `out`, float32 (channels, height, width), with `tables[channel, value]`, float32 (channels, 256), of each of
+    `pixels`, uint8. False without the compiled code, which then leaves `out` as it is."""
     module = compiled.trusted()
     if module is not None:
         module.planes(np.ascontiguousarray(pixels), out, np.ascontiguousarray(tables), len(tables))

@@ -77,24 +77,18 @@ class How(TypedDict, total=False):
 def resize(
     pixels: Pixels, size: tuple[int, int], filter: Filter, box: Box | None = None, **how: Unpack[How]
 ) -> Pixels | None:
-    """Return what Pillow's resize makes of an image. Thread-safe; releases the GIL.
+    """Return what Pillow's resize makes of an image: uint8, C-contiguous. Thread-safe; releases the GIL.
 
     Args:
         pixels: uint8 (height, width) or (height, width, 1 to 4), of any memory layout in which the channels of a pixel
             lie side by side, and the pixels of a row; rows may be apart, in either order, and mirrored.
-        size: (height, width) of the result, in pixels.
+        size: (height, width) of the result.
         filter: how to resample.
         box: the part of the image that is used, as Pillow's `box`; cut to float32. None takes all of it.
         how: options.
 
-    Returns:
-        uint8, C-contiguous, of as many axes. None without the compiled code, and for pixels, sizes or boxes that are
-        not among those above, some of which Pillow takes and others of which it refuses.
-
-    Raises:
-        MemoryError: there is not enough.
-        ValueError: `out` has another shape or memory layout.
-    """
+    None without the compiled code, and for pixels, sizes or boxes that are not among those above. Raises MemoryError,
+    and ValueError if `out` has another shape or memory layout."""
     module = compiled.trusted()
     return None if module is None else resize_by(module, pixels, size, filter, box, level=module.level(), **how)
 

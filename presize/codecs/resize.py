@@ -124,12 +124,10 @@ def resize(pixels: Pixels, target: Target, filter: Filter, backend: ResizeBacken
 def decode_resized(
     data: bytes, mode: jpeg_decoder.Mode, shape: tuple[int, int], scale: int, targets: list[Target], filter: Filter
 ) -> list[Pixels]:
-    """What resize() by "presize" makes of a JPEG of `shape` at 1/scale for each target; its rows are resized as they
-    are decoded.
+    """What resize() by "presize" makes of a JPEG of `shape` at 1/scale for each target, row by row as it is decoded.
 
     Empty where that takes the whole image: an axis keeps its size, the decoder refuses the JPEG, or the code is not
-    compiled.
-    """
+    compiled."""
     height, width = -(-shape[0] // scale), -(-shape[1] // scale)
     keeps = any(target.box[2:] == target.size for target in targets)
     if keeps or filter == "nearest" or not jpeg_decoder.is_available():

@@ -173,11 +173,7 @@ def find_image(data: bytes) -> Found:
     """The image of a TIFF: its first page, and not a preview or a mask of it.
 
     Where the first directory says that it is reduced, the image is the largest that does not; else it is the first, or
-    a sub-image of it that is larger. Further pages, of whatever size, are not looked at.
-
-    Raises:
-        ImageError: the file is broken, or a camera's raw file.
-    """
+    a sub-image of it that is larger. Further pages, of whatever size, are not looked at. Raises ImageError."""
     tiff = Tiff(data)
     first = None if tiff.first is None else tiff.directory(tiff.first)
     if first is None:

@@ -41,11 +41,7 @@ class Transcoded(NamedTuple):
 
 
 def transcode(data: bytes, options: ImageOptions) -> Transcoded:
-    """Decode, resize and encode one image of any format that presize.codecs.decode reads. Thread-safe.
-
-    Raises:
-        ImageError: the image cannot be stored; the message says why.
-    """
+    """Decode, resize and encode an image of any format that is read, or raise ImageError. Thread-safe."""
     as_it_is = unchanged(data, options) if KEEP in options.sizes else None
     if as_it_is is not None and options.sizes == (KEEP,):
         value, height, width, found = as_it_is
@@ -138,19 +134,11 @@ def _scaled(target: resize.Target, source: Size, shape: tuple[int, ...]) -> resi
 
 
 def transcode_companion(data: bytes, source: Size, options: ImageOptions, is_array: bool = False) -> Transcoded:
-    """Decode, resize and encode a companion of an image. Thread-safe.
+    """Decode, resize and encode a companion of an image of upright size `source`, which has to be its own. Thread-safe.
 
-    Args:
-        data: the file.
-        source: the upright (height, width) of the image that it belongs to, which has to be its own, too.
-        options: how it is stored (presize.options.Companion.image_options). With filter "nearest" each pixel keeps the
-            value that it has in the file.
-        is_array: store it as a .npy. An array whose first two axes, or last two of three, are those of the image is
-            resized with it, and its channels come last; any other is stored as it is.
-
-    Raises:
-        ImageError: it cannot be stored; the message says why.
-    """
+    With filter "nearest" each pixel keeps the value that it has in the file. With `is_array` it is stored as a .npy: an
+    array whose first two axes, or last two of three, are those of the image is resized with it, and its channels come
+    last; any other is stored as it is. Raises ImageError."""
     if is_array:
         return _transcode_array(data, source, options)
     if options.filter != "nearest":
