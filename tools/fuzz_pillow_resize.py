@@ -73,13 +73,16 @@ def wrong_part(module: Any, pixels: Any, size: tuple[int, int], filter: Any, cho
 
 
 def wrong_rows(pixels: Any, size: tuple[int, int], filter: Any, box: pillow_resize.Box, rows: int) -> str | None:
-    """What is wrong with a resize of rows that come one after the other, if anything is."""
-    out = np.empty((*size, pixels.shape[2]), np.uint8)
-    sink = pillow_resize.row_sink(pixels.shape[:2], out, filter, box)
-    if sink is not None:
-        pillow_model.give_rows(sink, pixels, rows)
-        if not np.array_equal(out, pillow_model.resize(pixels, size, filter, box)):
-            return f"{pixels.shape} to {size} by {filter}, box {box}, {rows} rows at a time: different pixels"
+    """What is wrong with a resize of rows that come one after the other to two sizes, if anything is."""
+    outs = [np.empty((*one, pixels.shape[2]), np.uint8) for one in (size, (size[1], 13))]
+    first = pillow_resize.row_sink(pixels.shape[:2], outs[0], filter, box)
+    sink = pillow_resize.row_sink(pixels.shape[:2], outs[1], filter, box, first)
+    if first is None or sink is None:
+        return None
+    pillow_model.give_rows(sink, pixels, rows)
+    for out in outs:
+        if not np.array_equal(out, pillow_model.resize(pixels, out.shape[:2], filter, box)):
+            return f"{pixels.shape} to {out.shape} by {filter}, box {box}, {rows} rows at a time: different pixels"
     return None
 
 
@@ -101,15 +104,15 @@ def wrong(module: Any, choice: random.Random) -> str | None:
     if choice.random() < 0.3:
         return wrong_rows(pixels, size, filter, box, choice.randint(1, 31))
     vertical_first, flip = choice.random() < 0.5, choice.random() < 0.3
-    expected = pillow_model.resize(pixels, size, filter, box, vertical_first)
+    alpha = channels == 4 and not vertical_first and choice.random() < 0.7
+    expected = pillow_model.resize(pixels, size, filter, box, vertical_first, alpha)
+    how: dict[str, Any] = {"vertical_first": vertical_first, "flip": flip, "alpha": alpha}
     for level in range(module.level() + 1):
-        found = pillow_resize.resize_by(
-            module, pixels, size, filter, box, vertical_first=vertical_first, flip=flip, level=level
-        )
+        found = pillow_resize.resize_by(module, pixels, size, filter, box, **how, level=level)
         if found is None or not np.array_equal(found[:, ::-1] if flip else found, expected):
             return (
-                f"{pixels.shape} to {size} by {filter}, box {box}, strides {pixels.strides}, {vertical_first=}, "
-                f"{flip=}, level {level}: {'not taken' if found is None else 'different pixels'}"
+                f"{pixels.shape} to {size} by {filter}, box {box}, strides {pixels.strides}, {how}, "
+                f"level {level}: {'not taken' if found is None else 'different pixels'}"
             )
     return None
 

@@ -71,7 +71,7 @@ static bool read_axis(const Py_buffer *bytes, Py_ssize_t inputs, Py_ssize_t outp
 }
 
 static PyObject *resize_views(const Py_buffer *from, const Py_buffer *to, const Py_buffer *across_bytes,
-                              const Py_buffer *down_bytes, bool vertical_first, int level)
+                              const Py_buffer *down_bytes, bool vertical_first, int level, bool has_alpha)
 {
     if (!is_image(from) || !is_image(to) || !is_contiguous(to) || from->ndim != to->ndim ||
         channels_of(from) != channels_of(to)) {
@@ -87,8 +87,12 @@ static PyObject *resize_views(const Py_buffer *from, const Py_buffer *to, const 
         PyErr_SetString(PyExc_ValueError, "the tables are those of other sizes");
         return NULL;
     }
+    if (has_alpha && (channels != 4 || !across || !down || vertical_first)) {
+        PyErr_SetString(PyExc_ValueError, "alpha: expected four channels, both tables, and the horizontal pass first");
+        return NULL;
+    }
     Image image = {from->buf, from->shape[0] == 1 ? 0 : from->strides[0], from->shape[0], from->shape[1],
-                   (int32_t)channels};
+                   (int32_t)channels, has_alpha};
     bool done;
     Py_BEGIN_ALLOW_THREADS
     done = resample(&image, across, down, vertical_first, (Level)level, to->buf);
@@ -101,14 +105,14 @@ static PyObject *resize(PyObject *self, PyObject *arguments)
     (void)self;
     PyObject *pixels, *out, *result = NULL;
     Py_buffer across, down, from, to;
-    int vertical_first, level;
-    if (!PyArg_ParseTuple(arguments, "OOz*z*pi", &pixels, &out, &across, &down, &vertical_first, &level))
+    int vertical_first, level, has_alpha = false;
+    if (!PyArg_ParseTuple(arguments, "OOz*z*pi|p", &pixels, &out, &across, &down, &vertical_first, &level, &has_alpha))
         return NULL;
     if (level < ANY || level > (int)best_level())
         PyErr_SetString(PyExc_ValueError, "this processor has no such level");
     else if (!PyObject_GetBuffer(pixels, &from, PyBUF_STRIDES)) {
         if (!PyObject_GetBuffer(out, &to, PyBUF_STRIDES | PyBUF_WRITABLE)) {
-            result = resize_views(&from, &to, &across, &down, vertical_first, level);
+            result = resize_views(&from, &to, &across, &down, vertical_first, level, has_alpha);
             PyBuffer_Release(&to);
         }
         PyBuffer_Release(&from);
@@ -123,6 +127,7 @@ static PyObject *resize(PyObject *self, PyObject *arguments)
 /* What a RowSink works with. */
 typedef struct {
     Py_buffer across, down, to;
+    PyObject *behind; /* NULL, or the capsule of the sink that takes the rows, too */
 } Held;
 
 static void release(Held *held)
@@ -130,6 +135,7 @@ static void release(Held *held)
     PyBuffer_Release(&held->across);
     PyBuffer_Release(&held->down);
     PyBuffer_Release(&held->to);
+    Py_XDECREF(held->behind);
     free(held);
 }
 
@@ -142,15 +148,20 @@ static void end_capsule(PyObject *capsule)
 static PyObject *begin_capsule(Held *held, int height, int width, int level)
 {
     const Py_ssize_t channels = channels_of(&held->to);
+    RowSink *behind = held->behind ? PyCapsule_GetPointer(held->behind, ROW_SINK) : NULL;
+    if (held->behind && !behind)
+        return NULL;
     Table across, down;
     const Table *found;
     if (height < 1 || width < 1 || level < ANY || level > (int)best_level() || !is_image(&held->to) ||
         !is_contiguous(&held->to) || !read_axis(&held->across, width, held->to.shape[1], channels, level, &across, &found) ||
-        !read_axis(&held->down, height, held->to.shape[0], 0, ANY, &down, &found)) {
-        PyErr_SetString(PyExc_ValueError, "the tables are those of other sizes, or there is no such level");
+        !read_axis(&held->down, height, held->to.shape[0], 0, ANY, &down, &found) ||
+        (behind && (behind->height != height || behind->row_bytes != width * channels))) {
+        PyErr_SetString(PyExc_ValueError, "the tables or the sink are those of other sizes, or there is no such level");
         return NULL;
     }
-    RowSink *sink = begin_rows(height, width, (int32_t)channels, &across, &down, (Level)level, held->to.buf);
+    RowSink *sink = begin_rows(height, width, (int32_t)channels, &across, &down, (Level)level, held->to.buf,
+                               behind);
     if (!sink)
         return PyErr_NoMemory();
     PyObject *capsule = PyCapsule_New(sink, ROW_SINK, NULL);
@@ -166,13 +177,15 @@ static PyObject *row_sink(PyObject *self, PyObject *arguments)
 {
     (void)self;
     int height, width, level;
-    PyObject *out, *capsule = NULL;
+    PyObject *out, *behind = Py_None, *capsule = NULL;
     Held *held = calloc(1, sizeof *held);
     if (!held)
         return PyErr_NoMemory();
-    if (PyArg_ParseTuple(arguments, "iiOy*y*i", &height, &width, &out, &held->across, &held->down, &level) &&
-        !PyObject_GetBuffer(out, &held->to, PyBUF_STRIDES | PyBUF_WRITABLE))
+    if (PyArg_ParseTuple(arguments, "iiOy*y*i|O", &height, &width, &out, &held->across, &held->down, &level, &behind) &&
+        !PyObject_GetBuffer(out, &held->to, PyBUF_STRIDES | PyBUF_WRITABLE)) {
+        held->behind = behind == Py_None ? NULL : Py_NewRef(behind);
         capsule = begin_capsule(held, height, width, level);
+    }
     if (!capsule)
         release(held);
     return capsule;

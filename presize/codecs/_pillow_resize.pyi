@@ -25,8 +25,18 @@ def resize(
     down: bytes | None,
     vertical_first: bool,
     level: int,
+    alpha: bool = ...,
     /,
 ) -> None: ...
-def row_sink(height: int, width: int, out: npt.NDArray[Any], across: bytes, down: bytes, level: int, /) -> object: ...
+def row_sink(
+    height: int,
+    width: int,
+    out: npt.NDArray[Any],
+    across: bytes,
+    down: bytes,
+    level: int,
+    behind: object | None = ...,
+    /,
+) -> object: ...
 def use_avx2(yes: bool, /) -> bool: ...
 def level() -> int: ...

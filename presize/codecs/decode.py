@@ -30,20 +30,16 @@ def decode(
     scale: int = 1,
     header: jpeg_segments.JpegHeader | None = None,
     unfinished: bool = False,
-    resized: tuple[resize.Target, Filter] | None = None,
+    targets: list[resize.Target] | None = None,
+    filter: Filter = "nearest",
 ) -> Decoded:
-    """The image in `data`, of any format that `sniff` knows. Raises NotAnImageError, or ImageError if it is broken, has
-    more than `max_pixels`, or pixels of no such meaning: floating point has no defined range.
+    """The upright image in `data`, of at most `max_pixels` pixels, as `wanted`; 16 bits are uint16, white 65535.
 
-    Args:
-        wanted: a color alone stands for 8 bits in sRGB; "gray" is ITU-R 601 luma, "keep" grey where the source is.
-        scale: 1, 2, 4 or 8: ordinary JPEGs are decoded at 1/scale, each side rounded up.
-        header: of this JPEG, if it is parsed already.
-        unfinished: allow an ordinary JPEG to come in its own colours (`icc`), and as BGRX with X = 255: faster, and
-            `finish` does the rest, which is cheaper after a resize. Not with "rgba" or 16 bits.
-        resized: a target in the pixels that the image is decoded to, and how to resample: allow an `unfinished` JPEG to
-            come resized, which takes less memory.
-    """
+    An ordinary JPEG is decoded at 1/scale, 1, 2, 4 or 8, each side rounded up. If `unfinished`, it may come in its own
+    colours (`icc`), and as BGRX with X = 255, which is faster: `finish` does the rest, cheaper after a resize; not with
+    "rgba" or 16 bits. It may then come resized by `filter` to `targets`, in the pixels that it is decoded to.
+
+    Raises NotAnImageError, and ImageError if it is broken, too large, or has pixels that have no such meaning."""
     name = "jpeg" if header else sniff(data)
     if name is None:
         raise NotAnImageError(_why_no_image(data))
@@ -54,7 +50,7 @@ def decode(
     header = header or jpeg_segments.parse(data)
     check_size(header.height, header.width, max_pixels)
     opaque = wanted._replace(color="rgb") if wanted.color == "rgba" else wanted
-    decoded = _decode_jpeg(data, opaque, max_pixels, scale, header, unfinished, resized if unfinished else None)
+    decoded = _decode_jpeg(data, opaque, max_pixels, scale, header, unfinished, targets if unfinished else None, filter)
     if wanted == opaque and wanted.depth == 8:
         return decoded
     pixels = decoded.pixels
@@ -98,7 +94,8 @@ def _decode_jpeg(
     scale: int,
     header: jpeg_segments.JpegHeader,
     unfinished: bool,
-    resized: tuple[resize.Target, Filter] | None,
+    targets: list[resize.Target] | None,
+    filter: Filter,
 ) -> Decoded:
     color, shape = wanted.color, (header.height, header.width)
     icc = header.icc if wanted.icc == "convert" else None
@@ -111,7 +108,7 @@ def _decode_jpeg(
     as_gray = gray if convert else wants_gray and header.colorspace != "RGB"
     converts_first = not convert and as_gray != wants_gray
     pixels: Pixels | None = None
-    is_resized = False
+    resized: list[Pixels] = []
     refusal: ValueError | None = None
     if header.colorspace in ("gray", "YCbCr", "RGB"):
         layout: jpeg_decoder.Mode = "RGB"
@@ -120,10 +117,11 @@ def _decode_jpeg(
         elif unfinished and (convert or not wants_gray):
             layout = "BGRX"
         try:
-            if resized and header.orientation == 1 and header.process == "baseline" and not converts_first:
-                pixels = resize.decode_resized(data, layout, shape, scale, *resized)
-                is_resized = pixels is not None
-            if pixels is None:
+            if targets and header.orientation == 1 and header.process == "baseline" and not converts_first:
+                resized = resize.decode_resized(data, layout, shape, scale, targets, filter)
+            if resized:
+                pixels = resized[0]
+            else:
                 pixels = jpeg_decoder.decode_whole(data, layout, shape, scale, max_pixels=max_pixels)
                 pixels = pixels[:, :, 0] if as_gray else pixels
         except ValueError as error:
@@ -138,7 +136,7 @@ def _decode_jpeg(
     facts = header.facts._replace(profile=has_profile, tolerated=refusal is not None)
     left = icc if convert else None
     pixels, metadata = upright(pixels, header.orientation), (header.exif, header.xmp, header.comment)
-    return Decoded(pixels, header.upright_size, facts, left, *metadata, is_resized)
+    return Decoded(pixels, header.upright_size, facts, left, *metadata, resized)
 
 
 def _second_opinion(data: bytes, refusal: ValueError | None) -> Image.Image:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -43,7 +44,7 @@ class Decoded:
         source: (height, width) of the whole image, upright; larger than `pixels` after a scaled decode.
         icc: the profile that the pixels are still in; None for sRGB.
         exif: the bytes of a TIFF file, without the tags of a TIFF source.
-        resized: whether `pixels` are what decode() was asked to resize to.
+        resized: the pixels for each target that decode() was asked for, if it has resized; `pixels` are the first.
     """
 
     pixels: npt.NDArray[Any]
@@ -53,7 +54,7 @@ class Decoded:
     exif: bytes | None = None
     xmp: bytes | None = None
     comment: bytes | None = None
-    resized: bool = False
+    resized: Sequence[npt.NDArray[Any]] = ()
 
 
 class Wanted(NamedTuple):
@@ -238,12 +239,14 @@ def _opaque(mode: str) -> str:
 
 def pixels_of(image: Image.Image, icc: bytes | None, color: Color) -> Pixels:
     """`image`, of mode L, LA, RGB, RGBA or CMYK, in sRGB, as `color`; composed on white unless that has alpha."""
-    source_is_gray = image.mode in ("L", "LA")
+    source_is_gray, opaque = image.mode in ("L", "LA"), _opaque(image.mode)
+    transform = to_srgb(icc, opaque) if icc else None
+    if image.mode == "RGBA" and color == "rgba" and transform is None:
+        return np.array(image)
     alpha = image.getchannel("A") if image.mode in ("LA", "RGBA") else None
     image.info.pop("transparency", None)  # it is in alpha by now, and would confuse conversions
     if alpha is not None:
-        image = image.convert(_opaque(image.mode))
-    transform = to_srgb(icc, image.mode) if icc else None
+        image = image.convert(opaque)
     if transform is not None:
         image = transform.apply(image)
     elif image.mode == "CMYK":

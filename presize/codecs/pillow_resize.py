@@ -63,36 +63,32 @@ class How(TypedDict, total=False):
         whole: the image, if the pixels and the result are parts of it; it decides the order of passes. Without a box.
         vertical_first: the order of passes of Pillow 13 and later, which is vertical first for an image that shrinks by
             more than twice as many rows as columns, whatever the box. The default is horizontal first, always.
+        alpha: the fourth channel is alpha, and colours count as much as they cover; horizontal first alone. By default
+            it is a channel as the others are.
     """
 
     flip: bool
     out: Pixels | None
     whole: Whole | None
     vertical_first: bool
+    alpha: bool
 
 
 def resize(
     pixels: Pixels, size: tuple[int, int], filter: Filter, box: Box | None = None, **how: Unpack[How]
 ) -> Pixels | None:
-    """Return what Pillow's resize makes of an image. Thread-safe; releases the GIL.
+    """Return what Pillow's resize makes of an image: uint8, C-contiguous. Thread-safe; releases the GIL.
 
     Args:
         pixels: uint8 (height, width) or (height, width, 1 to 4), of any memory layout in which the channels of a pixel
-            lie side by side, and the pixels of a row; rows may be apart, in either order, and mirrored. Alpha is a
-            channel as the others are: premultiply it first, as Pillow does.
-        size: (height, width) of the result, in pixels.
+            lie side by side, and the pixels of a row; rows may be apart, in either order, and mirrored.
+        size: (height, width) of the result.
         filter: how to resample.
         box: the part of the image that is used, as Pillow's `box`; cut to float32. None takes all of it.
         how: options.
 
-    Returns:
-        uint8, C-contiguous, of as many axes. None without the compiled code, and for pixels, sizes or boxes that are
-        not among those above, some of which Pillow takes and others of which it refuses.
-
-    Raises:
-        MemoryError: there is not enough.
-        ValueError: `out` has another shape or memory layout.
-    """
+    None without the compiled code, and for pixels, sizes or boxes that are not among those above. Raises MemoryError,
+    and ValueError if `out` has another shape or memory layout."""
     module = compiled.trusted()
     return None if module is None else resize_by(module, pixels, size, filter, box, level=module.level(), **how)
 
@@ -131,6 +127,7 @@ def resize_by(
     out: Pixels | None = None,
     whole: Whole | None = None,
     vertical_first: bool = False,
+    alpha: bool = False,
 ) -> Pixels | None:
     """As resize(), by `module`, with instructions up to a level: 0 for plain C, 1 for AVX2, 2 for AVX-512."""
     shape, strides = pixels.shape, pixels.strides
@@ -151,8 +148,12 @@ def resize_by(
     else:
         source, target = whole.shape, whole.size
         pixels, spans = _spans_of_part(pixels, size, whole, mirrored)
-    if spans is None:
+    fewer_rows, fewer_columns = source[0] - target[0], source[1] - target[1]
+    vertical_first = vertical_first and fewer_rows > 0 and fewer_rows > 2 * fewer_columns
+    if spans is None or (alpha and (channels != 4 or vertical_first)):
         return None
+    if alpha:  # a pass that changes nothing, which the C does not leave out
+        spans = [span or (side, 0.0, float(side), side) for span, side in zip(spans, size, strict=True)]
     rows_span, columns_span = spans
     across = down = None
     if rows_span is not None:
@@ -163,8 +164,6 @@ def resize_by(
         across = _table(module, columns_span, filter, channels, mirrored, flip, level)
         if across is None:
             return None
-    fewer_rows, fewer_columns = source[0] - target[0], source[1] - target[1]
-    vertical_first = vertical_first and fewer_rows > 0 and fewer_rows > 2 * fewer_columns
     result = (*size, *pixels.shape[2:])
     if out is None:
         out = np.empty(result, np.uint8)
@@ -173,17 +172,19 @@ def resize_by(
     if across is None and down is None:
         out[:] = pixels
     else:
-        module.resize(pixels, out, across, down, vertical_first, level)
+        module.resize(pixels, out, across, down, vertical_first, level, alpha)
     if across is None and mirrored != flip:  # a table of columns sees to that itself
         out[:] = out[:, ::-1].copy()
     return out
 
 
-def row_sink(shape: tuple[int, int], out: Pixels, filter: Filter, box: Box) -> object | None:
+def row_sink(
+    shape: tuple[int, int], out: Pixels, filter: Filter, box: Box, behind: object | None = None
+) -> object | None:
     """Begin to resize an image of `shape` (height, width) into `out`, horizontally first, once.
 
-    jpeg_decoder.decode_into() gives its rows, and completes `out`. Arguments and bytes are those of resize(). None
-    where resize() gives None, and where an axis keeps its size.
+    jpeg_decoder.decode_into() gives its rows, and completes `out`, and that of `behind`: another sink of this image.
+    Other arguments and bytes are those of resize(). None where resize() gives None, and where an axis keeps its size.
     """
     module = compiled.trusted()
     rows, columns = _spans_of_box(shape, out.shape[:2], box) or (None, None)
@@ -192,7 +193,7 @@ def row_sink(shape: tuple[int, int], out: Pixels, filter: Filter, box: Box) -> o
     level = module.level()
     down = _table(module, rows, filter, 0, False, False, 0)
     across = _table(module, columns, filter, math.prod(out.shape[2:]), False, False, level)
-    return None if down is None or across is None else module.row_sink(*shape, out, across, down, level)
+    return None if down is None or across is None else module.row_sink(*shape, out, across, down, level, behind)
 
 
 Span = tuple[float, ...]
@@ -279,6 +280,9 @@ TRIED: tuple[tuple[Filter, tuple[int, ...], tuple[int, int], Box | None, tuple[i
 """Filter, shape of the image, size of the result and box, and the checksums of the bytes that Pillow makes with the
 passes in either order, the second one of 13 and later; tests compute them from the definition."""
 
+TRIED_ALPHA: tuple[Filter, tuple[int, ...], tuple[int, int], int] = ("lanczos", (33, 70, 4), (25, 40), 0xDD906D53)
+"""The same of an image with alpha."""
+
 
 def noise(shape: tuple[int, ...]) -> Pixels:
     """The same pixels always: half of them are black or white, where sums are clipped."""
@@ -313,6 +317,10 @@ def difference(module: ModuleType) -> str | None:
             resized = resize_by(module, noise(shape), size, filter, box, **how)
             if resized is None or zlib.crc32(resized.tobytes()) != expected[vertical_first]:
                 return "it makes other pixels than Pillow"
+    filter, shape, size, checksum = TRIED_ALPHA
+    resized = resize_by(module, noise(shape), size, filter, alpha=True, level=module.level())
+    if resized is None or zlib.crc32(resized.tobytes()) != checksum:
+        return "it makes other pixels than Pillow of images with alpha"
     return None
 
 

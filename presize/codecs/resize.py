@@ -122,21 +122,27 @@ def resize(pixels: Pixels, target: Target, filter: Filter, backend: ResizeBacken
 
 
 def decode_resized(
-    data: bytes, mode: jpeg_decoder.Mode, shape: tuple[int, int], scale: int, target: Target, filter: Filter
-) -> Pixels | None:
-    """What resize() by "presize" makes of a JPEG of `shape` at 1/scale, whose rows are resized as they are decoded.
+    data: bytes, mode: jpeg_decoder.Mode, shape: tuple[int, int], scale: int, targets: list[Target], filter: Filter
+) -> list[Pixels]:
+    """What resize() by "presize" makes of a JPEG of `shape` at 1/scale for each target, row by row as it is decoded.
 
-    None where that takes the whole image: an axis keeps its size, the decoder refuses the JPEG, or the code is not
-    compiled.
-    """
+    Empty where that takes the whole image: an axis keeps its size, the decoder refuses the JPEG, or the code is not
+    compiled."""
     height, width = -(-shape[0] // scale), -(-shape[1] // scale)
-    if target.box[2:] == target.size or filter == "nearest" or not jpeg_decoder.is_available():
-        return None
-    out = np.empty((*target.size, *_MORE[mode]), np.uint8)
-    sink = pillow_resize.row_sink((height, width), out, filter, _corners(_inside(target.box, height, width)))
-    if sink is None or not jpeg_decoder.decode_into(data, mode, shape, scale, sink):
-        return None
-    return _padded(out, target)
+    keeps = any(target.box[2:] == target.size for target in targets)
+    if keeps or filter == "nearest" or not jpeg_decoder.is_available():
+        return []
+    resized, sink = [], None
+    for target in targets:
+        out = np.empty((*target.size, *_MORE[mode]), np.uint8)
+        corners = _corners(_inside(target.box, height, width))
+        sink = pillow_resize.row_sink((height, width), out, filter, corners, sink)
+        if sink is None:
+            return []
+        resized.append(out)
+    if not jpeg_decoder.decode_into(data, mode, shape, scale, sink):
+        return []
+    return [_padded(out, target) for out, target in zip(resized, targets, strict=True)]
 
 
 _MORE: dict[jpeg_decoder.Mode, tuple[int, ...]] = {"GRAY": (), "RGB": (3,), "BGRX": (4,)}
@@ -180,14 +186,11 @@ def _centres(begin: float, length: float, count: int, dtype: np.dtype[Any]) -> n
 def _presize(pixels: Pixels, box: Box, size: Size, filter: pillow_resize.Filter, alpha: bool) -> Pixels:
     if pixels.dtype == np.uint16:
         return _in_planes(pixels, box, size, filter, alpha, _in_two_passes)
-    if alpha:
-        pixels = np.asarray(Image.fromarray(pixels).convert("RGBa"))
-    resized = pillow_resize.resize(pixels, size, filter, _corners(box))
+    resized = pillow_resize.resize(pixels, size, filter, _corners(box), alpha=alpha)
     if resized is None:
-        resized = np.asarray(_in_two_passes(_image(pixels), box, size, filter))
-    if alpha:
-        premultiplied = Image.frombytes("RGBa", (size.width, size.height), resized.tobytes())
-        resized = np.asarray(premultiplied.convert("RGBA"))
+        image = Image.fromarray(pixels).convert("RGBa") if alpha else _image(pixels)
+        image = _in_two_passes(image, box, size, filter)
+        resized = np.asarray(image.convert("RGBA") if alpha else image)
     return resized
 
 

@@ -20,7 +20,9 @@ def gray_values(image: Image.Image, white: int, inverted: bool, top: int = WHITE
     """Grey of more than 8 bits, scaled so that the number `white`, or 0 if `inverted`, becomes `top`: (height, width,
     1), or (height, width, 2) with alpha where one number is transparent."""
     values = np.asarray(image).astype(np.uint32)
-    shades = ((white - values if inverted else values) * top + white // 2) // white
+    shades = white - values if inverted else values
+    if top != white:
+        shades = (shades * top + white // 2) // white
     transparency = image.info.get("transparency")
     if transparency is None:
         return shades.astype(np.uint16)[:, :, np.newaxis]
@@ -47,7 +49,8 @@ def values_behind(coarse: Image.Image, data: bytes, name: str) -> Deep | None:
     shallow = np.asarray(coarse)
     if values is None or values.dtype != np.uint16 or values.ndim != 3 or values.shape[:2] != shallow.shape[:2]:
         return None
-    deep = values[:, :, (1, 3) if coarse.mode == "LA" else (2, 1, 0, 3)[: values.shape[2]]]
+    channels = (1, 3) if coarse.mode == "LA" else (2, 1, 0, 3)[: values.shape[2]]
+    deep = values.take(channels, axis=2)  # C-contiguous, as values[:, :, channels] is not
     bands = min(deep.shape[2], shallow.shape[2])
     # Where the two differ by more than rounding, OpenCV took the file for something else.
     if np.abs(rounded(deep[:, :, :bands]).astype(np.int16) - shallow[:, :, :bands]).max() > 1:

@@ -47,18 +47,18 @@ def transcode(data: bytes, options: ImageOptions) -> Transcoded:
         return Transcoded((Record(_in_tiles(value, options), height, width),), Size(height, width), found.pack())
     header = jpeg_segments.parse(data) if sniff.sniff(data) == "jpeg" else None
     scale = 1
-    targets = resized = None
+    targets = scaled = None
     if header is not None:
         upright = header.upright_size
         targets = _targets(upright, options)
         if options.filter != "nearest":  # it takes pixels as they are, and a reduced decode gives means of them
             scale = decode_scale(targets)
-            if len(targets) == 1 and options.resize_backend == "presize":
+            if options.resize_backend == "presize":
                 shape = (-(-upright.height // scale), -(-upright.width // scale))
-                resized = (_scaled(targets[0], upright, shape), options.filter)
+                scaled = [_scaled(target, upright, shape) for target in targets]
     wanted = Wanted(options.color, options.depth, options.icc)
     unfinished = options.color != "rgba" and options.depth == 8
-    decoded = decode.decode(data, wanted, options.max_pixels, scale, header, unfinished, resized)
+    decoded = decode.decode(data, wanted, options.max_pixels, scale, header, unfinished, scaled, options.filter)
     source = decoded.source
     metadata = encode.Metadata()
     if options.keep_metadata:
@@ -68,7 +68,7 @@ def transcode(data: bytes, options: ImageOptions) -> Transcoded:
     records = []
     facts = decoded.facts
     passes = header is not None and not facts.tolerated and fits(header, options)
-    for size, target in zip(options.sizes, targets or _targets(source, options), strict=True):
+    for number, (size, target) in enumerate(zip(options.sizes, targets or _targets(source, options), strict=True)):
         kept = as_it_is.value if as_it_is is not None and size == KEEP else None
         if kept is None and passes and target.is_whole_image:
             kept, _ = jpeg_metadata.strip(data, options.keep_metadata)
@@ -76,11 +76,11 @@ def transcode(data: bytes, options: ImageOptions) -> Transcoded:
             records.append(Record(_in_tiles(kept, options), *source))
             facts = facts._replace(kept=True)
             continue
-        pixels = decoded.pixels
-        if not decoded.resized:
-            scaled = _scaled(target, source, pixels.shape)
-            alpha = options.color == "rgba"
-            pixels = resize.resize(pixels, scaled, options.filter, options.resize_backend, alpha=alpha)
+        if decoded.resized:
+            pixels = decoded.resized[number]
+        else:
+            inside, alpha = _scaled(target, source, decoded.pixels.shape), options.color == "rgba"
+            pixels = resize.resize(decoded.pixels, inside, options.filter, options.resize_backend, alpha=alpha)
         if unfinished and (decoded.icc is not None or options.format != "jpeg"):
             pixels = decode.finish(pixels, decoded.icc, options.color)
         records.append(Record(encode.encode(pixels, options, metadata), *pixels.shape[:2]))

@@ -2,9 +2,9 @@
 
        resize_records RECORDS
 
-   Each record is nine numbers of 32 bits (height, width and channels of the image, height and width of the result, the
-   filter, whether it is mirrored, whether the result is, and whether the vertical pass is first), four floats (left,
-   top, right, bottom of the box), the pixels, and the pixels of the result. Prints how many records there are; fails at
+   Each record is ten numbers of 32 bits (height, width and channels of the image, height and width of the result, the
+   filter, whether it is mirrored, whether the result is, whether the vertical pass is first, and whether the image has
+   alpha), four floats (left, top, right, bottom of the box), the pixels, and the pixels of the result. Prints how many records there are; fails at
    the first with another outcome. */
 
 #include <stdio.h>
@@ -36,7 +36,7 @@ int main(int count, char **arguments)
     FILE *file = count == 2 ? fopen(arguments[1], "rb") : NULL;
     if (!file)
         return 2;
-    int32_t head[9];
+    int32_t head[10];
     float box[4];
     int records = 0;
     for (; fread(head, sizeof head, 1, file) == 1 && fread(box, sizeof box, 1, file) == 1; records++) {
@@ -48,7 +48,7 @@ int main(int count, char **arguments)
         const Axis rows = {height, to_height, box[1], box[3], (Filter)head[5], 0, false, false, ANY, 0, 0, 0, 0};
         Table across, down;
         void *tables[2] = {table_of(&columns, &across), table_of(&rows, &down)};
-        const Image image = {pixels, width * channels, height, width, channels};
+        const Image image = {pixels, width * channels, height, width, channels, head[9]};
         if (!out || !resample(&image, &across, &down, head[8], ANY, out) || memcmp(out, expected, bytes)) {
             printf("record %d: other pixels\n", records);
             return 1;

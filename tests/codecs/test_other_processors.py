@@ -98,13 +98,14 @@ def resize_record(choice: random.Random) -> bytes:
     box = (left, top, float(width), float(height))
     mirrored, flipped, vertical_first = (choice.random() < 0.5 for _ in range(3))
     shown = pixels[:, ::-1] if mirrored else pixels
-    result = pillow_model.resize(shown, (to_height, to_width), filter, box)
+    alpha = channels == 4 and not vertical_first
+    result = pillow_model.resize(shown, (to_height, to_width), filter, box, alpha=alpha)
     if vertical_first:  # whatever the sizes
         rows = pillow_model.resize(shown, (to_height, width), filter, (0, top, width, height))
         result = pillow_model.resize(rows, (to_height, to_width), filter, (left, 0, width, to_height))
     number = get_args(pillow_resize.Filter).index(filter)
-    head = (height, width, channels, to_height, to_width, number, mirrored, flipped, vertical_first)
-    return struct.pack("<9i4f", *head, *box) + pixels.tobytes() + (result[:, ::-1] if flipped else result).tobytes()
+    head = (height, width, channels, to_height, to_width, number, mirrored, flipped, vertical_first, alpha)
+    return struct.pack("<10i4f", *head, *box) + pixels.tobytes() + (result[:, ::-1] if flipped else result).tobytes()
 
 
 @pytest.fixture

@@ -101,8 +101,9 @@ def test_every_level_makes_the_bytes_of_the_definition(
     view = VIEWS[data.draw(st.sampled_from(list(VIEWS)))]
     pixels = view(noise((2 * height + 6, width + 8, *channels), height))[:height, :width]
     box = data.draw(boxes(*pixels.shape[:2]))
-    expected = pillow_model.resize(pixels, size, filter, box, vertical_first)
-    check_levels(expected, pixels, size, filter, box, vertical_first=vertical_first, flip=flip)
+    alpha = channels == (4,) and not vertical_first
+    expected = pillow_model.resize(pixels, size, filter, box, vertical_first, alpha)
+    check_levels(expected, pixels, size, filter, box, vertical_first=vertical_first, flip=flip, alpha=alpha)
 
 
 def check_levels(expected: Pixels, *resized: Any, flip: bool, **how: Any) -> None:
@@ -147,19 +148,35 @@ def needed(inputs: int, outputs: int, begin: int, count: int, filter: Filter) ->
 
 @compiled
 @settings(max_examples=examples(200), deadline=None)
-@given(st.data(), jobs, st.integers(1, 31))
+@given(st.data(), jobs, st.integers(1, 31), st.lists(shapes, max_size=2))
 def test_rows_that_come_one_after_the_other_make_the_bytes_of_the_whole_image(
-    data: st.DataObject, job: Job, rows: int
+    data: st.DataObject, job: Job, rows: int, more: list[tuple[int, int]]
 ) -> None:
     (height, width), channels, size, filter = job
-    pixels, out = noise((height, width, *channels), height), np.empty((*size, *channels), np.uint8)
-    box = data.draw(boxes(height, width)) or (0, 0, width, height)
-    sink = row_sink((height, width), out, filter, box)
-    if sink is None:  # an axis keeps its size
-        assert (0, height) == (box[1], box[3]) == (0, size[0]) or (0, width) == (box[0], box[2]) == (0, size[1])
-    else:
+    pixels, sink, made = noise((height, width, *channels), height), None, []
+    for size in (job.size, *more):
+        out, box = np.empty((*size, *channels), np.uint8), data.draw(boxes(height, width)) or (0, 0, width, height)
+        found = row_sink((height, width), out, filter, box, sink)
+        if found is None:  # an axis keeps its size
+            assert (0, height) == (box[1], box[3]) == (0, size[0]) or (0, width) == (box[0], box[2]) == (0, size[1])
+        else:
+            sink = found
+            made.append((out, box))
+    if sink is not None:
         pillow_model.give_rows(sink, pixels, rows)
-        np.testing.assert_array_equal(out, pillow_model.resize(pixels, size, filter, box))
+    for out, box in made:
+        np.testing.assert_array_equal(out, pillow_model.resize(pixels, out.shape[:2], filter, box))
+
+
+@compiled
+@pytest.mark.parametrize("shape", [(20, 31, 3), (21, 30, 3), (20, 30, 4)])
+def test_a_sink_of_the_rows_of_another_image_is_refused(shape: tuple[int, ...]) -> None:
+    first = row_sink((20, 30), np.empty((9, 9, 3), np.uint8), "bicubic", (0, 0, 30, 20))
+    out, box = np.empty((9, 9, *shape[2:]), np.uint8), (0, 0, shape[1], shape[0])
+    with pytest.raises(ValueError, match="those of other sizes"):
+        row_sink(shape[:2], out, "bicubic", box, first)
+    with pytest.raises(ValueError, match="PyCapsule"):
+        row_sink(shape[:2], out, "bicubic", box, object())
 
 
 @compiled
@@ -216,7 +233,8 @@ def test_no_byte_beside_an_image_is_read(
     """It lies between pages that may not be read, as where a shard ends: reading them would end the process."""
     nbytes = math.prod(shape)
     room = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
-    expected = pillow_model.resize(noise(shape, 0), size, "bicubic", None, vertical_first)
+    how = {"vertical_first": vertical_first, "alpha": shape[2] == 4 and not vertical_first}
+    expected = pillow_model.resize(noise(shape, 0), size, "bicubic", **how)
     with mmap.mmap(-1, room + 2 * mmap.PAGESIZE) as memory:
         start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
         for page in (start, start + mmap.PAGESIZE + room):
@@ -225,7 +243,7 @@ def test_no_byte_beside_an_image_is_read(
             pixels = np.ndarray(shape, np.uint8, memory, offset)
             for view in (slice(None), slice(None, None, -1)):
                 pixels[view] = noise(shape, 0)
-                found = resize_by(MODULE, pixels[view], size, "bicubic", vertical_first=vertical_first, level=level)
+                found = resize_by(MODULE, pixels[view], size, "bicubic", **how, level=level)
                 np.testing.assert_array_equal(found, expected)
             del pixels
 
@@ -335,6 +353,28 @@ def test_tables_of_other_images_are_refused(level: int) -> None:
 
 
 @compiled
+@pytest.mark.parametrize("level", LEVELS)
+def test_every_colour_under_every_alpha_is_premultiplied_and_back_as_pillow_does(level: int) -> None:
+    colors, covering = np.meshgrid(np.arange(256, dtype=np.uint8), np.arange(256, dtype=np.uint8))
+    pixels = np.dstack((colors, 255 - colors, colors // 3, covering))[:, :253]
+    expected = np.asarray(Image.fromarray(pixels).convert("RGBa").convert("RGBA"))
+    found = resize_by(MODULE, pixels, pixels.shape[:2], "box", alpha=True, level=level)
+    np.testing.assert_array_equal(found, expected)
+
+
+@compiled
+def test_alpha_without_four_channels_or_vertically_first_is_refused() -> None:
+    for pixels, how in ((IMAGE, {}), (noise((90, 30, 4), 0), {"vertical_first": True})):
+        assert resize(pixels, (9, 20), "bicubic", alpha=True, **how) is None
+    for channels, tables, vertical_first in ((3, 2, False), (4, 1, False), (4, 2, True)):
+        across = MODULE.table(20, 0, 20, 9, 1, channels, False, False, 0)
+        down = MODULE.table(20, 0, 20, 9, 1, 0, False, False, 0) if tables == 2 else None
+        pixels, out = (noise((side, other, channels), 0) for side, other in ((20, 20), (9 if down else 20, 9)))
+        with pytest.raises(ValueError, match="alpha: expected four channels, both tables"):
+            MODULE.resize(pixels, out, across, down, vertical_first, 0, True)
+
+
+@compiled
 @pytest.mark.parametrize("level", [-1, 3])
 def test_a_level_that_no_processor_has_is_refused(level: int) -> None:
     with pytest.raises(ValueError, match="no such level"):
@@ -351,6 +391,9 @@ def test_what_is_tried_has_the_checksums_of_the_definition() -> None:
         for vertical_first, checksum in zip((False, True), checksums, strict=True):
             expected = pillow_model.resize(pillow_resize.noise(shape), size, filter, box, vertical_first)
             assert zlib.crc32(expected.tobytes()) == checksum
+    filter, shape, size, checksum = pillow_resize.TRIED_ALPHA
+    expected = pillow_model.resize(pillow_resize.noise(shape), size, filter, alpha=True)
+    assert zlib.crc32(expected.tobytes()) == checksum
     assert len({before == after for *_, (before, after) in pillow_resize.TRIED}) == 2, "some do not tell the order"
 
 

@@ -192,12 +192,6 @@ def test_padding_is_black_or_transparent_and_even(channels: int) -> None:
     assert (padded[:10] == 0).all() and (padded[10:20] == 200).all() and (padded[20:] == 0).all()
 
 
-def test_a_crop_without_resampling_keeps_the_middle_pixels() -> None:
-    pixels = smooth_image(40, 30)
-    cut = resize(pixels, target(Size(40, 30), Size(20, 40), "crop", False), "bicubic", "presize")
-    assert np.array_equal(cut, pixels[10:30])
-
-
 def test_nothing_to_do_copies_nothing_and_all_else_is_contiguous() -> None:
     pixels, source = smooth_image(40, 30), Size(40, 30)
     assert np.shares_memory(pixels, resize(pixels, target(source, Size(64, 64), "shorter", False), "box", "presize"))

@@ -65,7 +65,7 @@ def test_each_size_is_stored_as_a_plain_resize_of_the_image() -> None:
 @settings(max_examples=examples(100), deadline=None)
 @given(
     shape=st.tuples(st.integers(1, 200), st.integers(1, 200)),
-    size=st.builds(Size, st.integers(1, 90), st.integers(1, 90)),
+    sizes=st.lists(st.builds(Size, st.integers(1, 90), st.integers(1, 90)), min_size=1, max_size=3, unique=True),
     sampling=st.sampled_from(ORDINARY),
     interval=st.integers(0, 9),
     others=st.fixed_dictionaries(
@@ -78,10 +78,10 @@ def test_each_size_is_stored_as_a_plain_resize_of_the_image() -> None:
     ),
 )
 def test_an_image_that_is_resized_as_it_is_decoded_has_the_pixels_of_a_whole_one(
-    shape: tuple[int, int], size: Size, sampling: str, interval: int, others: dict[str, Any]
+    shape: tuple[int, int], sizes: list[Size], sampling: str, interval: int, others: dict[str, Any]
 ) -> None:
     data = encoded_jpeg(noisy_image(*shape, sum(shape)), sampling, 90, interval)
-    asked = ImageOptions(sizes=(size,), format="raw", **others)
+    asked = ImageOptions(sizes=tuple(sizes), format="raw", **others)
     found = transcode(data, asked)
     with pytest.MonkeyPatch.context() as patch:
         without_compiled_code(patch)
@@ -91,7 +91,7 @@ def test_an_image_that_is_resized_as_it_is_decoded_has_the_pixels_of_a_whole_one
 @compiled
 def test_an_image_that_is_resized_as_it_is_decoded_never_stands_in_memory() -> None:
     data = encoded_jpeg(np.zeros((2000, 2000, 3), np.uint8))
-    asked = ImageOptions(sizes=(Size(50, 1000),), fit="stretch", format="raw")
+    asked = ImageOptions(sizes=(Size(50, 1000), Size(40, 90)), fit="stretch", format="raw")
     tracemalloc.start()
     transcode(data, asked)
     peak = tracemalloc.get_traced_memory()[1]

@@ -90,9 +90,17 @@ def resize(
     filter: str,
     box: Sequence[float] | None = None,
     vertical_first: bool = False,
+    alpha: bool = False,
 ) -> Pixels:
     """`pixels` (height, width) or (height, width, channels) to `size` (height, width), as presize.codecs.pillow_resize
     has it."""
+    if alpha:
+        covering = pixels[:, :, 3:].astype(np.int64)
+        premultiplied = np.dstack(((2 * covering * pixels[:, :, :3] + 255) // 510, covering)).astype(np.uint8)
+        resized = resize(premultiplied, size, filter, box)
+        colors, covering = resized[:, :, :3].astype(np.int64), resized[:, :, 3:].astype(np.int64)
+        colors = np.where(covering > 0, (255 * colors // covering.clip(1)).clip(max=255), colors)
+        return np.dstack((colors, covering)).astype(np.uint8)
     (height, width), (rows, columns) = size, pixels.shape[:2]
     left, top, right, bottom = (0, 0, columns, rows) if box is None else np.array(box, np.float32).tolist()
     passes = []

@@ -45,26 +45,16 @@ def decode(
     buffer: Pixels | None = None,
     scale: int = 1,
 ) -> Pixels | None:
-    """What simplejpeg.decode_jpeg makes of a JPEG, or of a box of it. Thread-safe; releases the GIL.
+    """What simplejpeg.decode_jpeg makes of a JPEG of `shape` (height, width): uint8 (height, width, channels).
 
-    Of a JPEG with a tile index (presize.codecs.jpeg.tiles), only the tiles under the box are read and checked.
+    None for anything but one intact baseline scan of 8 bits, grey or YCbCr with chroma at full or half resolution, of
+    that shape. Of one with a tile index (presize.codecs.jpeg.tiles), only the tiles under the box are read and checked.
+    Thread-safe; releases the GIL.
 
     Args:
-        data: a JPEG.
-        mode: of the pixels; X is 255.
-        shape: (height, width) of the image.
         box: (top, left, height, width), in pixels of the image at 1/scale, inside it; None takes all of it.
         buffer: uint8, flat, at least as large as the result, which then lies at its beginning. Undefined after None.
-        scale: 1, 2, 4 or 8: decode at 1/scale, each side rounded up.
-
-    Returns:
-        uint8 (height, width, channels), C-contiguous. None for anything but one intact baseline scan of 8 bits, grey
-        or YCbCr with chroma at full or half resolution, and for an image that is not of `shape`.
-
-    Raises:
-        ValueError: no JPEG has that `shape`, or the box is not inside it.
-        TypeError: `buffer` is too small.
-    """
+        scale: 1, 2, 4 or 8: decode at 1/scale, each side rounded up."""
     module = compiled.trusted()
     if module is None or (scale > 1 and shape[1] <= _NARROW):
         return None
@@ -113,11 +103,8 @@ def decode_with_libjpeg(
 ) -> Pixels:
     """All of a JPEG by libjpeg-turbo, perhaps into `buffer`, which must hold the image at full size.
 
-    Raises:
-        ValueError: libjpeg-turbo finds an error or, if `strict`, anything to warn of, such as stray bytes. A JPEG that
-            does not end as one should is read strictly.
-        ImageError: the JPEG has more scans than jpeg_segments.check_scans lets pass.
-    """
+    Raises ValueError for an error and, if `strict` or without an end marker, for anything to warn of, such as stray
+    bytes; ImageError as jpeg_segments.check_scans."""
     check_scans(data, shape[0] * shape[1], max_pixels)
     strict = strict or bytes(data[-2:]) != b"\xff\xd9"
     height, width = (-(-shape[0] // scale), -(-shape[1] // scale)) if scale > 1 else (0, 0)
@@ -132,11 +119,8 @@ def recode_scan(data: bytes, interval: int, marks: int) -> bytes | None:
     The coefficients are the same, and so are the codes of all but DC coefficients, whose new codes are those of T.81's
     table K.3 where the scan names the table 0, and those of K.4 where it names another one. `marks` is how many markers
     that makes, about; room is made for them. None for what `decode` does not take, where a difference between DC
-    coefficients has more than 11 bits, and where it would become twice as long.
-
-    Raises:
-        OptionError: without the compiled code: what is stored must not depend on it.
-    """
+    coefficients has more than 11 bits, and where it would become twice as long. Raises OptionError without the compiled
+    code: what is stored must not depend on it."""
     module = compiled.trusted()
     if module is None:
         why = f"is switched off: {compiled.off.reason}" if compiled.off else "is not compiled here"

@@ -48,10 +48,8 @@ def bare(data: bytes) -> bytes:
 def with_metadata(
     data: bytes, exif: bytes | None = None, xmp: bytes | None = None, comment: bytes | None = None
 ) -> bytes:
-    """`data`, a JPEG, with these segments inserted after its start (and its JFIF segment, if it has one).
-
-    Those that do not fit into a segment are left out: more than MAX_EXIF, MAX_XMP, MAX_COMMENT bytes.
-    """
+    """`data`, a JPEG, with these segments inserted after its start (and its JFIF segment, if it has one), but for those
+    that do not fit into one: of more than MAX_EXIF, MAX_XMP, MAX_COMMENT bytes."""
     at = 2
     if data[2:4] == b"\xff\xe0":
         at = 4 + int.from_bytes(data[4:6], "big")

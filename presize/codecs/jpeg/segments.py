@@ -113,10 +113,8 @@ _USUAL_BYTES = 2048
 
 @functools.lru_cache(64)  # the images that one encoder has made have few
 def _known(before: bytes, behind: bytes) -> JpegHeader | None:
-    """The header of all JPEGs that begin with `before`, a height, a width and `behind`, with a size of 1 x 1.
-
-    None where `behind` is not what lies between the size and the end of the first scan's header.
-    """
+    """The header of all JPEGs that begin with `before`, a height, a width and `behind`, with a size of 1 x 1; None if
+    `behind` is not what lies between the size and the end of the first scan's header."""
     try:
         header = parse_afresh(before + b"\0\1\0\1" + behind)
     except ImageError:
@@ -200,11 +198,7 @@ def check_scans(data: bytes | memoryview, pixels: int, max_pixels: int) -> None:
 
 
 def coded_size(data: bytes | memoryview) -> tuple[int, int, bool]:
-    """(height, width, is grey) as coded, faster than parse.
-
-    Raises:
-        ValueError, ImageError: `data` is not a JPEG, or its header is broken.
-    """
+    """(height, width, is grey) as coded, faster than parse. ValueError or ImageError without a sound header."""
     try:
         height, width, colorspace, _ = simplejpeg.decode_jpeg_header(data)
     except KeyError:  # of chroma subsampling that simplejpeg has no name for: 4:4:1
@@ -236,9 +230,7 @@ def _segments_of(data: bytes) -> tuple[Segment, ...] | None:
 
 def segments(data: bytes, position: int = 2) -> Iterator[Segment]:
     """Each segment from `position`, up to and including the next scan's header or, between scans, up to the end marker.
-
-    Stray bytes between segments are skipped, as by libjpeg.
-    """
+    Stray bytes between segments are skipped, as by libjpeg."""
     if position == 2 and data[:2] != b"\xff\xd8":
         raise ImageError("not a JPEG: it does not begin with FF D8")
     size = len(data)

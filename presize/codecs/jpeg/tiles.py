@@ -193,9 +193,7 @@ def with_index(data: bytes) -> bytes:
 def recoded(data: bytes) -> bytes:
     """`data`, a JPEG, in tiles, with their index: its coefficients coded again, so that no pixel changes.
 
-    `data` itself where the C does not take it (it is progressive or damaged, say), and where with_index would make no
-    index for it. Raises OptionError where the C is not compiled.
-    """
+    `data` itself where the C does not take it, and where with_index would make no index; OptionError without the C."""
     segments = header_segments(data)
     frame = None if segments is None else next((begin for marker, begin, _ in segments if marker == SOF0), None)
     if segments is None or frame is None or frame + 12 > len(data) or TAG[:-1] in data[: segments[-1][1]]:
@@ -237,12 +235,8 @@ _CYCLE = np.frombuffer(MARKERS, np.uint8)[1::2].copy()  # the second bytes of ma
 
 
 class Cut(NamedTuple):
-    """A JPEG that covers a box, and where (in its own pixels) the box begins.
-
-    Attributes:
-        data: the input where the box needs all of it, otherwise a view of new memory.
-        top, left: of the box in it.
-    """
+    """A JPEG that covers a box, `data`: the input where all of it is needed, else a view of new memory; and where in it
+    the box begins, in pixels."""
 
     data: bytes | memoryview
     top: int

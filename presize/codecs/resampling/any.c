@@ -47,4 +47,21 @@ static void down(const uint8_t *const *rows, const int32_t *weights, int64_t tap
     }
 }
 
-const Kernels any_kernels = {across, down};
+static void premultiply(const uint8_t *from, int64_t bytes, uint8_t *to)
+{
+    for (int64_t i = 0; i < bytes; i++) {
+        const int alpha = i % 4 == 3 ? 255 : from[i | 3], product = from[i] * alpha + 128;
+        to[i] = (uint8_t)((product + (product >> 8)) >> 8);
+    }
+}
+
+static void unpremultiply(uint8_t *pixels, int64_t bytes)
+{
+    for (int64_t i = 0; i < bytes; i++)
+        if (i % 4 < 3 && pixels[i | 3]) {
+            const int color = 255 * pixels[i] / pixels[i | 3];
+            pixels[i] = (uint8_t)(color < 255 ? color : 255);
+        }
+}
+
+const Kernels any_kernels = {across, down, premultiply, unpremultiply};

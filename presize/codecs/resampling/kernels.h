@@ -340,4 +340,44 @@ TARGET static void down(const uint8_t *const *rows, const int32_t *weights, int6
         blend(rows, lows, highs, pairs, bytes, to);
 }
 
-const Kernels KERNELS = {across, down};
+/* ---- alpha ---- */
+
+/* Words of a product of bytes, divided by 255 and rounded. */
+INLINE V share(V words, V alphas)
+{
+    const V product = OP(add_epi16)(OP(mullo_epi16)(words, alphas), OP(set1_epi16)(128));
+    return OP(srli_epi16)(OP(add_epi16)(product, OP(srli_epi16)(product, 8)), 8);
+}
+
+TARGET static void premultiply(const uint8_t *from, int64_t bytes, uint8_t *to)
+{
+    const int64_t whole = bytes - bytes % BYTES;
+    for (int64_t at = 0; at < whole; at += BYTES) {
+        const V pixels = load(from + at), alphas = OP(srli_epi32)(pixels, 24);
+        const V even = share(even_bytes(pixels), OP(add_epi32)(alphas, OP(slli_epi32)(alphas, 16)));
+        const V odd = share(odd_bytes(pixels), OP(add_epi32)(alphas, OP(set1_epi32)(255 << 16))); /* green and alpha */
+        store(to + at, OP(add_epi16)(even, OP(slli_epi16)(odd, 8)));
+    }
+    any_kernels.premultiply(from + whole, bytes - whole, to + whole);
+}
+
+/* Quotients of float are far enough from the next integer to be cut. What alpha 0 covers stays, as with 255. */
+TARGET static void unpremultiply(uint8_t *pixels, int64_t bytes)
+{
+    const int64_t whole = bytes - bytes % BYTES;
+    const V most = OP(set1_epi32)(255);
+    for (int64_t at = 0; at < whole; at += BYTES) {
+        const V found = load(pixels + at), alphas = OP(srli_epi32)(found, 24);
+        const V divisors = OP(add_epi32)(alphas, OP(srli_epi32)(OP(sub_epi32)(alphas, OP(set1_epi32)(1)), 24));
+        V result = OP(slli_epi32)(alphas, 24);
+        for (int shift = 0; shift < 24; shift += 8) {
+            const V color = OP(mullo_epi32)(AND(OP(srli_epi32)(found, shift), most), most);
+            const V quotient = OP(cvttps_epi32)(OP(div_ps)(OP(cvtepi32_ps)(color), OP(cvtepi32_ps)(divisors)));
+            result = OP(add_epi32)(result, OP(slli_epi32)(OP(min_epi32)(quotient, most), shift));
+        }
+        store(pixels + at, result);
+    }
+    any_kernels.unpremultiply(pixels + whole, bytes - whole);
+}
+
+const Kernels KERNELS = {across, down, premultiply, unpremultiply};

@@ -53,10 +53,14 @@ typedef struct {
 
 static int64_t smaller(int64_t x, int64_t y) { return x < y ? x : y; }
 
-/* Row `y`, of which `reach` bytes may be read; perhaps a copy in copies[i]. */
+/* Row `y`, of which `reach` bytes may be read, premultiplied; perhaps a copy in copies[i]. */
 static const uint8_t *readable(const Work *work, int64_t y, int64_t i)
 {
     const uint8_t *row = work->image->pixels + y % work->rows_there * work->image->stride;
+    if (work->image->has_alpha) {
+        work->kernels->premultiply(row, work->row_bytes, work->copies[i]);
+        return work->copies[i];
+    }
     return work->end - row >= work->reach ? row : memcpy(work->copies[i], row, (size_t)work->row_bytes);
 }
 
@@ -116,6 +120,8 @@ static void horizontally_first(Work *work, int64_t end)
         for (int64_t tap = 0; tap < down->taps; tap++)
             work->rows[tap] = place_of(work, first + tap);
         blend(work, work->y, bytes, work->out + work->y * bytes);
+        if (work->image->has_alpha)
+            work->kernels->unpremultiply(work->out + work->y * bytes, bytes);
     }
 }
 
@@ -207,8 +213,9 @@ bool resample(const Image *image, const Table *across, const Table *down, bool v
 
 /* ---- rows that come one after the other ---- */
 
-typedef struct {
+typedef struct Rows {
     RowSink sink; /* first: a pointer to it is one to this */
+    struct Rows *behind;
     Image image;
     Table across, down;
     Work work;
@@ -217,28 +224,31 @@ typedef struct {
 
 static void take(RowSink *sink, int64_t end)
 {
-    Work *work = &((Rows *)sink)->work;
-    work->rows_there = sink->count;
-    horizontally_first(work, end);
+    for (Rows *rows = (Rows *)sink; rows; rows = rows->behind) {
+        rows->work.rows_there = sink->count;
+        horizontally_first(&rows->work, end);
+    }
 }
 
 RowSink *begin_rows(int64_t height, int64_t width, int32_t channels, const Table *across, const Table *down, Level level,
-                    uint8_t *out)
+                    uint8_t *out, RowSink *behind)
 {
-    const int64_t row_bytes = width * channels, reach = across->head->reach;
-    Rows *rows = calloc(1, sizeof *rows);
-    uint8_t *ring = malloc((size_t)(MOST_ROWS * row_bytes + reach));
+    const int64_t row_bytes = width * channels, bytes = MOST_ROWS * row_bytes + across->head->reach;
+    Rows *rows = calloc(1, sizeof *rows), *const next = (Rows *)behind;
+    uint8_t *ring = behind ? behind->rows : malloc((size_t)bytes);
     if (rows && ring) {
+        rows->behind = next;
         rows->sink = (RowSink){height, row_bytes, ring, MOST_ROWS, take};
-        rows->image = (Image){ring, row_bytes, height, width, channels};
+        rows->image = (Image){ring, row_bytes, height, width, channels, false};
         rows->across = *across;
         rows->down = *down;
         rows->memory = prepare(&rows->work, &rows->image, &rows->across, &rows->down, level, out);
-        rows->work.end = ring + MOST_ROWS * row_bytes + reach;
+        rows->work.end = behind ? next->work.end : ring + bytes;
         if (rows->memory)
             return &rows->sink;
     }
-    free(ring);
+    if (!behind)
+        free(ring);
     free(rows);
     return NULL;
 }
@@ -246,7 +256,8 @@ RowSink *begin_rows(int64_t height, int64_t width, int32_t channels, const Table
 void end_rows(RowSink *sink)
 {
     Rows *rows = (Rows *)sink;
-    free(sink->rows);
+    if (!rows->behind)
+        free(sink->rows);
     free(rows->memory);
     free(rows);
 }

@@ -82,6 +82,7 @@ typedef struct {
     int64_t stride;        /* bytes from row to row, of either sign */
     int64_t height, width; /* pixels */
     int32_t channels;
+    bool has_alpha; /* the fourth channel is: colours count as much as they cover */
 } Image;
 
 /* Kernels resize two rows, or blend rows to one. */
@@ -92,6 +93,9 @@ typedef struct {
        bytes. */
     void (*down)(const uint8_t *const *rows, const int32_t *weights, int64_t taps, int64_t bytes, uint8_t *to,
                  void *room);
+    /* RGBA to Pillow's RGBa, and back. */
+    void (*premultiply)(const uint8_t *from, int64_t bytes, uint8_t *to);
+    void (*unpremultiply)(uint8_t *pixels, int64_t bytes);
 } Kernels;
 
 #define HIDDEN __attribute__((visibility("hidden")))
@@ -113,12 +117,14 @@ HIDDEN bool read_table(const void *memory, int64_t bytes, int32_t inputs, int32_
 HIDDEN void *make_table(const Axis *axis, int64_t *bytes, bool *is_for_us);
 
 /* Resize `image` into `out`, rows side by side: horizontally first, or vertically with `vertical_first`. A pass without
-   a table is left out; there is one at least. False without memory. */
+   a table is left out; there is one at least. With alpha there are both, and the horizontal pass is first. False without
+   memory. */
 HIDDEN bool resample(const Image *image, const Table *across, const Table *down, bool vertical_first, Level level,
                      uint8_t *out);
 
 /* Begin to resize an image into `out`, horizontally first, whose rows are yet to come. What the tables were read from has to
-   stay until end_rows(). NULL without memory. */
+   stay until end_rows(), and so has `behind`, if there is one: a sink of rows of the same size, which then takes those of
+   this one, too. NULL without memory. */
 HIDDEN RowSink *begin_rows(int64_t height, int64_t width, int32_t channels, const Table *across, const Table *down,
-                           Level level, uint8_t *out);
+                           Level level, uint8_t *out, RowSink *behind);
 HIDDEN void end_rows(RowSink *sink);
