@@ -18,7 +18,7 @@ import torch
 
 from presize.datasets.loader import Loader
 from presize.datasets.make_loader import CountingLoader
-from presize.datasets.reading.transfer import as_device, is_asynchronous, map_tensors, tensors_of, to_device
+from presize.datasets.reading.transfer import accelerator, as_device, tensors_of, to_device
 from presize.datasets.timing.epochs import (
     LEAST,
     SHORTEST_S,
@@ -28,6 +28,7 @@ from presize.datasets.timing.epochs import (
     an_epoch,
     count_images,
     failed,
+    on_host,
     repeat,
     taken,
     together,
@@ -79,10 +80,10 @@ def diagnose(
             or a mapping that begins with one, or anything with a length. Each measurement iterates it anew; an
             iterator is continued. Afterwards the position of a presize loader, and torch's random state, are restored.
         step: what training does with a batch as it comes: copies it to the device, computes, updates. It really
-            trains. It may return before the device is done. Or a presize.datasets.timing.epochs.Step.
+            trains. It may return before the device is done.
         seconds: for all of it, above 0; the start of a round counts, and there is one. It ends earlier, after three
             rounds, when each figure that matters is known to 10 %.
-        device: what `step` computes on; None takes CUDA where there is any.
+        device: what `step` computes on; None takes an accelerator where there is any.
         alternatives: other loaders of about as large batches that `step` can train on too, by what using them means
             ("Read the LMDB dataset"). The advice says how much training gained by each.
         storage_images_per_s: how many images the disk delivers when nothing is in the page cache, for the evidence.
@@ -97,7 +98,8 @@ def diagnose(
     begin = time.perf_counter()
     part = Budget(_MOST_BATCHES, seconds / _PARTS)
     others = dict(alternatives or {})
-    training = _Training(step, as_device(device or ("cuda" if torch.cuda.is_available() else "cpu")))
+    where = as_device(device or accelerator())
+    training = _Training(step, where, Clock(where))
     with _restored(loader, *others.values()), _Trials() as trials:
         on_step("reading batches without training")
         loading, batch = measure_loading(loader, part)
@@ -268,47 +270,21 @@ def _restored(*loaders: Iterable[Any]) -> Generator[None, None, None]:
                 loader.load_state_dict(state)
 
 
-class _Training:
-    """A step in two ways: on_batch takes batches as they come, on_placed what place() returned for one. `step` is a
-    function, or a presize.datasets.timing.epochs.Step."""
+class _Training(NamedTuple):
+    step: Callable[[Any], Any]
+    device: torch.device
+    clock: Clock
 
-    def __init__(self, step: Any, device: torch.device) -> None:
-        self.device = device
-        self.on_placed = self.on_batch = step
-        # A function copies a batch that is already on the device at no cost.
-        self.clock = Clock(device)
-        self.place: Callable[[Any], Any] = lambda batch: to_device(batch, device)
-        if hasattr(step, "place") and hasattr(step, "clock"):
-            self.clock, self.place = step.clock, step.place
-            self.on_batch = lambda batch: step(step.place(batch))
-
-    def repeat(
-        self, batch: Any, budget: Budget, *, resident: bool = True, profiles: list[cProfile.Profile] | None = None
-    ) -> Repeated:
-        """Repeat the step on one batch. resident: which is already on the device. profiles: gets one of each."""
-        done = 0
-
-        def step_once() -> None:
-            nonlocal done
-            if profiles is None:
-                step(batch)
-            else:
-                profiles.append(cProfile.Profile(time.thread_time))
-                profiles[-1].runcall(step, batch)
-            done += 1
-
-        try:
-            step, batch = (self.on_placed, self.place(batch)) if resident else (self.on_batch, batch)
-            return repeat(self.clock, step_once, budget)
-        except Exception as error:
-            raise failed("step", done, "steps on one batch", error) from error
+    def repeat(self, batch: Any, budget: Budget) -> Repeated:
+        """Repeat the step on one batch that is on the device, to copy which costs nothing."""
+        return repeat(self.clock, self.step, batch, budget, lambda batch: to_device(batch, self.device))
 
 
 def _copied_s(training: _Training, batch: Any, resident: Repeated, budget: Budget) -> float:
-    """Return the seconds of a step that first copies a batch from pinned memory to the device."""
-    if not is_asynchronous(training.device) or not any(tensor.device.type == "cpu" for tensor in tensors_of(batch)):
+    """Return the seconds of a step that first copies a batch to the device."""
+    if training.device.type == "cpu" or not any(tensor.device.type == "cpu" for tensor in tensors_of(batch)):
         return resident.mean_s
-    return training.repeat(map_tensors(torch.Tensor.pin_memory, batch), budget, resident=False).mean_s
+    return repeat(training.clock, training.step, on_host(batch, training.device), budget).mean_s
 
 
 def _layout_step(training: _Training, batch: Any, part: Budget) -> Times | None:
@@ -325,7 +301,12 @@ def _layout_step(training: _Training, batch: Any, part: Budget) -> Times | None:
 def _own_python(training: _Training, batch: Any, resident: Repeated, part: Budget) -> tuple[float, str] | None:
     """See Diagnosis.own_python. `resident`: the step without a profiler."""
     profiles: list[cProfile.Profile] = []
-    training.repeat(batch, Budget(_PROFILED_STEPS, part.seconds), profiles=profiles)
+
+    def profiled(batch: Any) -> None:
+        profiles.append(cProfile.Profile(time.thread_time))
+        profiles[-1].runcall(training.step, batch)
+
+    training._replace(step=profiled).repeat(batch, Budget(_PROFILED_STEPS, part.seconds))
     # That of the median step: garbage of other code may be collected in any of them.
     frames = sorted(map(own_python, profiles), key=lambda frames: sum(frames.values()))[len(profiles) // 2]
     own_s = sum(frames.values())
@@ -374,7 +355,7 @@ def _train(
                     starts.append(time.perf_counter() - epochs[-1].seconds)
                 images += count_images(batch)
                 try:
-                    training.on_batch(batch)
+                    training.step(batch)
                 except Exception as error:
                     raise failed("step", done, "steps", error) from error
                 del batch  # its memory may be wanted for the next one

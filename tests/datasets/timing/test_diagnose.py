@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any
 
@@ -90,7 +90,7 @@ class LateClock(Clock):
     """Of a device that works behind our back: a mark is the moment when it has done what was asked until then."""
 
     def __init__(self, time: Time) -> None:
-        super().__init__()
+        super().__init__(torch.device("cpu"))
         self.time = time
         self.busy_until = 0.0
 
@@ -104,17 +104,12 @@ class LateClock(Clock):
         self.time.now = self.mark()
 
 
-class LateStep:
-    """Returns at once, and is done so much later."""
-
-    def __init__(self, step_s: float, time: Time) -> None:
-        self.step_s, self.clock = step_s, LateClock(time)
-
-    def place(self, batch: Any) -> Any:
-        return batch
-
-    def __call__(self, placed: Any) -> None:  # noqa: ARG002
-        self.clock.add(self.step_s)
+@pytest.fixture
+def late(our_time: Time, monkeypatch: pytest.MonkeyPatch) -> Callable[[float], Any]:
+    """Makes steps that return at once, and are done so much later."""
+    clock = LateClock(our_time)
+    monkeypatch.setattr("presize.datasets.timing.diagnose.Clock", lambda _: clock)
+    return lambda seconds: lambda _: clock.add(seconds)
 
 
 def test_a_slow_loader_is_found_and_that_it_works_between_steps(our_time: Time) -> None:
@@ -131,14 +126,17 @@ def test_a_slow_loader_is_found_and_that_it_works_between_steps(our_time: Time) 
     assert any("during steps" in note for note in ahead.notes)
 
 
-@pytest.mark.parametrize("late", [False, True], ids=["done when it returns", "done behind our back"])
-def test_a_slow_step_leaves_no_gain_by_whatever_clock_it_is_timed(late: bool, our_time: Time) -> None:
-    step = LateStep(0.04, our_time) if late else step_of(0.04, our_time)
-    found = diagnose(generated_ahead(0.01, our_time), step, **SOON)
-    assert (found.step.mean_s, found.trained_s) == pytest.approx((0.04, 0.04))
-    assert found.verdict.startswith("Compute is the bottleneck")
+def test_a_slow_step_leaves_no_gain_by_whatever_clock_it_is_timed(our_time: Time, request: Any) -> None:
+    def check(step: Any) -> None:
+        found = diagnose(generated_ahead(0.01, our_time), step, **SOON)
+        assert (found.step.mean_s, found.trained_s) == pytest.approx((0.04, 0.04))
+        assert found.verdict.startswith("Compute is the bottleneck")
+
+    check(step_of(0.04, our_time))
+    late = request.getfixturevalue("late")
+    check(late(0.04))
     # It works while the next batch is loaded; only after the last one is it waited for.
-    waits = diagnose(generated(0.04, our_time), LateStep(0.01, our_time), **SOON | {"seconds": 10})
+    waits = diagnose(generated(0.04, our_time), late(0.01), **SOON | {"seconds": 10})
     assert waits.step.mean_s == pytest.approx(0.01)
     assert waits.trained_s == pytest.approx(0.04, rel=0.05)
     assert waits.stages.stalls.utilisation == pytest.approx(0.25, rel=0.05)
@@ -342,18 +340,12 @@ def step_that_fails_at(number: int) -> Any:
     return step
 
 
-class Unplaced(LateStep):
-    def place(self, batch: Any) -> Any:  # noqa: ARG002
-        raise TypeError("no such batch")
-
-
 @pytest.mark.parametrize(
     ("loader", "step", "message"),
     [
         ([[0] * 4] * 99, step_that_fails_at(0), "step: failed after 0 steps on one batch: RuntimeError: it diverged"),
         # two to warm up, two hundred on one batch
         ([[0] * 4] * 99, step_that_fails_at(205), "step: failed after 3 steps: RuntimeError: it diverged"),
-        ([[0] * 4] * 9, Unplaced(0.001, Time()), "step: failed after 0 steps on one batch: TypeError: no such batch"),
         ([], step_of(0), "loader: expected at least one batch, got none"),
         (iter([[0] * 4] * 8), step_of(0), "loader: expected .* got none"),
         ([1, 2, 3], step_of(0), "whose first part has one, got int"),

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from presize.datasets.timing import epochs
-from presize.datasets.timing.epochs import Budget, Clock, NoModel, copied_s, resident_s, time_epoch
+from presize.datasets.timing.epochs import Budget, NoModel, copied_s, resident_s, time_epoch
 from presize.datasets.timing.models import ResNet50, TrainingStep, make_model, small_cnn
 from presize.errors import OptionError
 from presize.measure.stages import Stages
@@ -20,12 +20,12 @@ from presize.measure.stages import Stages
 CPU = torch.device("cpu")
 
 
-class SleepingStep:
+class SleepingStep(NoModel):
     """A training step of known duration, after a copy of known duration. Batches are numbers of images."""
 
     def __init__(self, step_s: float, copy_s: float) -> None:
+        super().__init__(CPU)
         self.step_s, self.copy_s = step_s, copy_s
-        self.clock = Clock()
         self.steps = 0
 
     def place(self, batch: Any) -> Any:
@@ -51,28 +51,6 @@ def prefetching_loader(batches: int, load_s: float) -> Iterator[range]:
     for _ in range(batches):
         yield queue.get()
     worker.join()
-
-
-def test_the_clock_of_an_accelerator_is_its_events(monkeypatch: pytest.MonkeyPatch) -> None:
-    device, moments, waited = torch.device("cuda:0"), iter((1.0, 1.5, 3.5)), list[Any]()
-
-    class Event:
-        def __init__(self, device: torch.device, *, enable_timing: bool) -> None:
-            self.is_timed = (device.type, enable_timing) == ("cuda", True)
-
-        def record(self, _: Any) -> None:
-            self.at = next(moments) if self.is_timed else 0
-
-        def elapsed_time(self, later: Any) -> float:
-            return 1e3 * (later.at - self.at)
-
-    monkeypatch.setattr(torch, "Event", Event)
-    monkeypatch.setattr(torch.accelerator, "current_stream", lambda _: None)
-    monkeypatch.setattr(torch.accelerator, "synchronize", waited.append)
-    clock = Clock(device)
-    marks = [clock.mark() for _ in range(3)]
-    clock.wait()
-    assert (clock.between(marks), waited) == ([0.5, 2.0], [device])
 
 
 @pytest.fixture
