@@ -51,7 +51,7 @@ for folder in "$wheels" "$photos"; do
     [ -z "$folder" ] || [ -d "$folder" ] || fail "$folder: no such folder" 2
 done
 
-found=$("$PYTHON" - <<'CODE'
+found=$("$PYTHON" -W ignore - <<'CODE'
 import platform, sys
 try:
     import torch

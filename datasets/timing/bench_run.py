@@ -64,12 +64,9 @@ def probe(run: Run) -> dict[str, Any]:
 
 
 def measure(run: Run) -> dict[str, Any]:
-    """Time epochs of a variant, and the step without a loader: "epochs", as presize.datasets.timing.epochs.Epoch;
-    "resident_s" and "copied_s", seconds a step, None without a model and equal on the CPU, where nothing is copied;
-    "model_of", whose model it is.
-
-    Raises BenchError where there is not enough memory, and PresizeError where the variant cannot be read.
-    """
+    """Time epochs of a variant, and the step without a loader: "epochs", as Epoch; "resident_s" and "copied_s", seconds
+    a step, None without a model and equal on the CPU, where nothing is copied; "model_of", whose model it is. Raises
+    BenchError where there is not enough memory."""
     device = as_device(run.device)
     if device.type == "cpu":
         # Training gets the cores that the workers leave: its threads wait for each other, and more of them than cores
@@ -122,10 +119,8 @@ def memory_errors(model: BenchModel, batch: int, crop: int, device: str) -> Iter
 
 
 def prove(run: Run) -> dict[str, Any]:
-    """Read every sample of the run as it is read when measured, and raise BenchError unless each comes exactly once:
-    "samples", how many; "labels", the SHA-256 of the names of their classes in the order of `run.numbers`, None without
-    classes.
-    """
+    """Read every sample as it is read when measured, and raise BenchError unless each comes exactly once: "samples",
+    how many; "labels", the SHA-256 of their classes' names in the order of `run.numbers`, None without classes."""
     dataset = open_variant(run.variant, run.root, RandomResizedCrop(run.crop), FLIP, tell_path=True)
     order, classes = _order(run, dataset), dataset.classes
     came, label_of = Counter[str](), dict[str, int]()

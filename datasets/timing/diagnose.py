@@ -36,7 +36,7 @@ from presize.datasets.timing.epochs import (
 from presize.datasets.timing.loading import changed, in_channels_last, measure_loading
 from presize.errors import DiagnosisError
 from presize.formatting import seconds_text
-from presize.measure.diagnosis import WORTH_WHILE, Alternative, Change, Diagnosis, Loading, Trial, with_start
+from presize.measure.diagnosis import WORTH_WHILE, Alternative, Change, Diagnosis, Trial, with_start
 from presize.measure.profile import own_python
 from presize.measure.simulation import Times
 from presize.options import check_above_0
@@ -113,8 +113,10 @@ def diagnose(
             raise DiagnosisError(
                 "loader: expected more batches for training, got none; give an iterable that can be iterated again"
             )
-        if not loading.chosen:
-            loading = _classified(loading, resident.mean_s, loading.images / first.images_per_s)
+        load_s, step_s, trained_s = loading.load.mean_s, resident.mean_s, loading.images / first.images_per_s
+        # An unknown iterable makes batches between steps or, as one worker would, during them, whichever is closer.
+        if not loading.chosen and trained_s < (load_s + step_s + max(load_s, step_s)) / 2:
+            loading = replace(loading, workers=1, parts={}, functions=(), frames={})  # a profile of waiting
         found = []
         for name, other in others.items():
             on_step(f"reading batches and training on one: {name}")
@@ -196,8 +198,8 @@ def _rounds(
     run_s: float,
     on_step: Callable[[str], None],
 ) -> Iterator[Diagnosis]:
-    """Rounds of training as it is, and with each change, in random order, for `run_s` seconds each; the step alone
-    before and after them. `loaders` begin with the loader as it is. Yields what is known after each round."""
+    """Train as it is, and with each change, in random order, for `run_s` seconds each; the step alone before and after
+    them. `loaders` begin with the present one. Yields what is known after each round."""
     shuffled = random.Random(0)
     workers = [survey.loading.workers, *(change.pipeline.workers for change in changes)]
     runs: list[list[_Trained]] = [[] for _ in loaders]
@@ -248,8 +250,7 @@ def _found(
 
 
 def _is_known(found: Diagnosis) -> bool:
-    """Whether all that matters is known well enough: the present rate, and the gain of each change that may be worth
-    while and is not surely less than another's."""
+    """Whether the present rate, and the gain of each change that may be the best, are known well enough."""
     gains = [one.gain for one in found.tried]
     most = max((gain.low for gain in gains), default=1.0)
     matters = [gain for gain in gains if gain.high >= max(WORTH_WHILE, most)]
@@ -258,8 +259,7 @@ def _is_known(found: Diagnosis) -> bool:
 
 @contextmanager
 def _restored(*loaders: Iterable[Any]) -> Generator[None, None, None]:
-    """Restore the position of loaders that are presize's, and torch's random state on the CPU. Nothing warns of more
-    workers than cores, which are tried."""
+    """Restore the position of presize's loaders, and torch's random state on the CPU; do not warn of many workers."""
     states = [(loader, loader.state_dict()) for loader in loaders if isinstance(loader, (Loader, CountingLoader))]
     with torch.random.fork_rng(devices=()), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
@@ -288,7 +288,7 @@ def _copied_s(training: _Training, batch: Any, resident: Repeated, budget: Budge
 
 
 def _layout_step(training: _Training, batch: Any, part: Budget) -> Times | None:
-    """Time of the step on the batch in channels-last memory; None where it is not faster, or that is nothing else."""
+    """Time of the step on the batch in channels-last memory; None where that is not faster."""
     other = in_channels_last(batch)
     if other is None:
         return None
@@ -323,36 +323,29 @@ class _Trained(NamedTuple):
     ended: bool  # whether the loader had no more
 
 
-class _Edge(NamedTuple):
-    """A moment, and the images that were trained on until then."""
-
-    seconds: float
-    images: int
-
-    def rate_since(self, before: _Edge) -> float:
-        return (self.images - before.images) / max(self.seconds - before.seconds, SHORTEST_S)
+_Edge = tuple[float, int]
+"""A moment, and the images that were trained on until then."""
 
 
 def _train(
     loader: Iterable[Any], training: _Training, seconds: float, burst: int, epoch_batches: int | None
 ) -> _Trained | None:
     """Train for `seconds` on whole epochs; or, where an epoch takes longer, on whole bursts, after the first one and a
-    quarter of the time: workers that start together deliver a batch each at about the same time, and new processes are
-    slow until they have got their memory. Returns None where no batch comes."""
+    quarter of the time, in which new processes get their memory. Returns None where no batch comes."""
     done = images = skipped = 0
 
     def edge() -> _Edge:
         training.clock.wait()
-        return _Edge(time.perf_counter(), images)
+        return time.perf_counter(), images
 
     epochs, bursts, starts = [edge()], list[_Edge](), list[float]()
-    begin_s = epochs[0].seconds
+    begin_s, _ = epochs[0]
     while True:
         before = done
         with closing(taken(an_epoch(loader))) as batches:
             for batch in batches:
                 if done == before:
-                    starts.append(time.perf_counter() - epochs[-1].seconds)
+                    starts.append(time.perf_counter() - epochs[-1][0])
                 images += count_images(batch)
                 try:
                     training.step(batch)
@@ -367,40 +360,35 @@ def _train(
                     if now - begin_s >= seconds / 4 or done >= _MOST_BATCHES:
                         bursts, skipped = [edge()], done
                     continue
-                bursts.append(_Edge(now, images))
-                enough = done - skipped >= LEAST and now - bursts[0].seconds >= seconds / 2
+                bursts.append((now, images))
+                enough = done - skipped >= LEAST and now - bursts[0][0] >= seconds / 2
                 if done - skipped >= _MOST_BATCHES or (enough and now - begin_s >= seconds):
                     of = None if epoch_batches is None else epoch_batches * images / done
-                    rate = with_start(edge().rate_since(bursts[0]), starts[0], of)
+                    rate = with_start(_rates([bursts[0], edge()])[0], starts[0], of)
                     return _Trained(rate, _within(bursts), starts[0], done, ended=False)
         if not done:
             return None
         ended = done == before  # an iterator cannot be iterated again
         if not ended:
             epochs.append(edge())
-        spent = done >= LEAST and epochs[-1].seconds - begin_s >= seconds
+        spent = done >= LEAST and epochs[-1][0] - begin_s >= seconds
         if ended or spent or done >= _MOST_BATCHES:
-            return _Trained(epochs[-1].rate_since(epochs[0]), _within(epochs), median(starts), done, ended)
+            (rate,) = _rates([epochs[0], epochs[-1]])
+            return _Trained(rate, _within(epochs), median(starts), done, ended)
+
+
+def _rates(edges: Sequence[_Edge]) -> list[float]:
+    """The rate from each edge to the next."""
+    return [
+        (images - images_before) / max(now_s - before_s, SHORTEST_S)
+        for (before_s, images_before), (now_s, images) in pairwise(edges)
+    ]
 
 
 def _within(edges: Sequence[_Edge]) -> float:
     """The standard error of the mean rate between edges, as a share, by the spread of parts; 0 where they are few."""
-    size = max((len(edges) - 1) // _CHUNKS, 1)
-    chosen = edges[::size]
-    if len(chosen) <= _CHUNKS // 2:
-        return 0.0
-    rates = [after.rate_since(before) for before, after in pairwise(chosen)]
-    return stdev(rates) / fmean(rates) / math.sqrt(len(rates))
-
-
-def _classified(loading: Loading, resident_s: float, trained_s: float) -> Loading:
-    """Decide whether an unknown iterable makes batches during the step, as one worker would, or between steps: by which
-    of the two the time of training is closer to."""
-    load_s = loading.load.mean_s
-    between, during = load_s + resident_s, max(load_s, resident_s)
-    if trained_s >= (between + during) / 2:
-        return loading
-    return replace(loading, workers=1, parts={}, functions=(), frames={})  # the profile shows only waiting
+    rates = _rates(edges[:: max((len(edges) - 1) // _CHUNKS, 1)])
+    return stdev(rates) / fmean(rates) / math.sqrt(len(rates)) if len(rates) >= _CHUNKS // 2 else 0.0
 
 
 def _notes(found: Diagnosis) -> Iterator[str]:

@@ -57,17 +57,12 @@ def diagnose_path(
     trial_name: str = "",
     on_step: Callable[[str], None] = lambda _: None,
 ) -> Diagnosis:
-    """Train a model on random crops of the images in `path`, a folder, read by FolderDataset in a DataLoader, or what
-    presize built, read by LMDBDataset in one; and find the bottleneck.
+    """Train a model on random crops of the images in `path`, a folder or what presize built of one, and find the
+    bottleneck. On the CPU training gets half of the cores, so that its speed is the same with any number of workers.
 
-    On the CPU training gets half of the cores, at least one, so that its speed is the same with any number of workers.
     `trial` is a small presized dataset of the same images, whose loaders become the alternatives; `trial_name` is what
-    presizing all of them is called in the advice. `on_step` is as in diagnose.
-
-    Raises:
-        BenchError: there is not enough memory.
-        DiagnosisError: reading or training fails.
-        PresizeError: `path` cannot be opened.
+    presizing all of them is called in the advice. Raises BenchError where there is not enough memory, OptionError
+    without the device, DiagnosisError where reading or training fails.
     """
     begin = time.perf_counter()
     device = as_device(options.device or accelerator())

@@ -91,11 +91,7 @@ def taken(
     batches: Iterator[Any], budget: Budget = ENDLESS, least: int = 1, take: Callable[[Iterator[Any]], Any] = next
 ) -> Generator[Any, None, None]:
     """Yield batches, at least `least`, until `budget` is spent or they end. `take` gets the next one. Generators, whose
-    workers end with them, are closed with this one.
-
-    Raises:
-        DiagnosisError: the iterator fails; its error is the cause.
-    """
+    workers end with them, are closed with this one. Raises DiagnosisError where the iterator fails."""
     count, first_s = 0, 0.0
     try:
         while not budget.is_spent(count, least, first_s):
@@ -156,11 +152,8 @@ def together(several: Sequence[Repeated]) -> Repeated:
 def repeat(
     clock: Clock, step: Callable[[Any], Any], batch: Any, budget: Budget, place: Callable[[Any], Any] | None = None
 ) -> Repeated:
-    """Time `step` on `batch`, once it is placed, at least LEAST times after a warm-up, until `budget` is spent.
-
-    Raises:
-        DiagnosisError: the step fails; its error is the cause.
-    """
+    """Time `step` on `batch`, once it is placed, at least LEAST times after a warm-up, until `budget` is spent. Raises
+    DiagnosisError where it fails."""
     done = 0
 
     def once() -> None:

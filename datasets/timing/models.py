@@ -17,8 +17,7 @@ _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 def make_model(name: Model, classes: int) -> tuple[nn.Module, str]:
-    """A model for images (B, 3, height, width), and the package it is from. ResNet-50 is torchvision's where that is
-    installed, otherwise the one below; both have the same layers."""
+    """A model for images (B, 3, height, width), and the package it is from: torchvision where that is installed."""
     if name == "small":
         return small_cnn(classes), "presize"
     if importlib.util.find_spec("torchvision") is not None:

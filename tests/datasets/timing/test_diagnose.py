@@ -6,7 +6,8 @@ import importlib
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from itertools import count
+from dataclasses import astuple
+from itertools import count, islice
 from typing import Any
 
 import pytest
@@ -15,9 +16,10 @@ from torch.utils.data import DataLoader, Dataset
 
 from presize.datasets import diagnose, make_loader
 from presize.datasets.timing.bench_run import memory_errors
-from presize.datasets.timing.epochs import Clock
-from presize.datasets.timing.models import TrainingStep, small_cnn
+from presize.datasets.timing.epochs import Clock, NoModel, copied_s, resident_s, time_epoch
+from presize.datasets.timing.models import small_cnn
 from presize.errors import BenchError, DiagnosisError, OptionError
+from presize.measure.stages import Stages
 
 SOON: dict[str, Any] = {"seconds": 0.3, "device": "cpu"}
 
@@ -110,6 +112,33 @@ def late(our_time: Time, monkeypatch: pytest.MonkeyPatch) -> Callable[[float], A
     clock = LateClock(our_time)
     monkeypatch.setattr("presize.datasets.timing.diagnose.Clock", lambda _: clock)
     return lambda seconds: lambda _: clock.add(seconds)
+
+
+class SleepingStep(NoModel):
+    def __init__(self, time: Time) -> None:
+        super().__init__(torch.device("cpu"))
+        self.time = time
+
+    def place(self, batch: Any) -> Any:
+        self.time.sleep(1)
+        return batch
+
+    def __call__(self, placed: Any) -> None:  # noqa: ARG002
+        self.time.sleep(2)
+
+
+@pytest.mark.parametrize(
+    ("loader", "warm", "expected"),
+    [(generated, 3, (2 / 8, 1 / 8, 3 / 8, 2 / 8)), (generated_ahead, 2, (2 / 5, 1 / 5, 0, 2 / 5))],
+    ids=["one thing after the other", "loaded during the step"],
+)
+def test_the_stalls_of_epochs_with_warm_and_with_cold_files_are_found(
+    loader: Any, warm: int, expected: tuple[float, ...], our_time: Time
+) -> None:
+    step = SleepingStep(our_time)
+    epochs_s = [time_epoch(islice(loader(load, our_time), 8), step).window_s / 7 for load in (warm, 5)]
+    stages = Stages(resident_s(step, [0]), copied_s(step, [0]), *epochs_s)
+    assert astuple(stages.stalls) == pytest.approx(expected)
 
 
 def test_a_slow_loader_is_found_and_that_it_works_between_steps(our_time: Time) -> None:
@@ -233,19 +262,6 @@ def test_workers_are_measured_alone_and_together_none_is_left_and_the_loader_is_
     assert min(found.loading.worker_s) >= 0.02
     assert vars(loader) == before
     assert not set(torch.multiprocessing.active_children()) - processes
-
-
-@pytest.mark.slow
-def test_a_step_is_really_trained_and_batches_of_any_kind_are_taken() -> None:
-    torch.manual_seed(0)
-    model = small_cnn(2)
-    before = model[0].weight.detach().clone()
-    batch = [torch.randint(0, 256, (4, 3, 32, 32), dtype=torch.uint8), torch.zeros(4, dtype=torch.int64)]
-    found = diagnose([batch] * 40, TrainingStep(model, torch.device("cpu")), **SOON)
-    assert found.loading.images == 4
-    assert not torch.equal(before, model[0].weight)
-    named = diagnose([{"pixels": batch[0], "labels": batch[1]}] * 40, lambda _: None, **SOON)
-    assert named.loading.images == 4
 
 
 def busy_between(seconds: float) -> None:
