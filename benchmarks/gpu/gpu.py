@@ -387,7 +387,7 @@ def main() -> None:
         del shares[name]
         try:
             if seconds < _LEAST_S:
-                raise StepError("no time left")
+                raise StepError("no time left; give more --seconds")
             say(f"{name}: up to {seconds:.0f} s of {left:.0f}")
             step(session, seconds)
         except (StepError, PresizeError, OSError, SystemExit, KeyboardInterrupt) as error:

@@ -124,8 +124,9 @@ install --no-deps --ignore-installed "${own[-1]}" && install presize psutil ||
     fail "--wheels: pip could not install from $wheels; fill it for this Python: $fill"
 "$environment/bin/python" -c 'import presize.builder, presize.datasets' || fail "presize cannot be imported"
 
-set -- --device "$device" --work "$work" --out "$out" --seconds "$((seconds - SECONDS))"
+left=$((SECONDS < seconds ? seconds - SECONDS : 0))
+set -- --device "$device" --work "$work" --out "$out" --seconds "$left"
 [ -z "$photos" ] || set -- "$@" --photos "$photos"
 # gpu.py ends by itself; this is for when it does not. In the foreground, or Ctrl-C would not reach it.
 export TORCHINDUCTOR_CACHE_DIR=$work/inductor
-timeout --foreground --kill-after=5 "$((seconds + 15 - SECONDS))" "$environment/bin/python" "$here/gpu.py" "$@"
+timeout --foreground --kill-after=5 "$((left + 15))" "$environment/bin/python" "$here/gpu.py" "$@"
