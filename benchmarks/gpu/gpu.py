@@ -319,7 +319,7 @@ def table(session: Session) -> str:
             for row in rates.read(session.checks)
         ]
         lines += [rates.table(["check", "right", "found"], checks), ""]
-    lines += [rates.table(["training", "read by", "images/s", "times raw", "U"], cells)]
+    lines += [rates.table(["training", "read by", "images/s", "times raw", "U"], cells)] if cells else []
     for facts in [results["conditions"] for results in benches][:1]:
         told = (facts.get(name, "") for name in ("date", "GPU", "CPU", "system", "storage", "versions"))
         lines += [

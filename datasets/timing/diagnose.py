@@ -147,17 +147,8 @@ def diagnose(
             at = 0 if change.alternative is None else 1 + change.alternative
             loaders.append(trials.enter(sources[at], **change.options))
         run_s = max(left_s / rounds / (1 + len(loaders)), part.seconds)
-        result, begun = survey, time.perf_counter()
-        for number, result in enumerate(_rounds(survey, training, batch, changes, loaders, run_s, on_step), 1):
-            now_s = time.perf_counter()
-            if now_s + (now_s - begun) > begin + seconds or (number >= _ROUNDS and _is_known(result)):
-                break
-            begun = now_s
-    return replace(
-        result,
-        notes=(*notes, *result.notes, *_notes(result)),
-        seconds=time.perf_counter() - begin,
-    )
+        result = _tried(survey, training, batch, changes, loaders, run_s, begin + seconds, on_step)
+    return replace(result, notes=(*notes, *result.notes, *_notes(result)), seconds=time.perf_counter() - begin)
 
 
 def _least_s(survey: Diagnosis, change: Change | None) -> float:
@@ -189,17 +180,12 @@ def _batches_in(loader: Iterable[Any]) -> int | None:
         return None
 
 
-def _rounds(
-    survey: Diagnosis,
-    training: _Training,
-    batch: Any,
-    changes: Sequence[Change],
-    loaders: Sequence[Iterable[Any]],
-    run_s: float,
-    on_step: Callable[[str], None],
-) -> Iterator[Diagnosis]:
-    """Train as it is, and with each change, in random order, for `run_s` seconds each; the step alone before and after
-    them. `loaders` begin with the present one. Yields what is known after each round."""
+def _tried(
+    survey: Diagnosis, training: _Training, batch: Any, changes: Sequence[Change], loaders: Sequence[Iterable[Any]],
+    run_s: float, ends_s: float, on_step: Callable[[str], None],
+) -> Diagnosis:  # fmt: skip
+    """In rounds, train as it is, and with each change, in random order, for `run_s` seconds each; the step alone before
+    and after them. `loaders` begin with the present one. Ends when enough is known, or by `ends_s`."""
     shuffled = random.Random(0)
     workers = [survey.loading.workers, *(change.pipeline.workers for change in changes)]
     runs: list[list[_Trained]] = [[] for _ in loaders]
@@ -207,21 +193,23 @@ def _rounds(
     half = Budget(_MOST_BATCHES, run_s / 2)
     found = survey
     for number in count(1):
+        begin_s = time.perf_counter()
         on_step(f"round {number}: training as it is" + (", and with each change" if changes else ""))
         alone.append(training.repeat(batch, half))
         for at in shuffled.sample(range(len(loaders)), len(loaders)):
             ran = _train(loaders[at], training, run_s, max(workers[at], 1), survey.epoch_batches)
             if ran is None:
-                yield replace(found, notes=(_ENDED,))
-                return
+                return replace(found, notes=(_ENDED,))
             runs[at].append(ran)
         # Before and after training, so that a machine that slows down or speeds up affects both alike in the mean.
         alone.append(training.repeat(batch, half))
         found = _found(survey, changes, runs, together(alone))
         if any(of[-1].ended for of in runs):
-            yield replace(found, notes=(_ENDED,))
-            return
-        yield found
+            return replace(found, notes=(_ENDED,))
+        now_s = time.perf_counter()
+        if now_s + (now_s - begin_s) > ends_s or (number >= _ROUNDS and _is_known(found)):
+            break
+    return found
 
 
 def _found(
