@@ -26,7 +26,7 @@ from presize.datasets.dataset import LMDBDataset
 from presize.datasets.read_only import DataLoaderOptions
 from presize.datasets.reading.memory import send_without_descriptors
 from presize.datasets.reading.order import Last, Order, choose_order
-from presize.datasets.reading.transfer import accelerator, is_asynchronous
+from presize.datasets.reading.transfer import accelerator
 from presize.datasets.reading.workers import STARTS_AGAIN, cannot_start, check_may_start, checked_timeout, worker_counts
 from presize.datasets.sampler import EpochSampler
 from presize.datasets.subsets import as_lmdb_dataset, check_labels, check_length, differ, sampler_of, state_of
@@ -34,7 +34,7 @@ from presize.errors import LoaderError, OptionError, PresizeError
 from presize.formatting import plural, size_text
 from presize.options import check_range
 from presize.system.child import FOR_PARENTS, leave_to_parent, starting_workers
-from presize.system.resources import limit_of
+from presize.system.resources import is_asynchronous, limit_of
 
 SHARED_MEMORY = "/dev/shm"
 
@@ -232,7 +232,8 @@ def make_loader(
             _check_shared_memory(dataset, batch_size, workers, ahead)
         given = {"persistent_workers": True, "prefetch_factor": ahead, "timeout": timeout, **given}
         given["multiprocessing_context"] = multiprocessing_context
-    given = {"pin_memory": is_asynchronous(accelerator()), "collate_fn": collate, **given}
+    here = accelerator()
+    given = {"pin_memory": here is not None and is_asynchronous(here.type), "collate_fn": collate, **given}
     loader = CountingLoader(
         dataset,
         batch_size,

@@ -24,8 +24,7 @@ from torch.nn import functional
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from presize.datasets import LMDBDataset, RandomResizedCrop, Resize, collate, make_loader
-from presize.datasets.reading.transfer import to_device
-from presize.datasets.timing.epochs import Clock, resident_s, time_epoch
+from presize.datasets.timing.epochs import NoModel, resident_s, time_epoch
 from presize.datasets.timing.variants import FLIP, Chosen
 from shared import bench_runs, builds, measuring, processes, rates
 from shared.conditions import find_photos
@@ -81,14 +80,12 @@ def jittered(samples: Any) -> Any:
     return [images, labels]
 
 
-class Augment:
+class Augment(NoModel):
     """A step without training: the augmentation that is left to the device, from uint8 to normalized floats."""
 
     def __init__(self, place: str, device: torch.device) -> None:
-        self.where, self.device, self.clock = place, device, Clock(device)
-
-    def place(self, batch: Any) -> Any:
-        return to_device(batch, self.device)
+        super().__init__(device)
+        self.where = place
 
     def __call__(self, placed: Any) -> None:
         images = placed[0].float().div_(255)

@@ -31,6 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from presize.errors import PresizeError
 from presize.sources.sample import SampleOptions, sample_file
+from presize.system.resources import usable_cores
 from shared import builds, rates
 from shared.conditions import conditions, find_photos
 
@@ -115,7 +116,8 @@ class Session:
 
     @property
     def cores(self) -> int:
-        return len(os.sched_getaffinity(0))
+        """Those that this process may use: a container may have fewer than it sees."""
+        return usable_cores()
 
     def run(self, command: list[str | Path], seconds: float) -> str:
         """Its standard output. Raises StepError when it fails or had to be interrupted."""
@@ -123,10 +125,12 @@ class Session:
         process = subprocess.Popen([*map(str, command)], stdout=subprocess.PIPE, text=True, start_new_session=True)
         try:
             printed, _ = process.communicate(timeout=max(1.0, seconds - _GRACE_S))
-        except subprocess.TimeoutExpired:
+        except (subprocess.TimeoutExpired, KeyboardInterrupt) as stop:
             process.terminate()
             with suppress(subprocess.TimeoutExpired):
                 process.communicate(timeout=_GRACE_S)
+            if isinstance(stop, KeyboardInterrupt):
+                raise
             raise StepError(f"interrupted after its {seconds:.0f} s") from None
         finally:
             with suppress(ProcessLookupError):
@@ -157,13 +161,19 @@ def have_photos(session: Session, seconds: float) -> None:
         todo = random.Random(0).sample(range(options.images), options.images)
         painted.mkdir(exist_ok=True)
         ends = time.monotonic() + seconds
-        with get_context("fork").Pool(session.cores, cv2.setNumThreads, (0,)) as pool:
+        with get_context("fork").Pool(session.cores, _prepare_painter) as pool:
             for _ in pool.imap_unordered(partial(_paint, painted, options), todo):
                 if time.monotonic() > ends:
                     break
         session.photos = find_photos(painted)
     session.tree = builds.link_tree(session.photos, session.work, session.scale.images)
     say(f"{len(session.photos):,} photographs, {session.scale.images:,} links to them")
+
+
+def _prepare_painter() -> None:
+    cv2.setNumThreads(0)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends this process
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _paint(folder: Path, options: SampleOptions, index: int) -> None:
@@ -309,7 +319,7 @@ def table(session: Session) -> str:
             for row in rates.read(session.checks)
         ]
         lines += [rates.table(["check", "right", "found"], checks), ""]
-    lines += [rates.table(["training", "read by", "images/s", "times raw", "U"], cells)]
+    lines += [rates.table(["training", "read by", "images/s", "times raw", "U"], cells)] if cells else []
     for facts in [results["conditions"] for results in benches][:1]:
         told = (facts.get(name, "") for name in ("date", "GPU", "CPU", "system", "storage", "versions"))
         lines += [
@@ -362,32 +372,38 @@ def parse() -> argparse.Namespace:
 
 def main() -> None:
     options = parse()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that its children are killed, too
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: its children are ended, too
     ends = time.monotonic() + options.seconds
     session = Session(options)
     session.out.mkdir(parents=True, exist_ok=True)
-    for old in (session.read, session.checks, session.out / "gpu-bench.csv", *session.work.glob("bench-*/results.*")):
+    say(f"{session.cores} cores")
+    results = (session.out / f"gpu-{name}.csv" for name in ("correct", "read", "bench", "build", "pinning", "augment"))
+    for old in (session.read, session.checks, *results, *session.work.glob("bench-*/results.*")):
         old.unlink(missing_ok=True)  # of an earlier session
-    shares = {name: share for name, (share, _) in STEPS.items()}
+    shares, interrupted = {name: share for name, (share, _) in STEPS.items()}, False
     for name, (share, step) in STEPS.items():
         left = ends - time.monotonic()
         seconds = left * share / sum(shares.values())
         del shares[name]
         try:
             if seconds < _LEAST_S:
-                raise StepError("no time left")
+                raise StepError("no time left; give more --seconds")
             say(f"{name}: up to {seconds:.0f} s of {left:.0f}")
             step(session, seconds)
-        except (StepError, PresizeError, OSError, SystemExit) as error:
-            session.unfinished.append(f"{name} ({error})")
-            say(f"{name}: {error}")
-            if name in NEEDED:
+        except (StepError, PresizeError, OSError, SystemExit, KeyboardInterrupt) as error:
+            interrupted = isinstance(error, KeyboardInterrupt)
+            session.unfinished.append(f"{name} ({'interrupted' if interrupted else error})")
+            say(f"{name}: {'interrupted' if interrupted else error}")
+            if name in NEEDED or interrupted:
                 break
         finally:
             found = table(session)
             (session.out / "gpu.md").write_text(f"{found}\n")  # after each step, for a machine that is taken away
     print(found)
-    sys.exit(0 if (session.out / "gpu-bench.csv").exists() else 1)
+    if interrupted:
+        sys.exit(130)
+    is_right = session.checks.exists() and all(row["right"] == "True" for row in rates.read(session.checks))
+    sys.exit(0 if is_right and (session.out / "gpu-bench.csv").exists() else 1)
 
 
 if __name__ == "__main__":

@@ -6,22 +6,25 @@ usage() {
     cat <<'TEXT'
 usage: bash benchmarks/gpu/gpu.sh [options]
 
-Measures what presizing does for training on a GPU. The machine needs CUDA and a Python of 3.11 or newer with torch, and
-no network: presize and what it needs are installed from a folder of wheels, into the work folder. Nothing outside of it
-is changed. It begins with checks that batches on the GPU are right. The script ends in time; what did not fit is
-reported. It prints a table last, and writes gpu-correct.csv, gpu-read.csv, gpu-bench.csv, gpu-build.csv,
-gpu-pinning.csv, gpu-augment.csv and the table, gpu.md: each as soon as it is known.
+Measures what presizing does for training on a GPU. The machine needs CUDA, a Python of 3.11 or newer with pip and torch
+2.7 or newer, and no network: presize and what it needs are installed from a folder of wheels, into the work folder.
+Nothing outside of it is changed. It begins with checks that batches on the GPU are right. The script ends in time; what
+did not fit is reported. It prints a table last, also after Ctrl-C, and writes gpu-correct.csv, gpu-read.csv,
+gpu-bench.csv, gpu-build.csv, gpu-pinning.csv, gpu-augment.csv and the table, gpu.md: each as soon as it is known, in
+the place of those of an earlier session.
 
-  --wheels DIR    the folder that tools/wheels.sh filled; without it, the script fills one, which takes a network
+  --wheels DIR    the folder that tools/wheels.sh filled; without it, the script fills one, which takes a network and a
+                  C compiler
   --photos DIR    JPEGs to measure with, searched for recursively; without it, sample images are painted
   --out DIR       for the results  [default: benchmarks/gpu/results; of a dry run the work folder]
-  --work DIR      for all else; kept  [default: a temporary folder; removed]
+  --work DIR      for all else, about 4 GB; kept  [default: a temporary folder; removed]
   --seconds N     end within this time  [default: 600]
   --device cpu    a dry run: everything in small on the CPU, to see that it runs; its figures mean nothing
   --device simulated  the same, with the checks on the accelerator of presize's tests
   -h, --help
 
-PYTHON chooses the interpreter (python3). Exit codes: 0 done, 1 a failure, 2 wrong use or no CUDA.
+PYTHON chooses the interpreter (python3). Exit codes: 0 done, 1 a failure or a batch that is wrong, 2 wrong use or no
+CUDA, 130 interrupted.
 TEXT
 }
 
@@ -48,46 +51,57 @@ for folder in "$wheels" "$photos"; do
     [ -z "$folder" ] || [ -d "$folder" ] || fail "$folder: no such folder" 2
 done
 
-found=$("$PYTHON" - <<'CODE'
-import platform
+found=$("$PYTHON" -W ignore - <<'CODE'
+import platform, sys
 try:
     import torch
-except ImportError as error:
+except (ImportError, OSError) as error:
     print(f"Python {platform.python_version()} without torch ({error})")
 else:
     built = f"for CUDA {torch.version.cuda}" if torch.version.cuda else "without CUDA"
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no usable GPU"
-    print(f"Python {platform.python_version()}, torch {torch.__version__} built {built}, {gpu}")
+    version = tuple(map(int, torch.__version__.split(".")[:2]))
+    old = "" if sys.version_info >= (3, 11) and version >= (2, 7) else ", too old"
+    print(f"Python {platform.python_version()}, torch {torch.__version__} built {built}, {gpu}{old}")
 CODE
 ) || fail "PYTHON: $PYTHON does not run" 2
-printf 'found %s, %s cores\n' "$found" "$(nproc)" >&2
+printf 'found %s\n' "$found" >&2
 case $found in
-    *without\ torch*) fail "no torch here: found $found" 2 ;;
+    *without\ torch*) fail "no torch here: found $found; PYTHON=/path/to/python chooses another" 2 ;;
+    *too\ old) fail "expected Python 3.11 and torch 2.7, or newer: found $found; PYTHON chooses another" 2 ;;
     *no\ usable\ GPU*) [ "$device" != cuda ] || fail "no CUDA here: found $found; --device cpu is a dry run" 2 ;;
 esac
+"$PYTHON" -m pip --version >/dev/null 2>&1 || fail "PYTHON: $PYTHON has no pip; install it: $PYTHON -m ensurepip" 2
+
+writable() {
+    { mkdir -p "$2" && touch "$2/.gpu" && rm "$2/.gpu"; } 2>/dev/null || fail "$1: $2 cannot be written to" 2
+}
 
 if [ -z "$work" ]; then
     work=$(mktemp -d)
     trap 'cd /; rm -rf "$work"' EXIT
 fi
-mkdir -p "$work"
+writable --work "$work"
 work=$(cd "$work" && pwd)
 if [ -z "$out" ]; then
     out=$here/results
     [ "$device" = cuda ] || out=$work/results
 fi
-mkdir -p "$out"
+writable --out "$out"
 out=$(cd "$out" && pwd)
 [ -z "$photos" ] || photos=$(cd "$photos" && pwd)
 case $PYTHON in */*) PYTHON=$(cd "$(dirname "$PYTHON")" && pwd)/$(basename "$PYTHON") ;; esac
+for=$("$PYTHON" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+fill="FOR=$for tools/wheels.sh DIR all"
 if [ -z "$wheels" ]; then
     wheels=$work/wheels
-    FOR=$("$PYTHON" -c 'import platform; print(platform.python_version())') PYTHON=$PYTHON \
-        bash "$here/../../tools/wheels.sh" "$wheels" all >&2 || fail "--wheels: tools/wheels.sh could not fill one"
+    # strict: without the compiled decoder, what is measured is not what presize can do.
+    FOR=$for PYTHON=$PYTHON PRESIZE_BUILD=strict bash "$here/../../tools/wheels.sh" "$wheels" all >&2 ||
+        fail "--wheels: tools/wheels.sh could not fill one here; fill it on another machine: $fill"
 fi
 wheels=$(cd "$wheels" && pwd)
 own=("$wheels"/presize-*.whl)
-[ -f "${own[0]}" ] || fail "--wheels: no wheel of presize in $wheels; fill it with tools/wheels.sh" 2
+[ -f "${own[0]}" ] || fail "--wheels: no wheel of presize in $wheels; fill it: $fill" 2
 cd "$work" # in the root of the tree, Python would import that presize instead of the wheel's
 
 # An environment of its own that sees whatever PYTHON sees, through a .pth file: --system-site-packages would not show
@@ -107,10 +121,12 @@ install() {
         --find-links "$wheels" "$@"
 }
 install --no-deps --ignore-installed "${own[-1]}" && install presize psutil ||
-    fail "--wheels: pip could not install from $wheels; if a package is missing, fill it with: tools/wheels.sh DIR all"
+    fail "--wheels: pip could not install from $wheels; fill it for this Python: $fill"
 "$environment/bin/python" -c 'import presize.builder, presize.datasets' || fail "presize cannot be imported"
 
-set -- --device "$device" --work "$work" --out "$out" --seconds "$((seconds - SECONDS))"
+left=$((SECONDS < seconds ? seconds - SECONDS : 0))
+set -- --device "$device" --work "$work" --out "$out" --seconds "$left"
 [ -z "$photos" ] || set -- "$@" --photos "$photos"
-# gpu.py ends by itself; this is for when it does not.
-timeout --kill-after=5 "$((seconds + 15 - SECONDS))" "$environment/bin/python" "$here/gpu.py" "$@"
+# gpu.py ends by itself; this is for when it does not. In the foreground, or Ctrl-C would not reach it.
+export TORCHINDUCTOR_CACHE_DIR=$work/inductor
+timeout --foreground --kill-after=5 "$((left + 15))" "$environment/bin/python" "$here/gpu.py" "$@"

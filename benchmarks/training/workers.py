@@ -24,7 +24,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from presize.datasets.timing.epochs import Clock, time_epoch
+from presize.datasets.timing.epochs import NoModel, time_epoch
 from presize.measure.bench_options import BenchOptions
 from shared import bench_runs, builds, measuring, processes, rates
 from shared.conditions import find_photos
@@ -53,13 +53,8 @@ class Sleeping(Dataset[torch.Tensor]):
         return torch.tensor([i])
 
 
-class SleepingStep:
+class SleepingStep(NoModel):
     """Training on a device: the cores are idle."""
-
-    clock = Clock()
-
-    def place(self, batch: Any) -> Any:
-        return batch
 
     def __call__(self, placed: Any) -> None:  # noqa: ARG002
         time.sleep(STEP_S)
@@ -81,7 +76,7 @@ def mock(workers: int) -> Iterator[measuring.Columns]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "This DataLoader will create")  # more workers than cores: they sleep
         loader = DataLoader(Sleeping(), MOCK_BATCH, num_workers=workers)
-        epoch = time_epoch(loader, SleepingStep(), warmup_steps=max(1, workers))
+        epoch = time_epoch(loader, SleepingStep(torch.device("cpu")), warmup_steps=max(1, workers))
     yield {
         "reads": MOCK,
         "variant": "mock",

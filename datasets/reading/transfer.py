@@ -21,14 +21,12 @@ from presize.datasets.reading.memory import SharedSlots, arrays_over, packed_byt
 from presize.datasets.reading.regions import Region, View, read_region
 from presize.errors import OptionError, warn
 from presize.formatting import plural, size_text
+from presize.system.resources import is_asynchronous
 
 Normalize = tuple[Sequence[float], Sequence[float]]
 """(mean, std) of each channel, in units of 0 to 1."""
 
 CPU = torch.device("cpu")
-
-_ASYNCHRONOUS = ("cuda", "xpu")
-"""Types of device that copy from pinned memory while the caller goes on. ROCm's is "cuda", too."""
 
 _PORTABLE = 1
 """cudaHostRegisterPortable: pinned for all devices, as torch does it."""
@@ -67,13 +65,8 @@ def accelerator() -> torch.device | None:
     return torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
 
 
-def is_asynchronous(device: torch.device | None) -> bool:
-    """Whether copies from pinned memory to `device` go on while the caller does."""
-    return device is not None and device.type in _ASYNCHRONOUS
-
-
 def to_device(batch: Any, device: torch.device) -> Any:
-    return map_tensors(lambda tensor: tensor.to(device, non_blocking=is_asynchronous(device)), batch)
+    return map_tensors(lambda tensor: tensor.to(device, non_blocking=is_asynchronous(device.type)), batch)
 
 
 def map_tensors(change: Callable[[torch.Tensor], object], batch: Any) -> Any:
@@ -110,8 +103,8 @@ class Transfer:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.is_asynchronous = is_asynchronous(device)
-        self._registers = device.type == "cuda"
+        self.is_asynchronous = is_asynchronous(device.type)
+        self._registers = device.type == "cuda"  # torch.accelerator registers no memory
         self._stream: torch.Stream | None = None  # kept: the allocator has a memory pool for each stream
         self._is_refused = False
 

@@ -22,18 +22,19 @@ import torch
 
 from presize.datasets.crops import RandomResizedCrop
 from presize.datasets.dataset import LMDBDataset
-from presize.datasets.reading.transfer import map_tensors
-from presize.datasets.timing.epochs import NoModel, copied_s, resident_s, time_epoch
+from presize.datasets.reading.transfer import as_device, map_tensors
+from presize.datasets.timing.devices import read_torch
+from presize.datasets.timing.epochs import NoModel, copied_s, on_host, resident_s, time_epoch
 from presize.datasets.timing.models import TrainingStep, make_model
 from presize.datasets.timing.variants import FLIP, Chosen, CroppedFolder, load_variant, open_variant
-from presize.errors import BenchError, DiagnosisError, PresizeError
-from presize.formatting import plural
+from presize.errors import BenchError, DiagnosisError, OptionError, PresizeError
 from presize.measure.bench_options import BenchModel, Run
 from presize.system.resources import usable_cores
 
 _WATCH_S = 0.5
 
-_CPU_IS_FULL = "can't allocate memory"  # said by the RuntimeError of torch's CPU allocator, which has no class
+_FULL = ("can't allocate memory", "not enough memory", "out of memory")
+"""Said by the RuntimeErrors of torch's allocators that have no class: those of the CPU and of MPS."""
 
 
 def main() -> None:
@@ -45,7 +46,8 @@ def main() -> None:
     except PresizeError as error:
         lines = str(error).strip().splitlines()
         # A DataLoader puts its worker's traceback and the name of the class before the message.
-        result = {"error": lines[-1].partition(": ")[2] if len(lines) > 1 else str(error)}
+        said = lines[-1].partition(": ")[2] if len(lines) > 1 else str(error)
+        result = {"error": said, "is_option": isinstance(error, OptionError)}
     sys.stdout.write(json.dumps(result) + "\n")
 
 
@@ -56,19 +58,16 @@ def _end_with_the_driver() -> None:
 
 
 def probe(run: Run) -> dict[str, Any]:
-    """{"gpu_name": the name of the GPU, None on the CPU}."""
-    device = find_device(run.device)
-    return {"gpu_name": torch.cuda.get_device_name(device) if device.type == "cuda" else None}
+    """{"gpu_name": that of the accelerator, or its type where torch knows no name}. Raises OptionError."""
+    device, gpus = as_device(run.device), read_torch().gpus
+    return {"gpu_name": gpus[device.index].name if gpus and device.index is not None else device.type}
 
 
 def measure(run: Run) -> dict[str, Any]:
-    """Time epochs of a variant, and the step without a loader: "epochs", as presize.datasets.timing.epochs.Epoch;
-    "resident_s" and "copied_s", seconds a step, None without a model and equal on the CPU, where nothing is copied;
-    "model_of", whose model it is.
-
-    Raises BenchError where there is not enough memory or no CUDA, and PresizeError where the variant cannot be read.
-    """
-    device = find_device(run.device)
+    """Time epochs of a variant, and the step without a loader: "epochs", as Epoch; "resident_s" and "copied_s", seconds
+    a step, None without a model and equal on the CPU, where nothing is copied; "model_of", whose model it is. Raises
+    BenchError where there is not enough memory."""
+    device = as_device(run.device)
     if device.type == "cpu":
         # Training gets the cores that the workers leave: its threads wait for each other, and more of them than cores
         # take several times as long.
@@ -91,22 +90,9 @@ def measure(run: Run) -> dict[str, Any]:
             batch = map_tensors(lambda tensor: tensor.detach().clone(), next(iter(loader)))
             del loader  # with its workers, before steps that they would run beside
             resident = copied = resident_s(step, batch)
-            if device.type == "cuda":
-                copied = copied_s(step, map_tensors(lambda tensor: tensor.cpu().pin_memory(), batch))
+            if device.type != "cpu":
+                copied = copied_s(step, on_host(batch, device))
     return {"epochs": epochs, "resident_s": resident, "copied_s": copied, "model_of": whose}
-
-
-def find_device(name: str) -> torch.device:
-    """The device of that name. Raises BenchError for "cuda" when torch has none."""
-    if name == "cuda" and not torch.cuda.is_available():
-        built = f"torch {torch.__version__} is built for CUDA {torch.version.cuda}"
-        if torch.version.cuda is None:
-            built = f"torch {torch.__version__} is built without CUDA"
-        raise BenchError(
-            f"--device cuda: no CUDA here: {built}, and sees {plural(torch.cuda.device_count(), 'GPU')}; "
-            "choose --device cpu"
-        )
-    return torch.device(name)
 
 
 def _order(run: Run, dataset: CroppedFolder | LMDBDataset) -> Chosen:
@@ -123,20 +109,18 @@ def memory_errors(model: BenchModel, batch: int, crop: int, device: str) -> Iter
     except (MemoryError, RuntimeError, DiagnosisError) as error:
         why = error.__cause__ if isinstance(error, DiagnosisError) else error
         full = isinstance(why, (MemoryError, torch.OutOfMemoryError))
-        if not full and _CPU_IS_FULL not in str(why) and "not enough memory" not in str(why):
+        if not full and not any(words in str(why) for words in _FULL):
             raise
         what = "the loader" if model == "none" else f"training {model}"
         raise BenchError(
             f"{what} with batches of {batch} images of {crop} px does not fit into the memory of "
-            f"{'the GPU' if device == 'cuda' else 'this machine'}; choose a smaller --batch or --crop"
+            f"{'this machine' if device == 'cpu' else 'the GPU'}; choose a smaller --batch or --crop"
         ) from None
 
 
 def prove(run: Run) -> dict[str, Any]:
-    """Read every sample of the run as it is read when measured, and raise BenchError unless each comes exactly once:
-    "samples", how many; "labels", the SHA-256 of the names of their classes in the order of `run.numbers`, None without
-    classes.
-    """
+    """Read every sample as it is read when measured, and raise BenchError unless each comes exactly once: "samples",
+    how many; "labels", the SHA-256 of their classes' names in the order of `run.numbers`, None without classes."""
     dataset = open_variant(run.variant, run.root, RandomResizedCrop(run.crop), FLIP, tell_path=True)
     order, classes = _order(run, dataset), dataset.classes
     came, label_of = Counter[str](), dict[str, int]()

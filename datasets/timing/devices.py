@@ -1,4 +1,4 @@
-"""What torch has on this machine: its build, its threads and its GPUs."""
+"""What torch has on this machine: its build, its threads and its accelerators."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from presize.datasets.reading.transfer import accelerator
 from presize.system.resources import Gpu, Torch
 
 
@@ -14,20 +15,20 @@ def read_torch() -> Torch:
     """Ask torch."""
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        usable = torch.cuda.is_available()
-    accelerator = torch.accelerator.current_accelerator()
-    rocm = f"ROCm {torch.version.hip}" if torch.version.hip else None
+        here = accelerator()
+    platforms = {"CUDA": torch.version.cuda, "ROCm": torch.version.hip, "XPU": torch.version.xpu}
+    # torch.accelerator knows no properties: only torch.cuda and torch.xpu do.
+    properties: Any = None if here is None else getattr(torch.get_device_module(here), "get_device_properties", None)
     return Torch(
         version=torch.__version__,
-        platform=f"CUDA {torch.version.cuda}" if torch.version.cuda else rocm,
+        platform=next((f"{name} {version}" for name, version in platforms.items() if version), None),
         threads=torch.get_num_threads(),
         instructions=torch.backends.cpu.get_cpu_capability(),
-        accelerator=None if accelerator is None else accelerator.type,
+        accelerator=None if here is None else here.type,
         said=str(said[0].message).partition("\n")[0] if said else None,
-        gpus=tuple(map(_gpu, range(torch.cuda.device_count()))) if usable else (),
+        gpus=() if properties is None else tuple(map(_gpu, map(properties, range(torch.accelerator.device_count())))),
     )
 
 
-def _gpu(number: int) -> Gpu:
-    found: Any = torch.cuda.get_device_properties(number)
+def _gpu(found: Any) -> Gpu:
     return Gpu(found.name, found.total_memory, f"{found.major}.{found.minor}" if torch.version.cuda else None)

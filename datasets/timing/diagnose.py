@@ -18,7 +18,7 @@ import torch
 
 from presize.datasets.loader import Loader
 from presize.datasets.make_loader import CountingLoader
-from presize.datasets.reading.transfer import as_device, is_asynchronous, map_tensors, tensors_of, to_device
+from presize.datasets.reading.transfer import accelerator, as_device, tensors_of, to_device
 from presize.datasets.timing.epochs import (
     LEAST,
     SHORTEST_S,
@@ -28,6 +28,7 @@ from presize.datasets.timing.epochs import (
     an_epoch,
     count_images,
     failed,
+    on_host,
     repeat,
     taken,
     together,
@@ -35,7 +36,7 @@ from presize.datasets.timing.epochs import (
 from presize.datasets.timing.loading import changed, in_channels_last, measure_loading
 from presize.errors import DiagnosisError
 from presize.formatting import seconds_text
-from presize.measure.diagnosis import WORTH_WHILE, Alternative, Change, Diagnosis, Loading, Trial, with_start
+from presize.measure.diagnosis import WORTH_WHILE, Alternative, Change, Diagnosis, Trial, with_start
 from presize.measure.profile import own_python
 from presize.measure.simulation import Times
 from presize.options import check_above_0
@@ -79,10 +80,10 @@ def diagnose(
             or a mapping that begins with one, or anything with a length. Each measurement iterates it anew; an
             iterator is continued. Afterwards the position of a presize loader, and torch's random state, are restored.
         step: what training does with a batch as it comes: copies it to the device, computes, updates. It really
-            trains. It may return before the device is done. Or a presize.datasets.timing.epochs.Step.
+            trains. It may return before the device is done.
         seconds: for all of it, above 0; the start of a round counts, and there is one. It ends earlier, after three
             rounds, when each figure that matters is known to 10 %.
-        device: what `step` computes on; None takes CUDA where there is any.
+        device: what `step` computes on; None takes an accelerator where there is any.
         alternatives: other loaders of about as large batches that `step` can train on too, by what using them means
             ("Read the LMDB dataset"). The advice says how much training gained by each.
         storage_images_per_s: how many images the disk delivers when nothing is in the page cache, for the evidence.
@@ -97,7 +98,8 @@ def diagnose(
     begin = time.perf_counter()
     part = Budget(_MOST_BATCHES, seconds / _PARTS)
     others = dict(alternatives or {})
-    training = _Training(step, as_device(device or ("cuda" if torch.cuda.is_available() else "cpu")))
+    where = as_device(device or accelerator())
+    training = _Training(step, where, Clock(where))
     with _restored(loader, *others.values()), _Trials() as trials:
         on_step("reading batches without training")
         loading, batch = measure_loading(loader, part)
@@ -111,8 +113,10 @@ def diagnose(
             raise DiagnosisError(
                 "loader: expected more batches for training, got none; give an iterable that can be iterated again"
             )
-        if not loading.chosen:
-            loading = _classified(loading, resident.mean_s, loading.images / first.images_per_s)
+        load_s, step_s, trained_s = loading.load.mean_s, resident.mean_s, loading.images / first.images_per_s
+        # An unknown iterable makes batches between steps or, as one worker would, during them, whichever is closer.
+        if not loading.chosen and trained_s < (load_s + step_s + max(load_s, step_s)) / 2:
+            loading = replace(loading, workers=1, parts={}, functions=(), frames={})  # a profile of waiting
         found = []
         for name, other in others.items():
             on_step(f"reading batches and training on one: {name}")
@@ -143,17 +147,8 @@ def diagnose(
             at = 0 if change.alternative is None else 1 + change.alternative
             loaders.append(trials.enter(sources[at], **change.options))
         run_s = max(left_s / rounds / (1 + len(loaders)), part.seconds)
-        result, begun = survey, time.perf_counter()
-        for number, result in enumerate(_rounds(survey, training, batch, changes, loaders, run_s, on_step), 1):
-            now_s = time.perf_counter()
-            if now_s + (now_s - begun) > begin + seconds or (number >= _ROUNDS and _is_known(result)):
-                break
-            begun = now_s
-    return replace(
-        result,
-        notes=(*notes, *result.notes, *_notes(result)),
-        seconds=time.perf_counter() - begin,
-    )
+        result = _tried(survey, training, batch, changes, loaders, run_s, begin + seconds, on_step)
+    return replace(result, notes=(*notes, *result.notes, *_notes(result)), seconds=time.perf_counter() - begin)
 
 
 def _least_s(survey: Diagnosis, change: Change | None) -> float:
@@ -185,17 +180,12 @@ def _batches_in(loader: Iterable[Any]) -> int | None:
         return None
 
 
-def _rounds(
-    survey: Diagnosis,
-    training: _Training,
-    batch: Any,
-    changes: Sequence[Change],
-    loaders: Sequence[Iterable[Any]],
-    run_s: float,
-    on_step: Callable[[str], None],
-) -> Iterator[Diagnosis]:
-    """Rounds of training as it is, and with each change, in random order, for `run_s` seconds each; the step alone
-    before and after them. `loaders` begin with the loader as it is. Yields what is known after each round."""
+def _tried(
+    survey: Diagnosis, training: _Training, batch: Any, changes: Sequence[Change], loaders: Sequence[Iterable[Any]],
+    run_s: float, ends_s: float, on_step: Callable[[str], None],
+) -> Diagnosis:  # fmt: skip
+    """In rounds, train as it is, and with each change, in random order, for `run_s` seconds each; the step alone before
+    and after them. `loaders` begin with the present one. Ends when enough is known, or by `ends_s`."""
     shuffled = random.Random(0)
     workers = [survey.loading.workers, *(change.pipeline.workers for change in changes)]
     runs: list[list[_Trained]] = [[] for _ in loaders]
@@ -203,21 +193,23 @@ def _rounds(
     half = Budget(_MOST_BATCHES, run_s / 2)
     found = survey
     for number in count(1):
+        begin_s = time.perf_counter()
         on_step(f"round {number}: training as it is" + (", and with each change" if changes else ""))
         alone.append(training.repeat(batch, half))
         for at in shuffled.sample(range(len(loaders)), len(loaders)):
             ran = _train(loaders[at], training, run_s, max(workers[at], 1), survey.epoch_batches)
             if ran is None:
-                yield replace(found, notes=(_ENDED,))
-                return
+                return replace(found, notes=(_ENDED,))
             runs[at].append(ran)
         # Before and after training, so that a machine that slows down or speeds up affects both alike in the mean.
         alone.append(training.repeat(batch, half))
         found = _found(survey, changes, runs, together(alone))
         if any(of[-1].ended for of in runs):
-            yield replace(found, notes=(_ENDED,))
-            return
-        yield found
+            return replace(found, notes=(_ENDED,))
+        now_s = time.perf_counter()
+        if now_s + (now_s - begin_s) > ends_s or (number >= _ROUNDS and _is_known(found)):
+            break
+    return found
 
 
 def _found(
@@ -246,8 +238,7 @@ def _found(
 
 
 def _is_known(found: Diagnosis) -> bool:
-    """Whether all that matters is known well enough: the present rate, and the gain of each change that may be worth
-    while and is not surely less than another's."""
+    """Whether the present rate, and the gain of each change that may be the best, are known well enough."""
     gains = [one.gain for one in found.tried]
     most = max((gain.low for gain in gains), default=1.0)
     matters = [gain for gain in gains if gain.high >= max(WORTH_WHILE, most)]
@@ -256,8 +247,7 @@ def _is_known(found: Diagnosis) -> bool:
 
 @contextmanager
 def _restored(*loaders: Iterable[Any]) -> Generator[None, None, None]:
-    """Restore the position of loaders that are presize's, and torch's random state on the CPU. Nothing warns of more
-    workers than cores, which are tried."""
+    """Restore the position of presize's loaders, and torch's random state on the CPU; do not warn of many workers."""
     states = [(loader, loader.state_dict()) for loader in loaders if isinstance(loader, (Loader, CountingLoader))]
     with torch.random.fork_rng(devices=()), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
@@ -268,51 +258,25 @@ def _restored(*loaders: Iterable[Any]) -> Generator[None, None, None]:
                 loader.load_state_dict(state)
 
 
-class _Training:
-    """A step in two ways: on_batch takes batches as they come, on_placed what place() returned for one. `step` is a
-    function, or a presize.datasets.timing.epochs.Step."""
+class _Training(NamedTuple):
+    step: Callable[[Any], Any]
+    device: torch.device
+    clock: Clock
 
-    def __init__(self, step: Any, device: torch.device) -> None:
-        self.device = device
-        self.on_placed = self.on_batch = step
-        # A function copies a batch that is already on the device at no cost.
-        self.clock = Clock(device)
-        self.place: Callable[[Any], Any] = lambda batch: to_device(batch, device)
-        if hasattr(step, "place") and hasattr(step, "clock"):
-            self.clock, self.place = step.clock, step.place
-            self.on_batch = lambda batch: step(step.place(batch))
-
-    def repeat(
-        self, batch: Any, budget: Budget, *, resident: bool = True, profiles: list[cProfile.Profile] | None = None
-    ) -> Repeated:
-        """Repeat the step on one batch. resident: which is already on the device. profiles: gets one of each."""
-        done = 0
-
-        def step_once() -> None:
-            nonlocal done
-            if profiles is None:
-                step(batch)
-            else:
-                profiles.append(cProfile.Profile(time.thread_time))
-                profiles[-1].runcall(step, batch)
-            done += 1
-
-        try:
-            step, batch = (self.on_placed, self.place(batch)) if resident else (self.on_batch, batch)
-            return repeat(self.clock, step_once, budget)
-        except Exception as error:
-            raise failed("step", done, "steps on one batch", error) from error
+    def repeat(self, batch: Any, budget: Budget) -> Repeated:
+        """Repeat the step on one batch that is on the device, to copy which costs nothing."""
+        return repeat(self.clock, self.step, batch, budget, lambda batch: to_device(batch, self.device))
 
 
 def _copied_s(training: _Training, batch: Any, resident: Repeated, budget: Budget) -> float:
-    """Return the seconds of a step that first copies a batch from pinned memory to the device."""
-    if not is_asynchronous(training.device) or not any(tensor.device.type == "cpu" for tensor in tensors_of(batch)):
+    """Return the seconds of a step that first copies a batch to the device."""
+    if training.device.type == "cpu" or not any(tensor.device.type == "cpu" for tensor in tensors_of(batch)):
         return resident.mean_s
-    return training.repeat(map_tensors(torch.Tensor.pin_memory, batch), budget, resident=False).mean_s
+    return repeat(training.clock, training.step, on_host(batch, training.device), budget).mean_s
 
 
 def _layout_step(training: _Training, batch: Any, part: Budget) -> Times | None:
-    """Time of the step on the batch in channels-last memory; None where it is not faster, or that is nothing else."""
+    """Time of the step on the batch in channels-last memory; None where that is not faster."""
     other = in_channels_last(batch)
     if other is None:
         return None
@@ -325,7 +289,12 @@ def _layout_step(training: _Training, batch: Any, part: Budget) -> Times | None:
 def _own_python(training: _Training, batch: Any, resident: Repeated, part: Budget) -> tuple[float, str] | None:
     """See Diagnosis.own_python. `resident`: the step without a profiler."""
     profiles: list[cProfile.Profile] = []
-    training.repeat(batch, Budget(_PROFILED_STEPS, part.seconds), profiles=profiles)
+
+    def profiled(batch: Any) -> None:
+        profiles.append(cProfile.Profile(time.thread_time))
+        profiles[-1].runcall(training.step, batch)
+
+    training._replace(step=profiled).repeat(batch, Budget(_PROFILED_STEPS, part.seconds))
     # That of the median step: garbage of other code may be collected in any of them.
     frames = sorted(map(own_python, profiles), key=lambda frames: sum(frames.values()))[len(profiles) // 2]
     own_s = sum(frames.values())
@@ -342,39 +311,32 @@ class _Trained(NamedTuple):
     ended: bool  # whether the loader had no more
 
 
-class _Edge(NamedTuple):
-    """A moment, and the images that were trained on until then."""
-
-    seconds: float
-    images: int
-
-    def rate_since(self, before: _Edge) -> float:
-        return (self.images - before.images) / max(self.seconds - before.seconds, SHORTEST_S)
+_Edge = tuple[float, int]
+"""A moment, and the images that were trained on until then."""
 
 
 def _train(
     loader: Iterable[Any], training: _Training, seconds: float, burst: int, epoch_batches: int | None
 ) -> _Trained | None:
     """Train for `seconds` on whole epochs; or, where an epoch takes longer, on whole bursts, after the first one and a
-    quarter of the time: workers that start together deliver a batch each at about the same time, and new processes are
-    slow until they have got their memory. Returns None where no batch comes."""
+    quarter of the time, in which new processes get their memory. Returns None where no batch comes."""
     done = images = skipped = 0
 
     def edge() -> _Edge:
         training.clock.wait()
-        return _Edge(time.perf_counter(), images)
+        return time.perf_counter(), images
 
     epochs, bursts, starts = [edge()], list[_Edge](), list[float]()
-    begin_s = epochs[0].seconds
+    begin_s, _ = epochs[0]
     while True:
         before = done
         with closing(taken(an_epoch(loader))) as batches:
             for batch in batches:
                 if done == before:
-                    starts.append(time.perf_counter() - epochs[-1].seconds)
+                    starts.append(time.perf_counter() - epochs[-1][0])
                 images += count_images(batch)
                 try:
-                    training.on_batch(batch)
+                    training.step(batch)
                 except Exception as error:
                     raise failed("step", done, "steps", error) from error
                 del batch  # its memory may be wanted for the next one
@@ -386,40 +348,35 @@ def _train(
                     if now - begin_s >= seconds / 4 or done >= _MOST_BATCHES:
                         bursts, skipped = [edge()], done
                     continue
-                bursts.append(_Edge(now, images))
-                enough = done - skipped >= LEAST and now - bursts[0].seconds >= seconds / 2
+                bursts.append((now, images))
+                enough = done - skipped >= LEAST and now - bursts[0][0] >= seconds / 2
                 if done - skipped >= _MOST_BATCHES or (enough and now - begin_s >= seconds):
                     of = None if epoch_batches is None else epoch_batches * images / done
-                    rate = with_start(edge().rate_since(bursts[0]), starts[0], of)
+                    rate = with_start(_rates([bursts[0], edge()])[0], starts[0], of)
                     return _Trained(rate, _within(bursts), starts[0], done, ended=False)
         if not done:
             return None
         ended = done == before  # an iterator cannot be iterated again
         if not ended:
             epochs.append(edge())
-        spent = done >= LEAST and epochs[-1].seconds - begin_s >= seconds
+        spent = done >= LEAST and epochs[-1][0] - begin_s >= seconds
         if ended or spent or done >= _MOST_BATCHES:
-            return _Trained(epochs[-1].rate_since(epochs[0]), _within(epochs), median(starts), done, ended)
+            (rate,) = _rates([epochs[0], epochs[-1]])
+            return _Trained(rate, _within(epochs), median(starts), done, ended)
+
+
+def _rates(edges: Sequence[_Edge]) -> list[float]:
+    """The rate from each edge to the next."""
+    return [
+        (images - images_before) / max(now_s - before_s, SHORTEST_S)
+        for (before_s, images_before), (now_s, images) in pairwise(edges)
+    ]
 
 
 def _within(edges: Sequence[_Edge]) -> float:
     """The standard error of the mean rate between edges, as a share, by the spread of parts; 0 where they are few."""
-    size = max((len(edges) - 1) // _CHUNKS, 1)
-    chosen = edges[::size]
-    if len(chosen) <= _CHUNKS // 2:
-        return 0.0
-    rates = [after.rate_since(before) for before, after in pairwise(chosen)]
-    return stdev(rates) / fmean(rates) / math.sqrt(len(rates))
-
-
-def _classified(loading: Loading, resident_s: float, trained_s: float) -> Loading:
-    """Decide whether an unknown iterable makes batches during the step, as one worker would, or between steps: by which
-    of the two the time of training is closer to."""
-    load_s = loading.load.mean_s
-    between, during = load_s + resident_s, max(load_s, resident_s)
-    if trained_s >= (between + during) / 2:
-        return loading
-    return replace(loading, workers=1, parts={}, functions=(), frames={})  # the profile shows only waiting
+    rates = _rates(edges[:: max((len(edges) - 1) // _CHUNKS, 1)])
+    return stdev(rates) / fmean(rates) / math.sqrt(len(rates)) if len(rates) >= _CHUNKS // 2 else 0.0
 
 
 def _notes(found: Diagnosis) -> Iterator[str]:

@@ -16,7 +16,8 @@ import torch
 
 from presize.datasets.crops import RandomResizedCrop
 from presize.datasets.reading.order import Order, Shuffled, Weighted
-from presize.datasets.timing.bench_run import find_device, memory_errors
+from presize.datasets.reading.transfer import accelerator, as_device
+from presize.datasets.timing.bench_run import memory_errors
 from presize.datasets.timing.devices import read_torch
 from presize.datasets.timing.diagnose import diagnose
 from presize.datasets.timing.models import TrainingStep, make_model
@@ -30,7 +31,7 @@ from presize.measure.read_speed import Reading
 from presize.store.data_files import MANIFEST
 from presize.store.index import read_index
 from presize.store.manifest import read_manifest
-from presize.system.resources import usable_cores
+from presize.system.resources import is_asynchronous, usable_cores
 
 _MOST_BROKEN = 100
 _SMALL_ALREADY = 0.95  # presizing that stores so much of what the files take has nothing to make smaller
@@ -56,20 +57,15 @@ def diagnose_path(
     trial_name: str = "",
     on_step: Callable[[str], None] = lambda _: None,
 ) -> Diagnosis:
-    """Train a model on random crops of the images in `path`, a folder, read by FolderDataset in a DataLoader, or what
-    presize built, read by LMDBDataset in one; and find the bottleneck.
+    """Train a model on random crops of the images in `path`, a folder or what presize built of one, and find the
+    bottleneck. On the CPU training gets half of the cores, so that its speed is the same with any number of workers.
 
-    On the CPU training gets half of the cores, at least one, so that its speed is the same with any number of workers.
     `trial` is a small presized dataset of the same images, whose loaders become the alternatives; `trial_name` is what
-    presizing all of them is called in the advice. `on_step` is as in diagnose.
-
-    Raises:
-        BenchError: there is no CUDA, or not enough memory.
-        DiagnosisError: reading or training fails.
-        PresizeError: `path` cannot be opened.
+    presizing all of them is called in the advice. Raises BenchError where there is not enough memory, OptionError
+    without the device, DiagnosisError where reading or training fails.
     """
     begin = time.perf_counter()
-    device = find_device(options.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    device = as_device(options.device or accelerator())
     notes = []
     threads = torch.get_num_threads()
     if device.type == "cpu":
@@ -102,9 +98,10 @@ def diagnose_path(
     torch.set_num_threads(threads)
     try:
         with memory_errors(options.model, options.batch, options.crop, device.type):
+            step = TrainingStep(make_model(options.model, classes)[0], device)
             diagnosis = diagnose(
                 loader,
-                TrainingStep(make_model(options.model, classes)[0], device),
+                lambda batch: step(step.place(batch)),
                 seconds=max(options.seconds - (time.perf_counter() - begin), options.seconds / 2),
                 device=device,
                 alternatives=alternatives,
@@ -131,4 +128,5 @@ def _loader(variant: Variant, path: str | os.PathLike[str], options: DiagnoseOpt
     most = _LONG_EPOCH * options.batch
     if len(dataset) < most:  # a long epoch anyway: the end of an epoch is not to be measured
         order = Weighted(np.ones(len(dataset)), options.seed, most)
-    return load_variant(variant, dataset, order, options, device, pin_memory=device.type == "cuda", drop_last=True)
+    pins = is_asynchronous(device.type)
+    return load_variant(variant, dataset, order, options, device, pin_memory=pins, drop_last=True)

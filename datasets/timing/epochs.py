@@ -10,16 +10,16 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 
-from presize.datasets.reading.transfer import to_device
+from presize.datasets.reading.transfer import map_tensors, to_device
 from presize.errors import DiagnosisError, OptionError, PresizeError
 from presize.formatting import plural
 from presize.measure.simulation import Times
 from presize.options import check_range
-from presize.system.resources import cpu_seconds
+from presize.system.resources import cpu_seconds, is_asynchronous
 
 LEAST = 3  # batches or steps that have to be counted for a figure
 SHORTEST_S = 1e-9  # work may take less than a clock can resolve
@@ -27,14 +27,16 @@ _WARM_UP_STEPS = 2
 
 
 class Clock:
-    """Marks moments in the work of `device`, in order, without waiting for it, which would keep it from working ahead.
-    None is for work that is done when it returns, as on the CPU."""
+    """Marks moments in the work of `device`, in order: by events, since waiting for it would keep it from working
+    ahead; or by waiting on MPS, whose events may hang (pytorch #196395)."""
 
-    def __init__(self, device: torch.device | None = None) -> None:
-        self.device = None if device is None or device.type == "cpu" else device
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._has_events = is_asynchronous(device.type)
 
     def mark(self) -> Any:
-        if self.device is None:
+        if not self._has_events:
+            self.wait()
             return time.perf_counter()
         event = torch.Event(self.device, enable_timing=True)
         event.record(torch.accelerator.current_stream(self.device))
@@ -42,32 +44,22 @@ class Clock:
 
     def wait(self) -> None:
         """Wait until all work queued on the device is done."""
-        if self.device is not None:
+        if self.device.type != "cpu":
             torch.accelerator.synchronize(self.device)
 
     def between(self, marks: Sequence[Any]) -> list[float]:
         """Return the seconds from each mark to the next, after a wait()."""
-        if self.device is None:
-            return [after - before for before, after in pairwise(marks)]
-        return [before.elapsed_time(after) / 1e3 for before, after in pairwise(marks)]
-
-
-class Step(Protocol):
-    """What to do with each batch: place() copies it to the device, and the call trains on it there.
-
-    Both may return before the device is done; `clock` times the device.
-    """
-
-    @property
-    def clock(self) -> Clock: ...
-
-    def place(self, batch: Any) -> Any: ...
-
-    def __call__(self, placed: Any) -> None: ...
+        if self._has_events:
+            return [before.elapsed_time(after) / 1e3 for before, after in pairwise(marks)]
+        return [after - before for before, after in pairwise(marks)]
 
 
 class NoModel:
-    """Copies batches to `device` and does nothing with them: the loader alone."""
+    """Copies batches to `device` and does nothing with them: the loader alone.
+
+    A training step is a class of its own that replaces the call. place() and the call may return before the device is
+    done; `clock` times the device.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -99,11 +91,7 @@ def taken(
     batches: Iterator[Any], budget: Budget = ENDLESS, least: int = 1, take: Callable[[Iterator[Any]], Any] = next
 ) -> Generator[Any, None, None]:
     """Yield batches, at least `least`, until `budget` is spent or they end. `take` gets the next one. Generators, whose
-    workers end with them, are closed with this one.
-
-    Raises:
-        DiagnosisError: the iterator fails; its error is the cause.
-    """
+    workers end with them, are closed with this one. Raises DiagnosisError where the iterator fails."""
     count, first_s = 0, 0.0
     try:
         while not budget.is_spent(count, least, first_s):
@@ -161,16 +149,30 @@ def together(several: Sequence[Repeated]) -> Repeated:
     return Repeated([seconds for one in several for seconds in one.samples_s], fmean(one.cores for one in several))
 
 
-def repeat(clock: Clock, step: Callable[[], Any], budget: Budget) -> Repeated:
-    """Time `step`, at least LEAST times after a warm-up, until `budget` is spent."""
-    for _ in range(_WARM_UP_STEPS):
-        step()
-    clock.wait()
-    begin_s, cpu_s = time.perf_counter(), time.process_time()
-    marks = [clock.mark()]
-    while not budget.is_spent(len(marks) - 1, LEAST, begin_s):
-        step()
-        marks.append(clock.mark())
+def repeat(
+    clock: Clock, step: Callable[[Any], Any], batch: Any, budget: Budget, place: Callable[[Any], Any] | None = None
+) -> Repeated:
+    """Time `step` on `batch`, once it is placed, at least LEAST times after a warm-up, until `budget` is spent. Raises
+    DiagnosisError where it fails."""
+    done = 0
+
+    def once() -> None:
+        nonlocal done
+        step(batch)
+        done += 1
+
+    try:
+        batch = batch if place is None else place(batch)
+        for _ in range(_WARM_UP_STEPS):
+            once()
+        clock.wait()
+        begin_s, cpu_s = time.perf_counter(), time.process_time()
+        marks = [clock.mark()]
+        while not budget.is_spent(len(marks) - 1, LEAST, begin_s):
+            once()
+            marks.append(clock.mark())
+    except Exception as error:
+        raise failed("step", done, "steps on one batch", error) from error
     cpu_s = time.process_time() - cpu_s  # before waiting, which may keep a core busy for nothing
     queued_s = time.perf_counter() - begin_s
     clock.wait()
@@ -178,15 +180,20 @@ def repeat(clock: Clock, step: Callable[[], Any], budget: Budget) -> Repeated:
     return Repeated(samples_s, cpu_s / max(queued_s, SHORTEST_S))
 
 
-def resident_s(step: Step, batch: Any) -> float:
+def resident_s(step: NoModel, batch: Any) -> float:
     """T_resident: mean seconds of a step on a `batch` that is already on the device."""
-    placed = step.place(batch)
-    return repeat(step.clock, lambda: step(placed), STEP_BUDGET).mean_s
+    return repeat(step.clock, step, batch, STEP_BUDGET, step.place).mean_s
 
 
-def copied_s(step: Step, batch: Any) -> float:
-    """T_h2d: mean seconds of a step that copies `batch`, which should be in pinned memory, to the device each time."""
-    return repeat(step.clock, lambda: step(step.place(batch)), STEP_BUDGET).mean_s
+def copied_s(step: NoModel, batch: Any) -> float:
+    """T_h2d: mean seconds of a step that copies `batch`, which on_host() made, to the device each time."""
+    return repeat(step.clock, lambda batch: step(step.place(batch)), batch, STEP_BUDGET).mean_s
+
+
+def on_host(batch: Any, device: torch.device) -> Any:
+    """The batch in memory of the CPU: pinned, where `device` copies from that while the caller goes on."""
+    pins = is_asynchronous(device.type)
+    return map_tensors(lambda tensor: tensor.cpu().pin_memory() if pins else tensor.cpu(), batch)
 
 
 @dataclass(frozen=True)
@@ -207,7 +214,7 @@ class Epoch:
         return self.window_images / self.window_s
 
 
-def time_epoch(loader: Iterable[Any], step: Step, *, warmup_steps: int = 1) -> Epoch:
+def time_epoch(loader: Iterable[Any], step: NoModel, *, warmup_steps: int = 1) -> Epoch:
     """Read an epoch of `loader` and do `step` with each batch. Child processes of this one count as its workers.
 
     Args:

@@ -24,7 +24,7 @@ from torch.utils.data._utils import fetch as torch_fetch
 from presize.datasets.loader import Loader
 from presize.datasets.reading.transfer import map_tensors, tensors_of
 from presize.datasets.reading.workers import Work
-from presize.datasets.timing.epochs import LEAST, SHORTEST_S, Budget, an_epoch, count_images, taken
+from presize.datasets.timing.epochs import LEAST, SHORTEST_S, Budget, count_images, taken
 from presize.errors import DiagnosisError
 from presize.measure.diagnosis import Loading
 from presize.measure.profile import Spent, split
@@ -34,8 +34,7 @@ _PROFILED = 8
 
 
 class Fetch(NamedTuple):
-    """How a batch was made: by which worker, when, and where the time went in all but its first batch so far (None
-    unless profiled)."""
+    """How a batch was made; `spent`: where the time of all but the worker's first batch went, None unless profiled."""
 
     worker: int
     work: Work
@@ -43,40 +42,32 @@ class Fetch(NamedTuple):
 
 
 def workers_of(loader: Iterable[Any]) -> int | None:
-    """Return how many processes or threads make the batches of `loader`; None where that is not known."""
+    """How many processes or threads make the batches of `loader`; None where that is not known."""
     return loader.num_workers if isinstance(loader, (Loader, torch.utils.data.DataLoader)) else None
 
 
 def prefetch_of(loader: Iterable[Any]) -> int:
-    """Return how many batches each worker may be ahead."""
+    """How many batches each worker may be ahead."""
     return getattr(loader, "prefetch_factor", None) or 2
 
 
 def timed(
     loader: Iterable[Any], fetches: list[Fetch], *, workers: int | None = None, profile: bool = False
 ) -> Iterator[Any]:
-    """The batches of an epoch of `loader`, with so many `workers` in place of its own; they end when the iterator is
-    closed. `fetches` gets what they report about each batch, before that is given: nothing without workers, and where
-    they cannot be observed. `profile`: they profile themselves, which makes them slower.
-    """
+    """The batches of an epoch of `loader`, by so many workers, which end when the iterator is closed. `fetches` gets
+    what they report about each batch before that is given; `profile`: they profile themselves."""
     if isinstance(loader, Loader):
-        return _timed_loader(loader, fetches, loader.num_workers if workers is None else workers)
+        count = loader.num_workers if workers is None else workers
+        with loader.observed(count, lambda answer: fetches.append(Fetch(answer.worker, answer.work))) as observed:
+            yield from observed
+        return
+    copied: Any = loader
     if isinstance(loader, torch.utils.data.DataLoader):
-        copied: Any = changed(loader, persistent_workers=False, **{} if workers is None else {"num_workers": workers})
+        copied = changed(loader, persistent_workers=False, **{} if workers is None else {"num_workers": workers})
         if copied.num_workers:
             vars(copied).update(worker_init_fn=partial(_time_fetches, loader.worker_init_fn, profile))
-        return _timed_dataloader(copied, fetches)
-    return an_epoch(loader)
-
-
-def _timed_loader(loader: Loader, fetches: list[Fetch], workers: int) -> Iterator[Any]:
-    with loader.observed(workers, lambda answer: fetches.append(Fetch(answer.worker, answer.work))) as copied:
-        yield from copied
-
-
-def _timed_dataloader(loader: torch.utils.data.DataLoader[Any], fetches: list[Fetch]) -> Iterator[Any]:
-    for batch in loader:
-        if loader.num_workers:
+    for batch in copied:
+        if copied is not loader and copied.num_workers:
             batch, (worker, work, spent) = batch  # in lists, not tuples, where it was pinned
             fetches.append(Fetch(worker, Work(*work), None if spent is None else Spent(*spent)))
         yield batch
@@ -112,15 +103,11 @@ def _timed_fetch(fetch: Callable[..., Any], dataset: Any, worker: int, profile: 
 
 
 def changed(loader: Iterable[Any], **options: Any) -> Iterable[Any]:
-    """A loader like `loader`, a DataLoader or a Loader, with which it shares dataset, sampler and collate function, but
-    not its workers. Any other iterable is returned as it is.
-
-    The options are what is different: "num_workers", "prefetch_factor", and of a DataLoader "in_order", "pin_memory"
-    and "persistent_workers" too; "channels_last" to have its images in that memory format.
-    """
+    """A copy of a DataLoader or a Loader that shares all but its workers, with other `options` as Change has them. Any
+    other iterable is returned as it is."""
+    copied: Any = loader
     if options.pop("channels_last", False):
         return _ChannelsLast(changed(loader, **options))
-    copied: Any = loader
     if isinstance(loader, Loader):
         copied = loader.observed(options.pop("num_workers", loader.num_workers), lambda _: None)
     elif isinstance(loader, torch.utils.data.DataLoader):
@@ -139,16 +126,11 @@ def changed(loader: Iterable[Any], **options: Any) -> Iterable[Any]:
 
 def in_channels_last(batch: Any) -> Any:
     """The same batch with its images in channels-last memory; None where they are no images, or lie in it already."""
+    layout = torch.channels_last
     first = next(iter(tensors_of(batch)), None)
-    if first is None or first.dim() != 4 or first.shape[1] not in (3, 4):
+    if first is None or first.dim() != 4 or first.shape[1] not in (3, 4) or first.is_contiguous(memory_format=layout):
         return None
-    if first.is_contiguous(memory_format=torch.channels_last):
-        return None
-
-    def change(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.contiguous(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor
-
-    return map_tensors(change, batch)
+    return map_tensors(lambda each: each.contiguous(memory_format=layout) if each.dim() == 4 else each, batch)
 
 
 class _ChannelsLast:
@@ -160,14 +142,8 @@ class _ChannelsLast:
 
 
 class _Window:
-    """Batches that were read, until `budget` is spent or they end, and then the workers that `timed` started.
-
-    Attributes:
-        begin_s, ends_s: time.perf_counter() before the first batch and after each.
-        images: in each.
-        batch: the last one.
-        cpu_s, thread_s: CPU time of this process, and of the thread that took them.
-    """
+    """Batches that were read until `budget` was spent or they ended: time.perf_counter() before the first and after
+    each, the images of each, the last one, and the CPU time of this process and of the thread that took them."""
 
     def __init__(
         self, batches: Iterator[Any], budget: Budget, least: int, profiler: cProfile.Profile | None = None
@@ -197,11 +173,7 @@ class _Window:
 
 def measure_loading(loader: Iterable[Any], budget: Budget) -> tuple[Loading, Any]:
     """Read up to three times, within `budget` each: with all workers, with one, and with one that is profiled. Returns
-    what was measured, and a batch.
-
-    Raises:
-        DiagnosisError: there is no batch, or the loader fails; its error is the cause.
-    """
+    what was measured, and a batch. Raises DiagnosisError where there is none, or the loader fails."""
     workers = workers_of(loader)
     burst = max(workers or 1, 1)
     fetches: list[Fetch] = []

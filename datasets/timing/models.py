@@ -17,8 +17,7 @@ _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 def make_model(name: Model, classes: int) -> tuple[nn.Module, str]:
-    """A model for images (B, 3, height, width), and the package it is from. ResNet-50 is torchvision's where that is
-    installed, otherwise the one below; both have the same layers."""
+    """A model for images (B, 3, height, width), and the package it is from: torchvision where that is installed."""
     if name == "small":
         return small_cnn(classes), "presize"
     if importlib.util.find_spec("torchvision") is not None:
@@ -73,9 +72,9 @@ def _convolution(before: int, after: int, kernel: int, stride: int) -> tuple[nn.
 class TrainingStep(NoModel):
     """Trains `model` on batches (images, labels) of uint8 images, on `device`, in channels-last memory.
 
-    On CUDA in mixed precision: bfloat16 where the GPU has it, otherwise float16 without loss scaling, which would wait
-    for the device at each step, and what the model learns does not matter. On the CPU in float32. Batches without
-    labels train towards class 0.
+    On an accelerator in mixed precision: bfloat16, or on a CUDA GPU without it float16 without loss scaling, which
+    would wait for the device at each step, and what the model learns does not matter. On the CPU in float32. Batches
+    without labels train towards class 0.
     """
 
     def __init__(self, model: nn.Module, device: torch.device) -> None:
@@ -86,9 +85,9 @@ class TrainingStep(NoModel):
             torch.tensor([255 * value for value in values], device=device).reshape(1, 3, 1, 1)
             for values in (_MEAN, _STD)
         )
-        self.mixed = device.type == "cuda"
+        self.mixed = device.type != "cpu"
         self.precision = torch.bfloat16
-        if self.mixed:
+        if device.type == "cuda":  # torch.accelerator knows of neither
             torch.backends.cudnn.benchmark = True
             if not torch.cuda.is_bf16_supported():
                 self.precision = torch.float16

@@ -32,11 +32,9 @@ FLIP = 0.5
 
 
 class CroppedFolder(FolderDataset):
-    """A folder whose images are cropped after decoding, as by any transform.
-
-    Gives uint8 tensors (3, height, width), cropped, resized and mirrored as by ``LMDBDataset(crop=, flip=)``, from the
-    same random numbers. With `tell_path` the target is (path, label), or the path where there are no labels.
-    """
+    """A folder whose images are cropped after decoding: uint8 tensors (3, height, width), cropped, resized and mirrored
+    as by ``LMDBDataset(crop=, flip=)``, from the same random numbers. With `tell_path` the target is (path, label), or
+    the path where there are no labels."""
 
     reads: ClassVar[Decode] = "numpy"
 
@@ -68,7 +66,7 @@ class CroppedFolder(FolderDataset):
         return box
 
     def dev_shm_bytes(self, batch_size: int) -> int:
-        """Bytes of /dev/shm that a batch takes on its way from a DataLoader's worker."""
+        """Bytes that a batch takes on its way from a DataLoader's worker."""
         height, width = as_size(self.crop.size)
         return batch_size * (3 * height * width + 8)
 
@@ -77,10 +75,8 @@ class CroppedFolder(FolderDataset):
 
 
 class PILFolder(CroppedFolder):
-    """A folder as most training scripts read it: Pillow decodes, crops and resizes, by the calls of torchvision.
-
-    Gives what CroppedFolder gives, but images are not turned upright, and colours not converted, as in ImageFolder.
-    """
+    """A folder as most training scripts read it: Pillow decodes, crops and resizes, by the calls of torchvision. As in
+    ImageFolder, images are not turned upright, and colours not converted."""
 
     reads: ClassVar[Decode] = "bytes"
 
@@ -101,11 +97,8 @@ class PILFolder(CroppedFolder):
 
 @dataclass(frozen=True, eq=False)
 class Chosen:
-    """An order over chosen samples, shuffled anew each epoch.
-
-    Crops are drawn from the place in `numbers`, so that variants that number the same samples differently take the
-    same crops. An epoch ends after `most` positions. `population` is the number of samples in the dataset.
-    """
+    """An order over chosen samples of `population`, shuffled anew each epoch, which ends after `most` positions. Crops
+    are drawn from the place in `numbers`, so that variants that number the same samples differently take the same."""
 
     numbers: npt.NDArray[np.int64]
     population: int

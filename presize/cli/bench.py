@@ -28,7 +28,7 @@ PARAMETERS = [
     folder("presized", "Folder that presize build --to folder made of it."),
     folder("lmdb", "Dataset that presize build made of it.", "OUT"),
     *stated(BenchOptions),
-    click.Option(["--pin-memory"], type=choice(Pinning), help="Pinned memory in DataLoaders.  [default: on with CUDA]"),
+    click.Option(["--pin-memory"], type=choice(Pinning), help="Pinned memory in DataLoaders.  [default: cuda and xpu]"),
     folder("work", "Keep what is built in DIR, for the next run.  [default: a temporary folder]"),
     folder("out", "Write results.json, results.csv and report.html to DIR after every run."),
 ]

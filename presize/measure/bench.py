@@ -58,8 +58,8 @@ def bench(
         on_step, on_results: Called with a few words before each step, and with the results after every run.
 
     Raises:
-        OptionError: A variant has nothing to read, or `out` or `work` lies in what is read.
-        BenchError: There is no CUDA or too little memory, or the variants do not read the same samples.
+        OptionError: The device is not here, a variant has nothing to read, or `out` or `work` lies in what is read.
+        BenchError: There is too little memory, or the variants do not read the same samples.
         BuildError, SourceError, DatasetError: As building raises them.
     """
     roots = {name: expanded(root) for name, root in roots.items()}
@@ -70,8 +70,8 @@ def bench(
             if folder is not None and Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(root)):
                 raise OptionError(f"{name}: {folder} lies inside {root}; choose a place outside of it")
     gpu = None
-    if options.device == "cuda":  # before anything is built
-        on_step("looking for CUDA")
+    if options.device != "cpu":  # before anything is built
+        on_step(f"looking for {options.device}")
         gpu = run_apart(replace(options.runs(variants)[0], task="probe"))["gpu_name"]
     if out is not None:
         _made(out)
@@ -276,5 +276,5 @@ def answer(run: Run, said: bytes, code: int, errors: bytes) -> dict[str, Any]:
         raise BenchError(f"the run of {run} failed: {last[0]}")
     answer: dict[str, Any] = json.loads(lines[-1])
     if "error" in answer:
-        raise BenchError(answer["error"])
+        raise (OptionError if answer.get("is_option") else BenchError)(answer["error"])
     return answer

@@ -11,12 +11,11 @@ from presize.errors import OptionError
 from presize.formatting import plural
 from presize.option_fields import check_above_0, check_each_once, check_options, check_range, documented, option
 from presize.options import MAX_SIDE, Size
-from presize.system.resources import usable_cores
+from presize.system.resources import is_asynchronous, usable_cores
 
 Variant = Literal["pil", "raw", "presized", "lmdb", "loader"]
 Model = Literal["small", "resnet50"]
 BenchModel = Literal["none", Model]
-Device = Literal["cpu", "cuda"]
 Pinning = Literal["on", "off", "both"]
 Task = Literal["measure", "prove", "probe"]
 
@@ -38,14 +37,14 @@ class BenchOptions:
     models: tuple[BenchModel, ...] = option(
         ("none", "small"), "Models to train; none measures the loader alone.", flag="--model"
     )
-    device: Device = option("cpu", "Where to train.")
+    device: str = option("cpu", "Where to train, such as cuda, xpu or mps.", metavar="DEVICE")
     workers: tuple[int, ...] | None = option(
         None, "Loader processes; may be repeated.", unset="all cores", metavar="N", high=4096
     )
     pin_memory: tuple[bool, ...] | None = option(
         None,
-        "Whether DataLoaders copy batches to pinned memory, which needs CUDA; both values to compare them. None for "
-        "(True,) with CUDA and (False,) without.",
+        "Whether DataLoaders copy batches to pinned memory, which needs CUDA or XPU; both values to compare them. "
+        "None for (True,) with those and (False,) without.",
         flag=None,
     )
     prefetch: int = option(2, "Batches ahead per worker.", metavar="N", low=1, high=64)
@@ -74,22 +73,23 @@ class BenchOptions:
             check_each_once(name.removesuffix("s") if name != "workers" else name, values or ())
         for side in self.size or ():
             check_range("size", side, 1, MAX_SIDE)
-        if self.device == "cpu" and True in (self.pin_memory or ()):
-            raise OptionError("pin_memory: pinned memory needs a GPU; leave the option out, or choose --device cuda")
+        if True in (self.pin_memory or ()) and not is_asynchronous(self.device):
+            raise OptionError("pin_memory: pinned memory needs CUDA or XPU; leave it out, or choose --device cuda")
 
     def runs(self, variants: Sequence[Variant]) -> list[Run]:
         """The runs of one repeat, in no particular order: of each variant with each model, number of workers, kind of
         memory and state of the page cache."""
         workers = self.workers or (usable_cores(),)
-        pinned = self.pin_memory or (self.device == "cuda",)
+        pins = is_asynchronous(self.device)
+        pinned = self.pin_memory or (pins,)
         caches = (False, True) if self.cold else (False,)
         same = {name: getattr(self, name) for name in ("device", "prefetch", "batch", "crop", "steps", "seed")}
         return [
             # A first epoch is all there is to see of cold files: they are in the page cache afterwards.
             Run(variant, model, workers=n, pin_memory=pin, cold=cold, epochs=1 if cold else self.epochs, **same)
             for model, n, pin, cold, variant in product(self.models, workers, pinned, caches, variants)
-            # Loader pins its memory whenever it copies to a GPU.
-            if variant != "loader" or pin == (self.device == "cuda")
+            # Loader pins its memory wherever that helps.
+            if variant != "loader" or pin == pins
         ]
 
 
@@ -99,7 +99,7 @@ class DiagnoseOptions:
     """What to train for a diagnosis, and how long."""
 
     model: Model = option("small", "Model to train.", "A core or two train the small CNN about as fast as they read.")
-    device: Device | None = option(None, "Where to train.", unset="cuda where there is any")
+    device: str | None = option(None, "Where to train.", unset="an accelerator, or else cpu", metavar="DEVICE")
     workers: int = option(1, "Loader processes.", metavar="N", high=1024)
     prefetch: int = option(2, "Batches ahead per worker.", metavar="N", low=1, high=64)
     batch: int = option(64, "Images per batch.", metavar="N", low=1, high=2**20)
@@ -118,7 +118,7 @@ class Run:
 
     variant: Variant
     model: BenchModel
-    device: Device
+    device: str
     workers: int
     pin_memory: bool
     cold: bool

@@ -34,6 +34,7 @@ from presize.measure.simulation_report import PictureVariant, picture, picture_p
 from presize.measure.stages import VAGUE, Interval, Stages, explanation, factor_interval, headline, rate_interval
 from presize.pages import charts
 from presize.pages.html import notebook_html, template
+from presize.system.resources import is_asynchronous
 
 WORDS: dict[Part, str] = {
     "read": "reading files",
@@ -138,7 +139,7 @@ class Diagnosis:
     start_s: float  # from the beginning of an epoch to its first batch
     epoch_batches: int | None  # None if not known
     cores: float  # that this process may use
-    device: str  # of the step: "cpu" or "cuda"
+    device: str  # of the step, as torch calls it
     alternatives: tuple[Alternative, ...] = ()
     within: float = 0.0  # standard error of the rates within a round, as a share
     tried: tuple[Trial, ...] = ()
@@ -263,7 +264,7 @@ class Diagnosis:
             more = 2 * loading.prefetch
             what = f"Prefetch {more} batches per worker."
             yield Change(what, {"prefetch_factor": more}, replace(now, prefetch=more))
-        if self.device == "cuda" and not loading.pinned:
+        if is_asynchronous(self.device) and not loading.pinned:
             yield Change("Pin memory: pin_memory=True.", {"pin_memory": True}, now)
         if loading.workers and loading.persistent is False and self.start_share >= _LONG_START:
             what = "Keep workers from epoch to epoch: persistent_workers=True."
@@ -293,7 +294,7 @@ class Diagnosis:
     @property
     def headline(self) -> str:
         """The bottleneck in a few words."""
-        return headline(self.stages, "GPU" if self.device == "cuda" else "training step")
+        return headline(self.stages, "training step" if self.device == "cpu" else "GPU")
 
     @property
     def explanation(self) -> str:
@@ -359,7 +360,8 @@ class Diagnosis:
         if len(loading.worker_s) > 1:
             yield "each worker", ", ".join(map(seconds_text, loading.worker_s)) + " per batch while all of them work"
         if self.device != "cpu":
-            yield "copying", f"{seconds_text(max(self.copied_s - self.step.mean_s, 0))} per batch from pinned memory"
+            memory = "pinned memory" if is_asynchronous(self.device) else "memory"
+            yield "copying", f"{seconds_text(max(self.copied_s - self.step.mean_s, 0))} per batch from {memory}"
         if self.storage_images_per_s is not None:
             yield "disk", f"{rate_text(self.storage_images_per_s)} images/s with nothing in the page cache"
         yield "cores", f"{self.cores:g}"

@@ -295,6 +295,11 @@ def read_shared_memory(shm: Path = SHM) -> SharedMemory | None:
 # --- GPUs, without torch ---
 
 
+def is_asynchronous(device: str) -> bool:
+    """Whether the device that torch calls so copies from pinned memory while the caller goes on. ROCm's is "cuda"."""
+    return device.partition(":")[0] in ("cuda", "xpu")
+
+
 @dataclass(frozen=True)
 class Nvidia:
     """The NVIDIA driver's version, the model of each GPU, and its PCIe lanes; none unless pynvml is installed."""
@@ -320,7 +325,7 @@ class Torch:
     Attributes:
         threads: its CPU threads.
         instructions: the CPU instruction set that it uses.
-        accelerator: "cuda" or "mps"; None if there is none.
+        accelerator: torch's name of its kind, such as "cuda" or "mps"; None if there is none.
         said: torch's message about a missing accelerator.
     """
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from accelerators import Accelerator
 from builds import SERIAL
 from commands import Ran, read_json
 from pages import HOSTILE, parsed
@@ -140,7 +141,8 @@ def results_of_runs(seconds: Mapping[str, float], *, model: str = "small", **opt
         ({"workers": (-1,)}, "workers: expected a whole number from 0 to 4096, got -1"),
         ({"batch": 0}, "batch: expected a whole number from 1 to"),
         ({"size": Size(0, 5)}, "size: expected a whole number from 1 to"),
-        ({"pin_memory": (True,)}, "pin_memory: pinned memory needs a GPU; leave the option out, or choose --device"),
+        ({"pin_memory": (True,)}, "pin_memory: pinned memory needs CUDA or XPU; leave it out, or choose --device"),
+        ({"pin_memory": (True,), "device": "mps"}, "pin_memory: pinned memory needs CUDA or XPU"),
     ],
 )
 def test_nonsense_is_refused_by_name(changes: dict[str, Any], message: str) -> None:
@@ -149,7 +151,7 @@ def test_nonsense_is_refused_by_name(changes: dict[str, Any], message: str) -> N
 
 
 def test_a_repeat_has_every_combination_once() -> None:
-    options = BenchOptions(device="cuda", workers=(0, 4), pin_memory=(True, False), cold=True)
+    options = BenchOptions(device="xpu:0", workers=(0, 4), pin_memory=(True, False), cold=True)
     runs = options.runs(VARIANTS)
     assert len(set(runs)) == len(runs) == 2 * 2 * 2 * (4 * 2 + 1)  # Loader always pins
     assert all(run.epochs == 1 for run in runs if run.cold)
@@ -347,7 +349,7 @@ def test_a_run_in_a_process_of_its_own_says_what_it_measured(dataset: Path) -> N
         (-11, b"", b"", "was ended by signal 11$"),
         (1, b"", b"Traceback\nValueError: what is wrong\n", "failed: ValueError: what is wrong"),
         (0, b"", b"", "failed: no output"),
-        (0, b'{"error": "no CUDA here"}', b"", "^no CUDA here"),
+        (0, b'{"error": "no memory here"}', b"", "^no memory here"),
     ],
 )
 def test_a_run_that_ends_badly_says_why(code: int, said: bytes, errors: bytes, message: str) -> None:
@@ -366,12 +368,23 @@ def test_what_is_missing_is_built_as_what_is_given_was(raw: Path, tmp_path: Path
     assert built.identity["options"]["image"] == how.to_json()["image"]
 
 
-@pytest.mark.usefixtures("here")
-def test_cuda_is_looked_for_before_anything_is_built(
-    presize: Callable[..., Ran], raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.slow
+def test_the_device_is_looked_for_before_anything_is_built(
+    presize: Callable[..., Ran], raw: Path, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    ran = presize("bench", "--raw", raw, "--device", "cuda", "--work", tmp_path / "work")
-    assert ran.code == 1
-    assert "presize: error: --device cuda: no CUDA here: torch " in ran.err
+    ran = presize("bench", "--raw", raw, "--device", "hpu", "--work", tmp_path / "work")
+    assert ran.code == 2
+    assert "presize: error: --device: expected one that this machine has, got 'hpu', and torch " in ran.err
     assert not (tmp_path / "work").exists()
+
+
+@pytest.mark.parametrize(("kind", "name"), [("cuda", "simulated cuda"), ("xpu", "simulated xpu"), ("mps", "mps")])
+@pytest.mark.usefixtures("here")
+def test_a_benchmark_runs_on_any_accelerator(
+    kind: str, name: str, dataset: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = Accelerator(monkeypatch, kind)
+    results = bench({"lmdb": str(dataset)}, replace(QUICK, variants=("loader",), device=kind, epochs=1))
+    assert results.conditions["GPU"] == name
+    assert [row["pin_memory"] for row in results.rows] == [kind != "mps"] == [device.copies > 0]
+    assert device.problems == []

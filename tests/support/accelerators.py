@@ -26,14 +26,22 @@ _GARBAGE = 0xAB
 
 
 class _Event:
-    def __init__(self, *_: object, **__: object) -> None:
+    def __init__(self) -> None:
         self._done = threading.Event()
         self._done.set()
 
     def record(self, stream: _Stream) -> None:
         self._stream = stream
         self._done = done = threading.Event()
-        stream.put(done.set)
+
+        def reach() -> None:
+            self.at_s = time.perf_counter()
+            done.set()
+
+        stream.put(reach)
+
+    def elapsed_time(self, later: _Event) -> float:
+        return 1e3 * (later.at_s - self.at_s)
 
     def query(self) -> bool:
         return self._done.is_set()
@@ -110,11 +118,15 @@ class Accelerator:
         here = {
             "is_available": lambda: True, "current_accelerator": lambda: torch.device(kind), "device_count": lambda: 1,
             "current_device_index": lambda: 0, "current_stream": lambda _=None: self.stream,
+            "synchronize": lambda _: self.finish(), "set_device_index": lambda _: None,
         }  # fmt: skip
         for name, function in here.items():
             patch.setattr(torch.accelerator, name, function)
         patch.setattr(torch, "Stream", lambda _: _Stream(self))
-        patch.setattr(torch, "Event", _Event)
+        patch.setattr(torch, "Event", lambda *_, **__: self._event())
+        about = SimpleNamespace(name=f"simulated {kind}", total_memory=1 << 34, major=9, minor=0)
+        known = {} if kind == "mps" else {"get_device_properties": lambda _: about}
+        patch.setattr(torch, "get_device_module", lambda _: SimpleNamespace(**known))
         patch.setattr(torch.cuda, "device", contextlib.nullcontext)
         runtime = SimpleNamespace(cudaHostRegister=self._register, cudaHostUnregister=self._unregister)
         patch.setattr(torch.cuda, "cudart", lambda: runtime)
@@ -146,6 +158,11 @@ class Accelerator:
         if os.getpid() != self._pid:
             raise RuntimeError("Cannot re-initialize CUDA in forked subprocess")
 
+    def _event(self) -> _Event:
+        if self.kind == "mps":
+            self.problems.append("an event, which may hang")
+        return _Event()
+
     def _register(self, address: int, nbytes: int, _: int) -> int:
         self.on_register()
         if not self.refuses:
@@ -161,6 +178,8 @@ class Accelerator:
     def _pin(self, tensor: torch.Tensor) -> torch.Tensor:
         if self.refuses:
             raise RuntimeError("cannot pin memory")
+        if self.kind == "mps":
+            self.problems.append("memory was pinned for nothing")
         copy = tensor.clone()
         self._register(copy.data_ptr(), copy.nbytes, 0)
         weakref.finalize(copy, self._unregister, copy.data_ptr()).atexit = False

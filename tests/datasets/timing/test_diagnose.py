@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib
 import time
 import traceback
-from collections.abc import Iterator
-from itertools import count
+from collections.abc import Callable, Iterator
+from dataclasses import astuple
+from itertools import count, islice
 from typing import Any
 
 import pytest
@@ -15,9 +16,10 @@ from torch.utils.data import DataLoader, Dataset
 
 from presize.datasets import diagnose, make_loader
 from presize.datasets.timing.bench_run import memory_errors
-from presize.datasets.timing.epochs import Clock
-from presize.datasets.timing.models import TrainingStep, small_cnn
+from presize.datasets.timing.epochs import Clock, NoModel, copied_s, resident_s, time_epoch
+from presize.datasets.timing.models import small_cnn
 from presize.errors import BenchError, DiagnosisError, OptionError
+from presize.measure.stages import Stages
 
 SOON: dict[str, Any] = {"seconds": 0.3, "device": "cpu"}
 
@@ -90,7 +92,7 @@ class LateClock(Clock):
     """Of a device that works behind our back: a mark is the moment when it has done what was asked until then."""
 
     def __init__(self, time: Time) -> None:
-        super().__init__()
+        super().__init__(torch.device("cpu"))
         self.time = time
         self.busy_until = 0.0
 
@@ -104,17 +106,39 @@ class LateClock(Clock):
         self.time.now = self.mark()
 
 
-class LateStep:
-    """Returns at once, and is done so much later."""
+@pytest.fixture
+def late(our_time: Time, monkeypatch: pytest.MonkeyPatch) -> Callable[[float], Any]:
+    """Makes steps that return at once, and are done so much later."""
+    clock = LateClock(our_time)
+    monkeypatch.setattr("presize.datasets.timing.diagnose.Clock", lambda _: clock)
+    return lambda seconds: lambda _: clock.add(seconds)
 
-    def __init__(self, step_s: float, time: Time) -> None:
-        self.step_s, self.clock = step_s, LateClock(time)
+
+class SleepingStep(NoModel):
+    def __init__(self, time: Time) -> None:
+        super().__init__(torch.device("cpu"))
+        self.time = time
 
     def place(self, batch: Any) -> Any:
+        self.time.sleep(1)
         return batch
 
     def __call__(self, placed: Any) -> None:  # noqa: ARG002
-        self.clock.add(self.step_s)
+        self.time.sleep(2)
+
+
+@pytest.mark.parametrize(
+    ("loader", "warm", "expected"),
+    [(generated, 3, (2 / 8, 1 / 8, 3 / 8, 2 / 8)), (generated_ahead, 2, (2 / 5, 1 / 5, 0, 2 / 5))],
+    ids=["one thing after the other", "loaded during the step"],
+)
+def test_the_stalls_of_epochs_with_warm_and_with_cold_files_are_found(
+    loader: Any, warm: int, expected: tuple[float, ...], our_time: Time
+) -> None:
+    step = SleepingStep(our_time)
+    epochs_s = [time_epoch(islice(loader(load, our_time), 8), step).window_s / 7 for load in (warm, 5)]
+    stages = Stages(resident_s(step, [0]), copied_s(step, [0]), *epochs_s)
+    assert astuple(stages.stalls) == pytest.approx(expected)
 
 
 def test_a_slow_loader_is_found_and_that_it_works_between_steps(our_time: Time) -> None:
@@ -131,14 +155,17 @@ def test_a_slow_loader_is_found_and_that_it_works_between_steps(our_time: Time) 
     assert any("during steps" in note for note in ahead.notes)
 
 
-@pytest.mark.parametrize("late", [False, True], ids=["done when it returns", "done behind our back"])
-def test_a_slow_step_leaves_no_gain_by_whatever_clock_it_is_timed(late: bool, our_time: Time) -> None:
-    step = LateStep(0.04, our_time) if late else step_of(0.04, our_time)
-    found = diagnose(generated_ahead(0.01, our_time), step, **SOON)
-    assert (found.step.mean_s, found.trained_s) == pytest.approx((0.04, 0.04))
-    assert found.verdict.startswith("Compute is the bottleneck")
+def test_a_slow_step_leaves_no_gain_by_whatever_clock_it_is_timed(our_time: Time, request: Any) -> None:
+    def check(step: Any) -> None:
+        found = diagnose(generated_ahead(0.01, our_time), step, **SOON)
+        assert (found.step.mean_s, found.trained_s) == pytest.approx((0.04, 0.04))
+        assert found.verdict.startswith("Compute is the bottleneck")
+
+    check(step_of(0.04, our_time))
+    late = request.getfixturevalue("late")
+    check(late(0.04))
     # It works while the next batch is loaded; only after the last one is it waited for.
-    waits = diagnose(generated(0.04, our_time), LateStep(0.01, our_time), **SOON | {"seconds": 10})
+    waits = diagnose(generated(0.04, our_time), late(0.01), **SOON | {"seconds": 10})
     assert waits.step.mean_s == pytest.approx(0.01)
     assert waits.trained_s == pytest.approx(0.04, rel=0.05)
     assert waits.stages.stalls.utilisation == pytest.approx(0.25, rel=0.05)
@@ -237,19 +264,6 @@ def test_workers_are_measured_alone_and_together_none_is_left_and_the_loader_is_
     assert not set(torch.multiprocessing.active_children()) - processes
 
 
-@pytest.mark.slow
-def test_a_step_is_really_trained_and_batches_of_any_kind_are_taken() -> None:
-    torch.manual_seed(0)
-    model = small_cnn(2)
-    before = model[0].weight.detach().clone()
-    batch = [torch.randint(0, 256, (4, 3, 32, 32), dtype=torch.uint8), torch.zeros(4, dtype=torch.int64)]
-    found = diagnose([batch] * 40, TrainingStep(model, torch.device("cpu")), **SOON)
-    assert found.loading.images == 4
-    assert not torch.equal(before, model[0].weight)
-    named = diagnose([{"pixels": batch[0], "labels": batch[1]}] * 40, lambda _: None, **SOON)
-    assert named.loading.images == 4
-
-
 def busy_between(seconds: float) -> None:
     end = time.thread_time() + seconds
     while time.thread_time() < end:
@@ -342,18 +356,12 @@ def step_that_fails_at(number: int) -> Any:
     return step
 
 
-class Unplaced(LateStep):
-    def place(self, batch: Any) -> Any:  # noqa: ARG002
-        raise TypeError("no such batch")
-
-
 @pytest.mark.parametrize(
     ("loader", "step", "message"),
     [
         ([[0] * 4] * 99, step_that_fails_at(0), "step: failed after 0 steps on one batch: RuntimeError: it diverged"),
         # two to warm up, two hundred on one batch
         ([[0] * 4] * 99, step_that_fails_at(205), "step: failed after 3 steps: RuntimeError: it diverged"),
-        ([[0] * 4] * 9, Unplaced(0.001, Time()), "step: failed after 0 steps on one batch: TypeError: no such batch"),
         ([], step_of(0), "loader: expected at least one batch, got none"),
         (iter([[0] * 4] * 8), step_of(0), "loader: expected .* got none"),
         ([1, 2, 3], step_of(0), "whose first part has one, got int"),

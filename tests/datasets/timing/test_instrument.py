@@ -5,17 +5,15 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from builds import SERIAL, SMALL
-from presize.builder.run import build_dataset
 from presize.datasets import LMDBDataset, Loader, RandomResizedCrop, make_loader
 from presize.datasets.timing.loading import Fetch, prefetch_of, timed, workers_of
-from presize.sources.sample import SampleOptions, make_samples
 from presize.system.resources import usable_cores
 
 
@@ -107,31 +105,28 @@ def test_spawned_workers_tell_too() -> None:
     assert len(fetches) == 2
 
 
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> LMDBDataset:
-    place = tmp_path_factory.mktemp("timed")
-    make_samples(place / "raw", SampleOptions(images=24, classes=2, long_side=80))
-    build_dataset(place / "raw", place / "out", SMALL, SERIAL)
-    return LMDBDataset(place / "out", crop=RandomResizedCrop(16), flip=0.5, decode="tensor")
+@pytest.fixture
+def data(dataset: Path) -> LMDBDataset:
+    return LMDBDataset(dataset, crop=RandomResizedCrop(16), flip=0.5, decode="tensor")
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_loader_of_presize_tells_too_and_delivers_the_same(dataset: LMDBDataset, workers: int) -> None:
-    plain = [images.clone() for images, _ in Loader(dataset, 8, seed=0, num_workers=workers)]
+def test_a_loader_of_presize_tells_too_and_delivers_the_same(data: LMDBDataset, workers: int) -> None:
+    plain = [images.clone() for images, _ in Loader(data, 8, seed=0, num_workers=workers)]
     fetches: list[Fetch] = []
-    found = [images.clone() for images, _ in timed(Loader(dataset, 8, seed=0, num_workers=workers), fetches)]
+    found = [images.clone() for images, _ in timed(Loader(data, 8, seed=0, num_workers=workers), fetches)]
     assert all(torch.equal(one, other) for one, other in zip(plain, found, strict=True))
     assert len(fetches) == len(plain)
     assert {fetch.worker for fetch in fetches} <= set(range(max(workers, 1)))
     assert all(0 < fetch.work.cpu_s <= fetch.work.end_s - fetch.work.begin_s + 0.02 for fetch in fetches)
 
 
-def test_what_is_known_of_a_loader(dataset: LMDBDataset) -> None:
-    loaders = [DataLoader(Squares(), num_workers=1, prefetch_factor=5), DataLoader(Squares()), Loader(dataset, 8), [1]]
+def test_what_is_known_of_a_loader(data: LMDBDataset) -> None:
+    loaders = [DataLoader(Squares(), num_workers=1, prefetch_factor=5), DataLoader(Squares()), Loader(data, 8), [1]]
     assert [prefetch_of(loader) for loader in loaders] == [5, 2, 2, 2]
     assert [workers_of(loader) for loader in loaders] == [1, 0, usable_cores(), None]
     fetches: list[Fetch] = []
-    assert len(list(timed(make_loader(dataset, 8, num_workers=1), fetches))) == len(fetches) == 3
+    assert len(list(timed(make_loader(data, 8, num_workers=1), fetches))) == len(fetches) == 7
 
 
 def test_any_other_iterable_is_read_as_it_is() -> None:
