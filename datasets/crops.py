@@ -101,7 +101,7 @@ class RandomResizedCrop(_Shown):
         object.__setattr__(self, "size", check_size(self.size))
         check_choice("interpolation", self.interpolation, Interpolation)
         if not _is_pair(self.scale) or not 0 < self.scale[0] <= self.scale[1] <= 1:
-            raise OptionError(f"scale: expected two shares, 0 < low <= high <= 1, got {self.scale!r}")
+            raise OptionError(f"scale: expected two fractions, 0 < low <= high <= 1, got {self.scale!r}")
         if not _is_pair(self.ratio) or not 0 < self.ratio[0] <= self.ratio[1] < math.inf:
             raise OptionError(f"ratio: expected two ratios, 0 < low <= high, got {self.ratio!r}")
 

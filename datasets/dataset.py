@@ -165,7 +165,7 @@ class LMDBDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
         if reading.images.decode == "pil" and manifest.depth == 16 and manifest.color not in ("gray", "exact"):
             raise OptionError("decode: PIL has no colour images of 16 bits; choose numpy or tensor")
         if reading.fused is not None and reading.fused.crop is None:
-            warn(f"fuse: nothing was taken over: {reading.fused.reason}")
+            warn(f"fuse: nothing was fused: {reading.fused.reason}")
         return reading
 
     @property

@@ -88,7 +88,7 @@ class Fused:
         return torch.get_default_dtype() is self._dtype and all(seen.is_current() for seen in self._seen)
 
     def __repr__(self) -> str:
-        lines = ["Fused(", f"  taken over: {', '.join(self.taken) or 'nothing'}"]
+        lines = ["Fused(", f"  fused: {', '.join(self.taken) or 'nothing'}"]
         if self.stays:
             lines += [f"  stays: {', '.join(self.stays)}", f"  because: {self.reason}"]
         return "\n".join([*lines, ")"])

@@ -52,7 +52,7 @@ class Targets:
         for option, its in (("vocabulary", vocabulary), ("multi_hot", multi_hot)):
             others = [name for name in its if name not in names]
             if others:
-                raise OptionError(f"{option}: {others[0]!r} is no column of target={target!r}")
+                raise OptionError(f"{option}: {others[0]!r} is not a column of target={target!r}")
         self.vocabulary: dict[str, list[Any]] = {}
         columns: list[TargetColumn] = []
         for name in names:

@@ -103,7 +103,7 @@ class ImageOptions:
         flag="--size", metavar="N|WxH|keep", parse=Size.parse,
     )  # fmt: skip
     fit: Fit = option(
-        "shorter", "How an image meets the target: by its shorter or longer side, stretched, cropped or padded."
+        "shorter", "How to fit an image to the target: by its shorter or longer side, or stretch, crop or pad it."
     )
     filter: Filter = option(
         "bicubic",
@@ -113,17 +113,17 @@ class ImageOptions:
     )
     resize_backend: ResizeBackend = option(
         "presize",
-        "What resizes: presize, by Pillow's arithmetic, or the library that is installed as PIL.",
+        "What resizes: presize, with Pillow's arithmetic, or the library installed as PIL.",
         '"presize" makes the bytes of Pillow with the horizontal pass first, on every machine, 12 times as fast '
         '(benchmarks/transcoding/results/resizers.csv, 2026-11-27). "pillow" makes those of the installed version, '
         "or of pillow-simd in its place.",
     )
     color: Color = option(
         "rgb",
-        "Channels to store; keep: one of grey images, three of others.",
+        "Channels to store; keep: one for grey images, three for others.",
         "Transparency is composed on white, except for rgba.",
     )
-    depth: Depth = option(8, "Bits a channel; 16 with --format png or raw.", "16 scales sources of 8 bits.")
+    depth: Depth = option(8, "Bits per channel; 16 needs --format png or raw.", "16 scales sources of 8 bits.")
     icc: Icc = option(
         "convert",
         "Convert colours from ICC profiles to sRGB, or ignore profiles as Pillow does.",
@@ -143,7 +143,7 @@ class ImageOptions:
         '"all" also codes JPEGs that are stored as they came again, without loss, which takes the compiled decoder. '
         'True is another spelling of "resized", and False one of "none". Other formats have no tiles.',
     )
-    upscale: bool = option(False, "Enlarge images smaller than the target, too.", "Otherwise they keep their size.")
+    upscale: bool = option(False, "Also enlarge images smaller than the target.", "Otherwise they keep their size.")
     keep_metadata: bool = option(
         False,
         "Keep EXIF, XMP and comments in what is stored.",
@@ -151,7 +151,7 @@ class ImageOptions:
     )
     max_pixels: int = option(
         MAX_PIXELS,
-        "Reject sources of more pixels.",
+        "Reject sources with more pixels.",
         "Such a source is an ImageError, raised before it is decoded. The default is Pillow's limit for "
         "decompression bombs.",
         metavar="N", low=1, high=2**40,
@@ -228,13 +228,13 @@ class Companion:
     column: str | None = None
     format: CompanionFormat = option(
         "png",
-        "Format to store second images in; npy for arrays of numbers.",
+        "Format of companions; npy for arrays of numbers.",
         "Where the pattern ends in .npy or .exr, png means npy.",
         flag="--pair-format", metavar="[NAME=]FORMAT",
     )  # fmt: skip
     filter: Filter = option(
         "nearest",
-        "Filter for second images; nearest keeps class numbers exactly.",
+        "Filter for companions; nearest keeps class numbers exactly.",
         "It keeps the values of grey images, of 16 bits, too, and the indices of palettes. With any other filter the "
         "companion is stored as an image is.",
         flag="--pair-filter", metavar="[NAME=]FILTER",
@@ -242,7 +242,7 @@ class Companion:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not re.fullmatch(COMPANION_NAME, self.name, re.ASCII):
-            raise OptionError(f"pair: expected a name of at most 32 letters, digits and _, got {self.name!r}")
+            raise OptionError(f"pair: expected a name of up to 32 letters, digits and _, got {self.name!r}")
         if self.name == "source" or self.name.endswith("_source"):
             raise OptionError(f"pair: {self.name!r} would have columns that the index has already; choose another name")
         if (self.pattern is None) == (self.column is None):
@@ -392,43 +392,46 @@ class BuildOptions:
     image: ImageOptions = option(ImageOptions(), "How each image is stored.", flag=None)
     layout: Layout = option("lmdb", "LMDB shards, or ordinary image files.", flag="--to")
     shard_samples: int | None = option(
-        None, "Samples per shard, at most.", unset="by their number", metavar="N", low=1, high=2**31 - 1
+        None, "Maximum number of samples per shard.", unset="by their number", metavar="N", low=1, high=2**31 - 1
     )
     follow_links: bool = option(False, "Follow links that lead out of SRC.")
     checksum: bool = option(
         False,
-        "Keep a checksum of each source file, for --update to compare instead of the modification time.",
+        "Record a checksum of each source file, which --update compares instead of modification times.",
         "It is the CRC-32, in the index. Off by default, because an update then reads every file; computing it takes "
         "0.3 % of the time of an image (benchmarks/building/results/overheads.csv, 2026-11-25).",
     )
     companions: tuple[Companion, ...] = option(
         (),
-        "A second image of every sample: mask=masks/{stem}.png, or mask=column:COLUMN of the label table.",
+        "Companion image of each sample: mask=masks/{stem}.png, or mask=column:COLUMN of the label "
+        "table.",
         "They are kept in the order of their names.",
         flag="--pair", metavar="NAME=PATTERN",
     )  # fmt: skip
     boxes: tuple[Coordinates, ...] = option(
         (),
-        "Boxes to scale with the images, in pixels: xyxy, xywh or cxcywh; in shares of the image: cxcywh% ...",
+        "Boxes to scale with the images, in pixels: xyxy, xywh or cxcywh; in fractions of the image: "
+        "cxcywh% ...",
         "The dataset holds them as x1, y1, x2, y2 in pixels of the stored image.",
         metavar="COLUMN:FORMAT", parse=Coordinates.parse_boxes,
     )  # fmt: skip
     keypoints: tuple[Coordinates, ...] = option(
         (),
-        "Keypoints to scale with the images: xy or xyv (visibility), xy% or xyv% in shares.  [default format: xy]",
+        "Keypoints to scale with the images: xy or xyv (visibility), xy% or xyv% in fractions.  [default"
+        " format: xy]",
         "The dataset holds one list for each object: x, y of each point, or x, y, visibility, in pixels of the stored "
         "image.",
         metavar="COLUMN[:FORMAT]", parse=Coordinates.parse_keypoints,
     )  # fmt: skip
     bad_boxes: BadBoxes = option(
         "clip",
-        "Clip boxes that reach outside of their image, or reject the image.",
+        "Clip boxes that extend beyond their image, or reject the image.",
         "A box is bad that reaches more than a pixel outside, has no area, or is not four numbers. Readers leave out "
         "clipped boxes without area.",
     )
     column_types: tuple[ColumnType, ...] = option(
         (),
-        "Type of a column of labels that would be read as another: text, int, float; label:class.",
+        "Type of a label column that would be misread: text, int, float; label:class.",
         flag="--column-type", metavar="COLUMN:TYPE", parse=ColumnType.parse,
     )  # fmt: skip
 
@@ -522,32 +525,32 @@ class SourceOptions:
 
     labels: str | os.PathLike[str] | None = option(
         None,
-        "CSV, JSON lines or Parquet with a path column, or a list of paths (.txt): it lists the samples. none: take "
-        "all images of SRC, without labels.",
+        "Table of samples: CSV, JSON lines or Parquet with a path column, or a list of paths (.txt). "
+        "none: all images of SRC, without labels.",
         "Samples are in the order of the table. None is for class folders, or a flat folder.",
         metavar="TABLE|none", is_path=True,
     )  # fmt: skip
     classes: Sequence[str] | None = option(
         None,
-        "Class list to use: one name a line, or a dataset's.",
+        "Class list: a file with one name per line, or a dataset's list.",
         "In Python the names themselves; None for the sorted names of folders or labels.",
         metavar="FILE|DATASET", is_path=True,
     )  # fmt: skip
     repeated: Repeated = option(
         "refuse",
-        "A path in several rows of TABLE: refuse it, or make the rows one sample whose columns are lists.",
+        "Repeated paths in TABLE: refuse them, or merge their rows into one sample with list columns.",
     )
     split: str | None = option(
         None,
-        "Column of splits: by the folders of SRC (SRC/train, SRC/val), or drawn, as in train=0.9,val=0.1.",
+        "Splits: the folders of SRC (SRC/train, SRC/val), or random fractions, such as train=0.9,val=0.1.",
         "Shares add up to 1, and are drawn by the sample's path.",
         metavar="folders|NAME=SHARE,...",
     )
-    split_seed: int = option(0, "Random seed of the shares of --split.", metavar="N")
+    split_seed: int = option(0, "Random seed of --split.", metavar="N")
     keys: str | None = option(
         None,
-        "Images in SRC: of an LMDB a pattern such as image-{:09d}, or text-recognition, basicsr, lsun; of tars an "
-        "extension; of Parquet a column.",
+        "Images in SRC: for LMDBs a pattern such as image-{:09d}, or text-recognition, basicsr, lsun; "
+        "for tars an extension; for Parquet a column.",
         "Tar shards and Parquet need it where a sample has several images.",
         metavar="PATTERN|PRESET|NAME",
     )
@@ -590,9 +593,9 @@ def parse_shares(text: str) -> dict[str, Fraction]:
     found = [re.fullmatch(r"\s*([^=\s][^=]*?)\s*=\s*(\d*\.?\d+)\s*", part, re.ASCII) for part in text.split(",")]
     shares = {match[1]: Fraction(match[2]) for match in found if match}
     if len(shares) < len(found) or not all(shares.values()):
-        raise OptionError(f"split: expected folders, or names and shares, such as train=0.9,val=0.1, got {text!r}")
+        raise OptionError(f"split: expected folders, or names and fractions, such as train=0.9,val=0.1, got {text!r}")
     if sum(shares.values()) != 1:
-        raise OptionError(f"split: the shares in {text!r} add up to {float(sum(shares.values())):g}, expected 1")
+        raise OptionError(f"split: the fractions in {text!r} add up to {float(sum(shares.values())):g}, expected 1")
     return shares
 
 
@@ -608,9 +611,9 @@ class ErrorBudget:
         if self.count is not None:
             object.__setattr__(self, "count", check_range("max_errors", self.count, 0, 2**63 - 1))
         if self.share is not None and not (isinstance(self.share, Real) and 0 <= self.share <= 1):
-            raise OptionError(f"max_errors: expected a share from 0 to 1, got {self.share!r}")
+            raise OptionError(f"max_errors: expected a fraction from 0 to 1, got {self.share!r}")
         if self.count is not None and self.share is not None:
-            raise OptionError(f"max_errors: expected a count or a share, got both {self.count} and {self.share}")
+            raise OptionError(f"max_errors: expected a count or a fraction, got both {self.count} and {self.share}")
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -671,7 +674,7 @@ class RunOptions:
     jobs: int | None = option(None, "Processes.", unset="all cores", metavar="N", low=1, high=4096)
     engine: Engine = option(
         "processes",
-        "What does the work: processes, which contain crashes; this one alone, which contains nothing; a cluster.",
+        "Where the work runs: in processes, which contain crashes; in this process only; on a cluster.",
         'With "processes" an image that ends its decoder, twice, is rejected; so it is by the workers of "dask", "ray" '
         'and "spark". "sequential" uses this process alone, whatever `jobs` is.',
         flag="--backend",
@@ -684,7 +687,7 @@ class RunOptions:
     )
     timeout_s: float = option(
         300.0,
-        "Reject an image that takes longer, alone, too.",
+        "Time limit per image; retried once alone, then rejected.",
         'Above 0 and up to 1,000,000 seconds. "sequential" has no such limit.',
         metavar="S",
     )
@@ -696,13 +699,14 @@ class RunOptions:
     )  # fmt: skip
     update: bool = option(
         False,
-        "Bring OUT up to date with SRC: decode what is new or changed, keep the rest. Options that are not given are "
-        "those that OUT was built with.",
+        "Update OUT from SRC: decode what is new or changed, keep the rest. Options default to those of OUT.",
         "It gives the same samples as a build from scratch; they may lie in other shards. In Python, options_to_update "
         "gives the options.",
     )
-    verify: bool = option(False, "With --update: read every record that is kept, and make damaged ones again.")
-    overwrite: bool = option(False, "Replace a presize dataset once the new one is whole; a folder's files one by one.")
+    verify: bool = option(False, "With --update: read every kept record, and rebuild damaged ones.")
+    overwrite: bool = option(
+        False, "Replace a presize dataset when the new one is complete; the files of a folder one by one."
+    )
     report: bool = option(True, "Write report.html about the build.", "Each dataset gets one.")
 
     def __post_init__(self) -> None:
@@ -737,13 +741,13 @@ class DeriveOptions:
     only: Sequence[str] | None = option(None, "The paths of the samples to take; None takes all.", flag=None)
     classes: Sequence[str] | None = option(
         None,
-        "Class list to use: one name a line, or a dataset's.",
+        "Class list: a file with one name per line, or a dataset's list.",
         "In Python the names themselves; None joins those of the datasets.",
         metavar="FILE|DATASET", is_path=True,
     )  # fmt: skip
     prefix: bool = option(
         False,
-        "Put the number of its OUT before each path: 0/cats/1.jpg.",
+        "Prefix each path with the number of its OUT: 0/cats/1.jpg.",
         "No two paths are the same then.",
     )
 
@@ -795,7 +799,7 @@ class SampleOptions:
         check_range("classes", self.classes, 1, self.images)
         check_range("broken", self.broken, 0, self.images)
         if not isinstance(self.rotated, int | float) or not 0 <= self.rotated <= 1:
-            raise OptionError(f"rotated: expected a share from 0 to 1, got {self.rotated!r}")
+            raise OptionError(f"rotated: expected a fraction from 0 to 1, got {self.rotated!r}")
 
     def label(self, index: int) -> int:
         """The class of file `index`, from 0 to classes - 1."""

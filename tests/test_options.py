@@ -126,7 +126,7 @@ WRONG = [
     (run(engine="ray", scheduler=""), "scheduler", "HOST:6379", "where is it?"),
     (run(scheduler="tcp://host:1"), "scheduler", "'tcp://host:1'", "processes have none"),
     (run(engine="spark", scheduler="yarn", jobs=3), "jobs", "3", "the cluster decides"),
-    (run(max_errors=5), "max_errors", "5", "a count or a share? ErrorBudget says"),
+    (run(max_errors=5), "max_errors", "5", "a count or a fraction? ErrorBudget says"),
     (source(repeated="list"), "repeated", "list", "class folders have no rows"),
     (source(repeated="list", labels="none"), "repeated", "list", "nor has a source without labels"),
     (source(labels="none", classes=["a"]), "classes", "none", "nothing would be numbered"),

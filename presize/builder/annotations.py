@@ -80,12 +80,12 @@ def _check_unit(place: Coordinates, numbers: Numbers) -> None:
     if not place.in_shares and near > len(numbers) - near:
         raise SourceError(
             f"column {place.column!r}: {near:,} of {len(numbers):,} {what} have no number of {_SHARE_LIMIT:g} or more: "
-            f"expected pixels of the source image; shares of its width and height are {option} {place}%"
+            f"expected pixels of the source image; fractions of its width and height are {option} {place}%"
         )
     if place.in_shares and near < len(numbers) - near:
         raise SourceError(
             f"column {place.column!r}: {len(numbers) - near:,} of {len(numbers):,} {what} have numbers of "
-            f"{_SHARE_LIMIT:g} or more: expected shares of the width and height, 0 to 1; pixels are {option} "
+            f"{_SHARE_LIMIT:g} or more: expected fractions of the width and height, 0 to 1; pixels are {option} "
             f"{place.column}:{place.numbers}, and percentages have to be divided by 100"
         )
 

@@ -138,7 +138,7 @@ class OutputDir:
         if update and options.layout == "folder":
             raise OptionError(
                 "update: the files of a folder cannot be replaced all at once; with --to folder use --overwrite "
-                "instead, which builds the folder anew"
+                "instead, which rebuilds the folder"
             )
         if is_url(out):
             raise BuildError(f"OUT {out}: a URL is for presize.build_to_url; give a folder")
@@ -209,7 +209,7 @@ class OutputDir:
                         check_file(root / file.file, file.bytes)
                 except DatasetError as error:
                     is_shard = file in manifest.every_shard
-                    fix = f"{shards_by} makes it again" if is_shard else "--overwrite builds the dataset anew"
+                    fix = f"{shards_by} rebuilds it" if is_shard else "--overwrite rebuilds the dataset"
                     raise BuildError(f"OUT {self.path} is damaged: {str(error).partition(';')[0]}; {fix}") from None
 
     # --- locks ---
@@ -355,7 +355,7 @@ class OutputDir:
                 (root / name).mkdir(exist_ok=True)
 
     def put_back(self, files: Mapping[Path, Path]) -> None:
-        """Give shards, which have been made again with the same bytes, the names of the damaged ones."""
+        """Give shards, which have been rebuilt with the same bytes, the names of the damaged ones."""
         for new, old in files.items():
             with writing(old):
                 os.replace(new, old)

@@ -39,10 +39,10 @@ class SharedListing:
             if value != self.how.get(name):
                 option = "SRC" if name == "source" else f"--{name.replace('_', '-')}"
                 raise BuildError(
-                    f"the parts in OUT {out} have been begun with another {option} ({self.how.get(name)!r}, here "
-                    f"{value!r}); give all of them the same, or --overwrite without --part to start anew"
+                    f"the parts in OUT {out} were started with another {option} ({self.how.get(name)!r}, here "
+                    f"{value!r}); give all of them the same, or --overwrite without --part to start over"
                 )
-        fix = f"the parts in OUT {out} go by that list; --overwrite without --part starts anew"
+        fix = f"the parts in OUT {out} go by that list; --overwrite without --part starts over"
         check_containers(self.source.root, self.source.containers, fix)
 
     def check_finished(self, waiting: Sequence[int], out: Path) -> None:

@@ -61,7 +61,7 @@ def publish(work: BuildWork) -> list[Manifest]:
         tried.sort(key=lambda each: each.error == NOT_AN_IMAGE)
         first = f"; the first: {tried[0].path}: {tried[0].reason}" if tried else ""
         raise BuildError(
-            f"of {plural(len(plan.source.table), 'file')} in {plan.source.name} none could be stored{first}"
+            f"no image could be stored ({plural(len(plan.source.table), 'file')} in {plan.source.name}){first}"
         )
     manifests = []
     for size, root in zip(plan.options.image.sizes, output.roots, strict=True):

@@ -1,5 +1,5 @@
 """Makes the damaged shards of a dataset again, from its source: an update in which no sample moves, of its own options
-and samples. Whole records are copied; what is made again has to be the record that was lost."""
+and samples. Whole records are copied; what is rebuilt has to be the record that was lost."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def repair_dataset(
         problems = [
             Problem(
                 os.path.relpath(root / file.file, out),
-                f"{what}; only shards can be made again; {fix or 'presize build --overwrite makes the dataset anew'}",
+                f"{what}; only shards can be rebuilt; {fix or 'presize build --overwrite rebuilds the dataset'}",
             )
             for root, manifest in roots
             for file in manifest.files()
@@ -157,7 +157,7 @@ def _output_dir(out: Path) -> OutputDir:
     here = [folder for folder in folders if (folder / MANIFEST).exists()]
     first = read_manifest(here[0] if here else out)  # which says what is there instead of a dataset
     if first.layout != "lmdb":
-        raise DatasetError(f"{here[0]} holds files, no shards; presize build --overwrite makes them anew")
+        raise DatasetError(f"{here[0]} holds files, no shards; presize build --overwrite rebuilds them")
     sizes = recorded_options(first, here[0]).image.sizes
     if len(sizes) == 1 or here[0].name != first.size:
         return OutputDir.of(here[0])
@@ -208,7 +208,7 @@ def _samples(found: Source, dataset: PublishedDataset, options: BuildOptions) ->
         if pc.any(unsafe_paths(paths)).as_py():
             raise DatasetError(
                 f"the index of {dataset.roots[0]} is damaged: a path leads out of the source; "
-                "presize build --overwrite makes it anew"
+                "presize build --overwrite rebuilds it"
             )
     if not found.containers:
         return replace(found, table=table)

@@ -186,7 +186,7 @@ def _check_removed(existing: Manifest, plan: Plan, out: object, root: Path) -> N
         raise BuildError(
             f"OUT {out} holds {plural(len(paths), 'image')}, and --update would remove {len(gone):,} of them, whose "
             f"files are not in {plan.source.name} any more, such as {printable(gone[0].as_py())}; mount what is "
-            "missing, or name the SRC that has them; if they are meant to go, --overwrite builds OUT anew"
+            "missing, or name the SRC that has them; if they are meant to go, --overwrite rebuilds OUT"
         )
     if emptied := _emptied_folders(plan.source.root, gone):
         others = f" and {len(emptied) - 1:,} more" if emptied[1:] else ""

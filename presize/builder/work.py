@@ -163,7 +163,9 @@ class BuildWork:
         for task in self.tasks:
             table = finished(task, self.journal.publishing)
             if table is None:
-                raise BuildError(f"finished shard {task.number} has gone from {self.output.path}; run again to make it")
+                raise BuildError(
+                    f"finished shard {task.number} has gone from {self.output.path}; run again to rebuild it"
+                )
             yield table
 
     def check_space(self) -> None:

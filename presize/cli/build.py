@@ -62,20 +62,19 @@ LIKE = click.Option(
     ["--like"],
     type=PATH,
     metavar="DATASET",
-    help="Build as DATASET was built, a training set for example: with its options, and its class list. Options given "
-    "beside it win.",
+    help="Build with the options and the class list of DATASET, such as a training set. Other options override them.",
 )
 PART = click.Option(
     ["--part"],
     metavar="I/N",
     callback=parsed(BuildPart.parse),
-    help="Build part I of N, on one of several machines; the command without it publishes.",
+    help="Build part I of N on one of several machines; run without --part to publish.",
 )
 SCRATCH = click.Option(
     ["--scratch"],
     type=PATH,
     metavar="DIR",
-    help="Where shards are built when OUT is a URL, with room for all of them.  [default: ~/.cache]",
+    help="Where to build shards if OUT is a URL; needs space for all of them.  [default: ~/.cache]",
 )
 DRY_RUN = click.Option(["--dry-run"], is_flag=True, help="Print the plan and an estimate; write nothing.")
 
@@ -287,7 +286,7 @@ def build_summary(result: BuildResult, update: bool, keep: bool, labels: object)
     if update:
         lines.append(f"  {counts_text(result.changes.counts())}")
     if (damaged := result.changes.damaged) is not None:
-        found = f"{plural(damaged, 'damaged image')} made again" if damaged else "all records that were kept are whole"
+        found = f"{plural(damaged, 'damaged image')} rebuilt" if damaged else "all kept records are intact"
         lines.append(f"  verified: {found}")
     if result.reports:
         lines.append(f"  report: {' and '.join(map(str, result.reports))}")

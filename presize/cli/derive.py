@@ -23,9 +23,9 @@ ONLY = click.Option(
     multiple=True,
     type=PATH,
     metavar="FILE",
-    help="Take the samples whose paths it lists: one a line, or in the path column of a table; may be repeated.",
+    help="Select samples by a list of paths: one per line, or the path column of a table; may be repeated.",
 )
-OVERWRITE = click.Option(["--overwrite"], is_flag=True, help="Replace the dataset in NEW once the new one is whole.")
+OVERWRITE = click.Option(["--overwrite"], is_flag=True, help="Replace the dataset in NEW when the new one is complete.")
 DRY_RUN = click.Option(["--dry-run"], is_flag=True, help="Print what would be done; write nothing.")
 
 

@@ -26,8 +26,8 @@ from presize.options import ExportLayout
     show_default=True,
     help="Image files, tar shards for WebDataset, Parquet for Hugging Face's datasets, or an LMDB (--keys).",
 )
-@click.option("--keys", help="Of an LMDB: text-recognition, basicsr, lsun, or a pattern such as image-{:09d}.")
-@click.option("--label-keys", help="Of its labels, with a pattern: label-{:09d}, or COLUMN=label-{:09d}.")
+@click.option("--keys", help="Keys of the LMDB: text-recognition, basicsr, lsun, or a pattern such as image-{:09d}.")
+@click.option("--label-keys", help="Keys of its labels: label-{:09d}, or COLUMN=label-{:09d}.")
 @quiet_option
 def export(
     dataset: str, folder: str, layout: ExportLayout, keys: str | None, label_keys: str | None, quiet: bool

@@ -21,7 +21,7 @@ from presize.formatting import plural
 from presize.options import Tiles
 from presize.system.resources import usable_cores
 
-EPILOG = "Exit codes: 0 done, 1 a failure, 2 wrong use, 130 interrupted by Ctrl-C; 128 + N stopped by signal N."
+EPILOG = "Exit codes: 0 success, 1 failure, 2 wrong usage, 130 Ctrl-C, 128 + N signal N."
 _JOBS_PER_CORE = 4
 """A source that is slow to read may keep so many processes busy."""
 
@@ -73,12 +73,8 @@ def command(*examples: str, **settings: Any) -> Callable[[Callable[..., None]], 
 
 dataset_argument = click.argument("dataset", metavar="OUT", type=PATH)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
-quiet_option = click.option(
-    "-q", "--quiet", is_flag=True, help="Print neither progress nor a summary; warnings and errors stay."
-)
-progress_option = click.option(
-    "-q", "--quiet", is_flag=True, help="Print no progress; results, warnings and errors stay."
-)
+quiet_option = click.option("-q", "--quiet", is_flag=True, help="Print only warnings and errors.")
+progress_option = click.option("-q", "--quiet", is_flag=True, help="Print no progress.")
 
 
 def warn_of_jobs(jobs: int | None) -> None:

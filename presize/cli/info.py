@@ -12,7 +12,7 @@ from presize.options import size_words
 @dataset_argument
 @json_option
 def info(dataset: str, as_json: bool) -> None:
-    """Show what the dataset OUT holds and how it was made."""
+    """Show the contents of the dataset OUT and how it was built."""
     from presize.store.info import info_dataset
 
     found = info_dataset(dataset)

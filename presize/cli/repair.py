@@ -21,7 +21,7 @@ from presize.options import SourceOptions
 @json_option
 @quiet_option
 def repair(source: str, dataset: str, keys: str | None, jobs: int | None, as_json: bool, quiet: bool) -> None:
-    """Make the damaged and missing shards of OUT again from SRC.
+    """Rebuild the damaged and missing shards of OUT from SRC.
 
     A shard is replaced only by one whose records are those in the index. The exit code is 1 if damage is left.
     """
@@ -36,8 +36,8 @@ def repair(source: str, dataset: str, keys: str | None, jobs: int | None, as_jso
         print_json(result, "shards repaired problems")
     else:
         left = plural(len(result.problems), "problem")
-        lines = [f"{file}: made again" for file in result.repaired]
-        lines.append(f"{dataset}: {plural(result.shards, 'shard')}, {len(result.repaired):,} made again, {left} left")
+        lines = [f"{file}: rebuilt" for file in result.repaired]
+        lines.append(f"{dataset}: {plural(result.shards, 'shard')}, {len(result.repaired):,} rebuilt, {left} left")
         print_problems(result.problems, () if quiet else lines)
     if result.problems:
         raise click.exceptions.Exit(1)

@@ -33,7 +33,7 @@ def verify(dataset: str, jobs: int | None, as_json: bool, quiet: bool) -> None:
     else:
         lines = [f"{dataset}: {plural(result.samples, 'sample')}, {plural(len(result.problems), 'problem')}"]
         if any(problem.file.startswith("shards/") for problem in result.problems):
-            lines.append("  presize repair SRC OUT makes damaged shards again")
+            lines.append("  presize repair SRC OUT rebuilds damaged shards")
         print_problems(result.problems, () if quiet else lines)
     if result.problems:
         raise click.exceptions.Exit(1)

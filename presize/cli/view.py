@@ -17,14 +17,16 @@ from presize.formatting import plural, printable
     "presize view OUT --raw RAW -o view.html", "presize view OUT --serve", "presize view OUT --rejects -o rejects.html"
 )
 @dataset_argument
-@click.option("-o", "out", metavar="FILE", type=PATH, help="Write a page of some images, to open or to send.")
-@click.option("--serve", is_flag=True, help="Serve pages of all images to this machine, until Ctrl-C.")
-@click.option("--raw", metavar="SRC", type=PATH, help="The raw folder: sources are shown beside what is stored.")
+@click.option("-o", "out", metavar="FILE", type=PATH, help="Write a page with some of the images.")
+@click.option("--serve", is_flag=True, help="Serve pages of all images on this machine until Ctrl-C.")
+@click.option("--raw", metavar="SRC", type=PATH, help="The raw folder; shows sources next to stored images.")
 @click.option("--text", metavar="TEXT", default="", help="Images whose path, or another column of text, contains it.")
 @click.option("--label", metavar="NAME", default="", help="Images of this class.")
 @click.option("--split", metavar="NAME", default="", help="Images of this split.")
-@click.option("--min-side", type=int, metavar="PX", default=0, help="Images whose source has no shorter side.")
-@click.option("--max-side", type=int, metavar="PX", default=0, help="Images whose source's shorter side is no longer.")
+@click.option(
+    "--min-side", type=int, metavar="PX", default=0, help="Images whose source's shorter side is at least PX."
+)
+@click.option("--max-side", type=int, metavar="PX", default=0, help="Images whose source's shorter side is at most PX.")
 @click.option("--rejects", is_flag=True, help="Files that were not stored, and why.")
 @click.option("--images", type=click.IntRange(1, 10_000), metavar="N", default=60, show_default=True, help="With -o.")
 @click.option(
@@ -34,7 +36,7 @@ def view(
     dataset: str, out: str | None, serve: bool, raw: str | None, rejects: bool, images: int, port: int,
     **filters: str | int,
 ) -> None:  # fmt: skip
-    """Look at the dataset OUT in a browser.
+    """View the dataset OUT in a browser.
 
     Only this machine can open what --serve serves, with the address that is printed.
     """

@@ -52,14 +52,14 @@ class BenchOptions:
     crop: int = option(224, "Side of random crops, in pixels.", metavar="PX", low=1, high=MAX_SIDE)
     size: Size | None = option(
         None,
-        "Size to build what is missing at.",
+        "Size of the datasets to build.",
         unset="that of the dataset given, or 256", metavar="N|WxH", parse=Size.parse,
     )  # fmt: skip
     epochs: int = option(3, "Epochs in each run.", "The first is one of them.", metavar="N", low=1, high=1000)
     steps: int | None = option(
         None, "End epochs after N batches.", unset="whole epochs", metavar="N", low=1, high=2**48
     )
-    repeats: int = option(3, "Runs of each kind.", "Each is a process of its own.", metavar="N", low=1, high=1000)
+    repeats: int = option(3, "Runs per configuration.", "Each is a process of its own.", metavar="N", low=1, high=1000)
     cold: bool = option(False, "Also measure with cold files, dropped from the page cache.", "That is a first epoch.")
     images: int | None = option(None, "Read N random samples.", unset="all", metavar="N", low=1, high=2**48)
     seed: int = option(0, "Random seed.", metavar="N", high=2**62)

@@ -260,7 +260,7 @@ def _conversions(
             *((name, colors == number, _COLORS_DONE[color].get(name, other)) for number, name in enumerate(names)),
             ("colour profile (ICC)", fact("profile") == 1, "ignored" if "icc" in image else "converted to sRGB"),
             ("transparency", fact("transparent") == 1, "kept" if color == "rgba" else "composited on white"),
-            ("more than 8 bits a channel", fact("deep") == 1, "kept" if "depth" in image else "scaled to 8"),
+            ("more than 8 bits per channel", fact("deep") == 1, "kept" if "depth" in image else "scaled to 8"),
             ("bands beside the colours", fact("surplus") == 1, "left out"),
         ],
         "Orientation": [

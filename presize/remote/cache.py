@@ -189,7 +189,7 @@ def _writing_in(folder: Path) -> Iterator[None]:
 
 def fetch(url: str, folder: CacheFolder, files: Sequence[DataFile]) -> None:
     """Have these files in the folder at the same time: fetch what is missing, or wait for processes that do. A removed
-    folder is made again. Raises as prepare, download_file and make_room, and DatasetError for another dataset."""
+    folder is rebuilt. Raises as prepare, download_file and make_room, and DatasetError for another dataset."""
     bucket = Bucket(url)
     keep = {file.file for file in files}
     with _writing_in(folder.root):

@@ -155,7 +155,7 @@ def _images(index: pa.RecordBatch, url: str) -> Iterator[tuple[str, int, int]]:
     for batch in (index.slice(at, 10_000) for at in range(0, index.num_rows, 10_000)):
         for image in zip(*(batch.column(name).to_pylist() for name in ("file", "nbytes", "crc32")), strict=True):
             if not can_be_made(image[0]) or re.match(OUR_NAMES, image[0]):
-                raise DatasetError(f"{url}: {image[0]!r} is no name of an image; nothing was written for it")
+                raise DatasetError(f"{url}: {image[0]!r} is not an image name; nothing was written for it")
             yield image
 
 

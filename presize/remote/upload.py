@@ -226,9 +226,7 @@ def upload_file(bucket: Bucket, root: Path, file: DataFile, on_bytes: Callable[[
                 on_bytes(len(chunk))
                 yield chunk
         if digest.hexdigest() != file.sha256:
-            raise DatasetError(
-                f"{root / file.file}: its SHA-256 differs from the manifest; presize repair makes it again"
-            )
+            raise DatasetError(f"{root / file.file}: its SHA-256 differs from the manifest; presize repair rebuilds it")
 
     bucket.upload(file.file, chunks(), file.sha256)
     if not bucket.holds(file.file, file.bytes, file.sha256):

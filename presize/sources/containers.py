@@ -313,7 +313,7 @@ class _Listed:
 def _check_paths(listed: _Listed) -> None:
     """Reject unsafe and repeated paths; put names of containers in front where two have one path in common."""
     is_safe = ~unsafe_paths(listed.table.column("path")).to_numpy()
-    listed.keep(is_safe, "its name is no relative path of UTF-8 text")
+    listed.keep(is_safe, "its name is not a relative path in UTF-8")
     path, container = _path_numbers(listed.table), listed.table.column("container").to_numpy().astype(np.int64)
     is_first = np.zeros(len(path), np.bool_)
     is_first[np.unique(container * len(path) + path, return_index=True)[1]] = True

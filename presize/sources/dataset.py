@@ -134,7 +134,7 @@ def read_published(roots: Sequence[Path], with_rejects: bool = True) -> Publishe
         if [file.file for file in manifest.shards] != [file.file for file in shards] or not all(
             other.column(name).equals(index.column(name)) for name in same
         ):
-            raise DatasetError(f"{root} and {roots[0]} are from different builds; {_ANEW}")
+            raise DatasetError(f"{root} and {roots[0]} are from different builds; {_FIX}")
     rejects = read_rejects(roots[0] / manifests[0].rejects.file) if with_rejects else Rejects()
     samples, rows = _samples(index, manifests[0], rejects), _rows(roots[0], index, shards)
     dataset = PublishedDataset(tuple(roots), manifests, indexes, samples, rows, rejects)
@@ -148,7 +148,7 @@ def read_published(roots: Sequence[Path], with_rejects: bool = True) -> Publishe
     return replace(dataset, damaged=tuple(sorted(damaged)))
 
 
-_ANEW = "presize build --overwrite builds it anew"
+_FIX = "presize build --overwrite rebuilds it"
 
 
 def _checked_index(root: Path, manifest: Manifest, with_rejects: bool) -> pa.RecordBatch:
@@ -157,15 +157,15 @@ def _checked_index(root: Path, manifest: Manifest, with_rejects: bool) -> pa.Rec
             f"{root} is a folder of image files, without shards; presize build makes some, of its source"
         )
     if manifest.engine != ENGINE:
-        raise DatasetError(f"{root} has no shards that this presize reads; {_ANEW}")
+        raise DatasetError(f"{root} has no shards that this presize reads; {_FIX}")
     for file in (manifest.index, *([manifest.rejects] if with_rejects else [])):  # the report may have been removed
         for what in check_data_file(root, file):
-            raise DatasetError(f"{root / file.file} is damaged: {what}; {_ANEW}")
+            raise DatasetError(f"{root / file.file} is damaged: {what}; {_FIX}")
     index = read_index(root, manifest, check=False)  # its SHA-256 was compared above
     try:
         index.column("path").validate(full=True)
     except pa.ArrowInvalid as error:
-        raise DatasetError(f"{root / manifest.index.file} is damaged: {str(error).splitlines()[0]}; {_ANEW}") from None
+        raise DatasetError(f"{root / manifest.index.file} is damaged: {str(error).splitlines()[0]}; {_FIX}") from None
     return index
 
 
@@ -176,7 +176,7 @@ def _rows(root: Path, index: pa.RecordBatch, shards: Sequence[DataFile]) -> tupl
     order = np.lexsort((row, shard))
     expected = np.repeat(np.arange(len(shards)), lengths), np.arange(len(order)) - np.repeat(ends - lengths, lengths)
     if not (np.array_equal(shard[order], expected[0]) and np.array_equal(row[order], expected[1])):
-        raise DatasetError(f"the index of {root} does not list each row of its shards once; {_ANEW}")
+        raise DatasetError(f"the index of {root} does not list each row of its shards once; {_FIX}")
     return tuple(order[end - length : end] for end, length in zip(ends.tolist(), lengths.tolist(), strict=True))
 
 

@@ -148,7 +148,7 @@ def list_lmdb(path: str, name: str, options: SourceOptions, _: Sequence[Companio
         raise SourceError(f"an LMDB needs --keys; {_expected(values)}")
     rows, columns, rejects = choose(values, path, name)
     if not len(rows) and not rejects:
-        raise SourceError(f"no key fits --keys {keys}; {_expected(values)}")
+        raise SourceError(f"no key matches --keys {keys}; {_expected(values)}")
     _check_values(values, rows)
     columns |= {"source_nbytes": pa.array(values.nbytes[rows]), "offset": pa.array(values.offset[rows])}
     return Contents(Container(name, values.version), pa.table(columns), rejects=rejects)
@@ -172,7 +172,7 @@ def _numbered(
         return rows, {"path": _paths(values, rows)}, []
     label_rows, label_numbers = labels.numbers(values.keys)
     if len(rows) and not len(label_rows):
-        raise SourceError(f"no key fits --label-keys {labels}; {_expected(values)}")
+        raise SourceError(f"no key matches --label-keys {labels}; {_expected(values)}")
     nearest = np.searchsorted(label_numbers, numbers)
     has_label = np.append(label_numbers, -1)[nearest] == numbers
     texts = np.full(len(rows), None, object)

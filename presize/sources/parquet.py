@@ -73,10 +73,10 @@ def _image_column(schema: pa.Schema, asked: str | None) -> str:
         return names[0]
     has = ", ".join(f"{one.name} ({one.type})" for one in schema)[:400]
     if asked is not None:
-        raise SourceError(f"--keys {asked} is no column of images ({{bytes, path}} or binary); it has {has}")
+        raise SourceError(f"--keys {asked} is not an image column ({{bytes, path}} or binary); it has {has}")
     if names:
-        raise SourceError(f"it has {len(names)} columns of images; choose one, such as --keys {names[0]}")
-    raise SourceError(f"it has no column of images ({{bytes, path}} or binary); it has {has}")
+        raise SourceError(f"it has {len(names)} image columns; choose one, such as --keys {names[0]}")
+    raise SourceError(f"it has no image column ({{bytes, path}} or binary); it has {has}")
 
 
 def _mean_bytes(group: pq.RowGroupMetaData, image: str) -> int:

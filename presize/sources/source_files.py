@@ -299,7 +299,7 @@ class SourceReader:
         file = in_any_form(path, lambda path: open_at_once(self._folder + path, os.O_RDONLY | os.O_CLOEXEC))
         if not stat.S_ISREG(os.fstat(file).st_mode):
             os.close(file)
-            raise UnreadableError(f"{_CHANGED}it is no regular file any more")
+            raise UnreadableError(f"{_CHANGED}it is no longer a regular file")
         return file
 
     def _value(self, container: Container, nbytes: int, offset: int) -> bytes:

@@ -380,8 +380,8 @@ def _with_path(table: pa.Table) -> pa.Table:
             )
         if any(map(claims_to_be_an_image, names)):
             raise SourceError(
-                f"its first line is no header: {one_line(', '.join(names))!r}; expected the names of the columns, such "
-                "as path,label"
+                f"its first line is not a header: {one_line(', '.join(names))!r}; expected the names of the columns, "
+                "such as path,label"
             )
         some = ", ".join(map(repr, names[:8])) + (", ..." if len(names) > 8 else "")
         raise SourceError(

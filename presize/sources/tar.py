@@ -113,13 +113,13 @@ def members(file: BinaryIO) -> Iterator[Member]:
             if follows or at - end <= _TAIL_BYTES:
                 yield END_MARK
             if not follows:
-                raise CutShort(f"byte {at:,}, behind its end mark at byte {end:,}, begins no header")
+                raise CutShort(f"byte {at:,}, behind its end mark at byte {end:,}, does not start a header")
             continue
         if not is_header(block):
-            raise CutShort(f"byte {at:,} begins no header")
+            raise CutShort(f"byte {at:,} does not start a header")
         size, kind, begin = _number(block[124:136]), block[156:157], at + BLOCK
         if size is None:
-            raise CutShort(f"the size in the header at byte {at:,} is no number")
+            raise CutShort(f"the size in the header at byte {at:,} is not a number")
         if kind in b"xLKg":
             value = _read(file, begin, size) if size <= _NAME_BYTES else b""
             if len(value) < size:
@@ -190,7 +190,7 @@ def list_tar(path: str, name: str, options: SourceOptions, companions: Sequence[
                     f"{os.path.basename(name)}"
                 )
             if begin != ZEROS and not is_header(begin):
-                raise SourceError("it is no tar: its first block is no header")
+                raise SourceError("it is not a tar: its first block is not a header")
             extension = options.keys.lower().removeprefix(".") if options.keys else None
             samples = _Samples(file, name, extension, companions)
             try:
@@ -237,7 +237,7 @@ class _Samples:
             return
         match = _STEM.fullmatch(member.name) if is_utf8(member.name) else None
         if member.kind != b"0" or match is None:
-            what = "it is a link, or no regular file" if member.kind != b"0" else "its name has no extension"
+            what = "it is a link, or not a regular file" if member.kind != b"0" else "its name has no extension"
             what = what if is_utf8(member.name) else "its name is not UTF-8"
             self._reject(member.name, what, NOT_AN_IMAGE if member.kind == b"0" else SourceError.__name__)
             return

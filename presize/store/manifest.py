@@ -185,7 +185,7 @@ def _what_is_there(root: Path) -> str:
     except FileNotFoundError:
         if url := re.search(r"(?:^|/)(s3|https?|gs|az):/([^/].*)", os.fspath(root)):  # as Path has it
             return (
-                f"{url[1]}://{url[2]} is no folder; copy a dataset from a URL with presize fetch, or read it with "
+                f"{url[1]}://{url[2]} is not a folder; copy a dataset from a URL with presize fetch, or read it with "
                 "LMDBDataset(URL)"
             )
         return f"{root} does not exist; expected a folder that presize build has made"

@@ -111,7 +111,7 @@ def newest_meta(file: memoryview) -> Meta:
 def _meta(file: memoryview, begin: int) -> Meta:
     require(begin + _META_PAGE.size <= len(file), "it is too short for a shard")
     page_flags, magic, version, *values = _META_PAGE.unpack_from(file, begin)
-    require(page_flags & _META and (magic, version) == (_MAGIC, _VERSION), "it is no LMDB file of engine 0.9")
+    require(page_flags & _META and (magic, version) == (_MAGIC, _VERSION), "it is not an LMDB file of engine 0.9")
     return Meta(*values)
 
 

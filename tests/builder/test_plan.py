@@ -29,7 +29,7 @@ from presize.store.dealing import assign_shards, groups_of, mix, shard_count, sh
         (1000, 32, "enough for all cores of a usual machine"),
         (10_000, 100, "a hundred images each"),
         (10_000_000, 512, "half of the 1024 files that may be open by default"),
-        (100_000_000, 3052, "no shard above 32,768 samples, so that a lost one is soon made again"),
+        (100_000_000, 3052, "no shard above 32,768 samples, so that a lost one is soon rebuilt"),
     ],
 )
 def test_the_number_of_shards_follows_from_the_number_of_samples(samples: int, shards: int, reason: str) -> None:

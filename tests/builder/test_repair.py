@@ -207,7 +207,7 @@ def test_what_is_no_shard_is_not_repaired(build: Builder) -> None:
     build()
     flip(build.out / "rejects.jsonl", 0)
     (problem,) = repair(build).problems
-    assert problem.file == "rejects.jsonl" and "only shards can be made again" in problem.what
+    assert problem.file == "rejects.jsonl" and "only shards can be rebuilt" in problem.what
 
 
 def test_the_command_says_what_it_made_and_its_exit_code_tells(presize: Callable[..., Ran], build: Builder) -> None:
@@ -215,7 +215,7 @@ def test_the_command_says_what_it_made_and_its_exit_code_tells(presize: Callable
     remove_shards(build, 2)
     done = presize("repair", build.source, build.out)
     assert done.code == 0, done.err
-    assert "shards/00002.lmdb: made again" in done.out
+    assert "shards/00002.lmdb: rebuilt" in done.out
     flip(build.out / "index.arrow", 300)
     failed = presize("repair", build.source, build.out)
     assert failed.code == 1

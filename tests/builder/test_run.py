@@ -214,7 +214,7 @@ def test_a_shard_that_is_missing_or_cut_is_something_to_do(damage: str, build: B
         os.truncate(shard, 100)
     else:
         shutil.rmtree(shard.parent)
-    with pytest.raises(BuildError, match=r"OUT .* is damaged: .*00000\.lmdb.*; --update makes it again"):
+    with pytest.raises(BuildError, match=r"OUT .* is damaged: .*00000\.lmdb.*; --update rebuilds it"):
         build()
     build(run=UPDATE)
     assert verify_dataset(build.out) == VerifyResult(12)
@@ -402,7 +402,7 @@ CHANGED: dict[str, tuple[Callable[[Builder], object], str]] = {
     ),
     "no index": (
         lambda build: (build.out / "index.arrow").unlink(),
-        r"is damaged: .*index\.arrow.*; --overwrite builds the dataset anew",
+        r"is damaged: .*index\.arrow.*; --overwrite rebuilds the dataset",
     ),
 }  # fmt: skip
 
@@ -544,7 +544,7 @@ def test_a_source_without_one_good_image_publishes_nothing_and_refuses_no_later_
     (build.source / "a.jpg").symlink_to("/dev/null")
     (build.source / "a.txt").write_bytes(b"text")
     (build.source / "b.jpg").write_bytes(b"<html>404</html>")
-    message = r"of 2 files in .* none could be stored; the first: b\.jpg: an HTML page"
+    message = r"no image could be stored \(2 files in .*\); the first: b\.jpg: an HTML page"
     with pytest.raises(BuildError, match=message):  # the first image that was read
         build()
     assert not build.out.exists()

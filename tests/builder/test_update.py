@@ -646,7 +646,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
 }
 DAMAGES |= {
-    f"{file} {how}": (partial(change, file), "--overwrite builds it anew")
+    f"{file} {how}": (partial(change, file), "--overwrite rebuilds it")
     for file in ("index.arrow", "rejects.jsonl")
     for how, change in HOW.items()
 }

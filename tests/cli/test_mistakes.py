@@ -54,7 +54,7 @@ MISTAKES = [
     ("build RAW OUT --like LOOP", 1, "LOOP"),
     ("build RAW FULL --dry-run", 1, "holds 'mine' and is not a presize dataset"),
     ("build RAW OUT --labels nowhere.csv", 1, "nowhere.csv"),
-    ("build RAW OUT --split train=0.9", 2, "--split: the shares in 'train=0.9' add up to 0.9"),
+    ("build RAW OUT --split train=0.9", 2, "--split: the fractions in 'train=0.9' add up to 0.9"),
     ("build RAW OUT --repeated list", 2, "--repeated: list is about rows of a table"),
     ("build RAW OUT --classes nowhere", 1, "classes 'nowhere': No such file"),
     ("build RAW OUT --max-errors 3", 1, "4 images were rejected, more than --max-errors 3"),

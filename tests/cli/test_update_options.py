@@ -117,8 +117,8 @@ def test_an_update_that_verifies_makes_damaged_records_again(
     ran = presize("build", source, out, "--update", "--verify", *JOBS)
     assert ran.code == 0, ran.err
     assert dry["damaged"] == damaged
-    again = f"{damaged} damaged image{'s' if damaged != 1 else ''} made again"
-    assert f"  verified: {again if damaged else 'all records that were kept are whole'}" in ran.out.splitlines()
+    again = f"{damaged} damaged image{'s' if damaged != 1 else ''} rebuilt"
+    assert f"  verified: {again if damaged else 'all kept records are intact'}" in ran.out.splitlines()
     assert f"built {damaged}, removed 0, damaged {damaged}" in ran.out
     assert [verify_dataset(out / size).problems for size in ("16", "12")] == [(), ()]
     assert (files(out) == whole) == (name == "nothing")

@@ -106,9 +106,9 @@ def test_resize_takes_the_whole_image() -> None:
         (lambda: Resize((1, 2, 3)), "size: expected N or"),  # type: ignore[arg-type]
         (lambda: RandomCrop(Size(5, 0)), "size: expected a whole number from 1"),
         (lambda: CenterCrop([24, 24]), r"size: expected N or \(height, width\), got \[24, 24\]"),  # type: ignore[arg-type]
-        (lambda: RandomResizedCrop(8, scale=0.5), "scale: expected two shares, .* got 0.5"),  # type: ignore[arg-type]
-        (lambda: RandomResizedCrop(8, scale=(0, 1)), "scale: expected two shares"),
-        (lambda: RandomResizedCrop(8, scale=(0.5, 0.2)), "scale: expected two shares"),
+        (lambda: RandomResizedCrop(8, scale=0.5), "scale: expected two fractions, .* got 0.5"),  # type: ignore[arg-type]
+        (lambda: RandomResizedCrop(8, scale=(0, 1)), "scale: expected two fractions"),
+        (lambda: RandomResizedCrop(8, scale=(0.5, 0.2)), "scale: expected two fractions"),
         (lambda: RandomResizedCrop(8, ratio=(0, 1)), "ratio: expected two ratios"),
         (lambda: RandomResizedCrop(8, ratio=(1, math.nan)), "ratio: expected two ratios"),
     ],

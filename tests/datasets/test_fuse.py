@@ -178,7 +178,7 @@ NOTHING: list[tuple[str, Any, str]] = [
     ("padding", v1.RandomCrop(9, padding=4), "padding=4"),
     ("padding if needed", v2.RandomCrop(9, pad_if_needed=True), "pad_if_needed=True"),
     ("max_size", v2.Resize(90, max_size=100), "max_size=100"),
-    ("a share above 1", v1.RandomResizedCrop(9, scale=(0.5, 1.5)), "RandomResizedCrop: scale: expected two shares"),
+    ("a share above 1", v1.RandomResizedCrop(9, scale=(0.5, 1.5)), "RandomResizedCrop: scale: expected two fractions"),
     ("a class of one's own", OwnCompose([v2.CenterCrop(9), FLOAT]), "OwnCompose is a subclass of Compose"),
     ("a function", double, "function is not one of torchvision's transforms"),
     ("another library", timm.CenterCropOrPad(9), "presize does not take over CenterCropOrPad"),

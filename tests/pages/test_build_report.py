@@ -95,7 +95,7 @@ def test_it_counts_every_conversion_of_a_mangled_set(mangled: Path) -> None:
         "CMYK": 1,
         "colour profile (ICC)": 1,
         "transparency": 1,
-        "more than 8 bits a channel": 2,
+        "more than 8 bits per channel": 2,
         "upright": 14,
         "EXIF orientation 2": 1,
         "EXIF orientation 6": 1,

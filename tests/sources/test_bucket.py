@@ -202,7 +202,7 @@ def test_paths_of_a_table_that_are_no_objects_are_told(prefix: str, photos: Path
             for path, said in (
                 ("nowhere.jpg", rf"1 of its 2 paths cannot be used, the first: 'nowhere.jpg' does not .*'{source}'"),
                 ("../secret", r"'\.\./secret' leads out of the source"),
-                ("a\tb.jpg", r"the first: 'a\\tb.jpg' its name is no path"),
+                ("a\tb.jpg", r"the first: 'a\\tb.jpg' its name is not a path"),
             ):
                 with pytest.raises(SourceError, match=said):
                     scan(source, labelled(tmp_path, [path, "beside.txt"]))
@@ -280,7 +280,7 @@ def test_objects_whose_names_are_no_paths_are_rejected_by_name(
         source = scan(f"s3://{BUCKET}/{prefix}")
         assert listed(source) == listed(scan(photos))
         assert sorted(reject.path for reject in source.rejects) == sorted(name.removesuffix("/") for name in NO_PATHS)
-        assert {reject.reason.partition(":")[0] for reject in source.rejects} == {"its name is no path"}
+        assert {reject.reason.partition(":")[0] for reject in source.rejects} == {"its name is not a path"}
 
 
 @pytest.mark.usefixtures("server")

@@ -44,7 +44,7 @@ def test_a_pattern_names_the_companion_of_a_path(pattern: str, path: str | None)
     ("text", "what"),
     [
         ("mask", r"expected NAME=PATTERN, such as mask=masks/\{stem\}\.png, got 'mask'"),
-        ("1=x", "expected a name of at most 32 letters, digits and _, got '1'"),
+        ("1=x", "expected a name of up to 32 letters, digits and _, got '1'"),
         ("source=x", "'source' would have columns that the index has already"),
         ("mask=", "pair: expected a path from the source for mask, got ''"),
         ("mask=/etc/{stem}", "pair: expected a path from the source for mask, got '/etc/"),

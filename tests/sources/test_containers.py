@@ -284,7 +284,7 @@ def test_a_sparse_file_of_posix_format_is_rejected_by_its_own_name(tmp_path: Pat
     path = tmp_path / "a.tar"
     path.write_bytes(member.tobuf(tarfile.PAX_FORMAT) + bytes(1024))
     (reject,) = list_tar(str(path), "a.tar", SourceOptions()).rejects
-    assert (reject.path, reject.reason) == ("a.tar/cats/1.jpg", "it is a link, or no regular file")
+    assert (reject.path, reject.reason) == ("a.tar/cats/1.jpg", "it is a link, or not a regular file")
 
 
 def test_links_are_rejected_and_folders_are_nothing(tmp_path: Path) -> None:
@@ -294,7 +294,7 @@ def test_links_are_rejected_and_folders_are_nothing(tmp_path: Path) -> None:
             member = tarfile.TarInfo(name)
             member.type, member.linkname, member.size = kind, "/etc/passwd", 700  # which it does not have
             tar.addfile(member)
-    assert rejected(scan(tmp_path)) == {"a.tar/3.png": "it is a link, or no regular file"}
+    assert rejected(scan(tmp_path)) == {"a.tar/3.png": "it is a link, or not a regular file"}
 
 
 # Companions

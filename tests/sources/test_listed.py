@@ -283,7 +283,7 @@ SPLIT = [
 
 CAT = picture(1)
 ELSEWHERE = ["../1.png", "/etc/2.png", "a/../../3.png", "x" * 5000 + "/5.png"]
-NO_PATH = "its name is no relative path of UTF-8 text"
+NO_PATH = "its name is not a relative path in UTF-8"
 
 
 FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
@@ -348,7 +348,7 @@ TARS = [
     of("a file that is no tar among others",
        several(in_tar(*tar_samples(2)), lambda folder: (folder / "raw/b.tar").write_bytes(b"<html>" * 200), files()),
        said=r"1 file left out with all that is in them; .*'b\.tar': it is no tar", labels=[0, 1],
-       rejected={"b.tar": "it is no tar: its first block is no header"}),
+       rejected={"b.tar": "it is not a tar: its first block is not a header"}),
     of("a container whose name is not UTF-8",
        several(in_tar(*tar_samples(2)), in_tar(*tar_samples(1), name="raw/\udcff.tar")),
        said="its name is not UTF-8", labels=[0, 1], rejected={"\\xff.tar": "its name is not UTF-8"}),
@@ -383,13 +383,13 @@ TARS = [
        rejected=dict.fromkeys(("a.tar/000000.png", "a.tar/000001.png"), "an earlier sample of the file has its name")),
     *(of(f"{rest[:8]!r} behind an end mark and {padding} bytes", holding("a.tar", TWO_SAMPLES + bytes(padding) + rest),
          labels=[0, 1], rejected={"a.tar": f"byte {len(TWO_SAMPLES) + padding:,}, behind its end mark at byte "
-                                           f"{end_of(TWO_SAMPLES):,}, begins no header; {KEPT}"})
+                                           f"{end_of(TWO_SAMPLES):,}, does not start a header; {KEPT}"})
       for rest in (b"\n", b"<html>" * 1000, b"\x1f\x8b" + bytes(2000) + b"x") for padding in (0, 2 << 20)),
     of("a tar that is cut short behind another",
        holding("a.tar", tar_bytes(tar_samples(1)) + tar_bytes(tar_samples(3, 1))[:700]), paths=["000000.png"],
        rejected={"a.tar": f"it ends after 188 of the {len(CAT):,} bytes of '000001.png'; {KEPT}"}),
     *(of(f"a third header that is damaged at {at}", holding("a.tar", damaged(tar_bytes(tar_samples(5)), at)),
-         labels=[0, 1], rejected={"a.tar": f"byte {end_of(TWO_SAMPLES):,} begins no header; {KEPT}"})
+         labels=[0, 1], rejected={"a.tar": f"byte {end_of(TWO_SAMPLES):,} does not start a header; {KEPT}"})
       for at in (0, 3, 124, 150, 345)),
     of("a download that stopped in a file of its full size", holding("a.tar", TWO_SAMPLES.ljust(3 << 20, b"\0")),
        labels=[0, 1], rejected={"a.tar": f"its end mark at byte {end_of(TWO_SAMPLES):,} is followed by "

@@ -200,10 +200,10 @@ REFUSED: list[tuple[Make, dict[str, Any], str, str]] = [
     (in_lmdb({f"image-{n:09d}": b"" for n in range(1, 8)}), {},
      "an LMDB needs --keys; its first keys are 'image-000000001', 'image-000000002', ... …; expected a pattern, such "
      "as --keys image-{:09d} for image-000000001, or one of text-recognition, basicsr", "keys are not guessed"),
-    *((in_lmdb(ONE), {"keys": keys}, r"no key fits --keys ... ; its first keys are '\\x1b[31m\\xff', 'image-1'", "")
+    *((in_lmdb(ONE), {"keys": keys}, r"no key matches --keys ... ; its first keys are '\\x1b[31m\\xff', 'image-1'", "")
       for keys in ("img-{:09d}", "image-{:05d}", "text-recognition")),
     (in_lmdb(ONE), {"keys": "image-{}", "label_keys": "label-{:09d}"},
-     "no key fits --label-keys label-{:09d}; its first keys are ... 'image-1'", "no labels"),
+     "no key matches --label-keys label-{:09d}; its first keys are ... 'image-1'", "no labels"),
     *((in_lmdb({f"{before}{n:05d}{behind}": picture(n) for n in range(7)}), {},
        f"such as --keys {before}{{:05d}}{behind} for {before}00000{behind}, or one of", "keys of another shape")
       for before, behind in (("", ""), ("n01/", ".jpg"))),
@@ -233,13 +233,13 @@ REFUSED: list[tuple[Make, dict[str, Any], str, str]] = [
           ({"keys": "image-{:09d}", "label_keys": f"={text}"}, "label_keys: expected a "))),
     (by_lmdb(b"images", max_dbs=2, lib_version=0), {"keys": "{}"},
      "its key b'images' holds a database; expected plain keys and values", "several databases"),
-    (by_lmdb(lib_version=1), {"keys": "{}"}, "it is no LMDB file of engine 0.9", ""),
+    (by_lmdb(lib_version=1), {"keys": "{}"}, "it is not an LMDB file of engine 0.9", ""),
     (several_values, {"keys": "{}"}, "its keys have several values, or are native integers", ""),
     # Parquet
     (in_parquet(url=["a"], label=[1]), {}, "no column of images ... ; it has url (string), label (int64)", "URLs"),
-    (in_parquet(image=image_column([b""])), {"keys": "img"}, "--keys img is no column of images ... it has image", ""),
+    (in_parquet(image=image_column([b""])), {"keys": "img"}, "--keys img is not an image column ... it has image", ""),
     (in_parquet(photo=image_column([b""]), mask=image_column([b""])), {},
-     "it has 2 columns of images; choose one, such as --keys photo", "which?"),
+     "it has 2 image columns; choose one, such as --keys photo", "which?"),
     *((holding("a.parquet", content), {}, "holds no samples in 1 file; ... it cannot be read as Parquet", reason)
       for content, reason in (
           (PARQUET.getvalue()[:-1], "without its end"), (PARQUET.getvalue()[:100], "cut short"),
@@ -258,11 +258,11 @@ REFUSED: list[tuple[Make, dict[str, Any], str, str]] = [
      "--split folders: '0.tar' lies in no folder of the source", "beside the splits"),
     # Splits
     *((files("a/1"), {"split": text}, f"split: ... {said}", "") for text, said in (
-        ("", "expected folders, or names and shares, such as train=0.9,val=0.1, got ''"),
+        ("", "expected folders, or names and fractions, such as train=0.9,val=0.1, got ''"),
         *((text, f"got '{text}'") for text in (
             "folder", "train", "train=0.9,val", "train=0.9,", "=0.9,val=0.1", "train=90%,val=10%", "train=-0.5,val=1.5",
             "train=1,val=0", "train=0.5,train=0.5")),
-        ("train=0.9,val=0.2", "the shares in 'train=0.9,val=0.2' add up to 1.1, expected 1"),
+        ("train=0.9,val=0.2", "the fractions in 'train=0.9,val=0.2' add up to 1.1, expected 1"),
         ("train=9,val=1", "add up to 10, expected 1"))),
 ]  # fmt: skip
 

@@ -125,7 +125,7 @@ def test_files_are_broken_in_four_ways_and_as_many_in_each_class() -> None:
     [
         ({"images": 3, "classes": 4}, "classes: expected a whole number from 1 to 3, got 4"),
         ({"images": 5, "broken": 6}, "broken: expected a whole number from 0 to 5, got 6"),
-        ({"rotated": 1.5}, "rotated: expected a share from 0 to 1, got 1.5"),
+        ({"rotated": 1.5}, "rotated: expected a fraction from 0 to 1, got 1.5"),
         ({"rotated": float("nan")}, "rotated: .* got nan"),
     ],
 )

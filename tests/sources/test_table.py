@@ -250,8 +250,8 @@ REFUSED = [
      "row 300,001 has 1 value, and the header 2 columns: 'b'; an empty value needs its ';', too", "a cell is missing"),
     (csv("path,n\na,1,\nb,2,\n"), "row 1 has 3 values, and the header 2 columns: 'a,1,'; end the header with ',', too",
      "empty cells behind the last column"),
-    (csv("cats/1.jpg,cat\ncats/2.jpg,cat\n"), "its first line is no header: 'cats/1.jpg, cat'; expected the names of "
-     "the columns, such as path,label", "a table without a header"),
+    (csv("cats/1.jpg,cat\ncats/2.jpg,cat\n"), "its first line is not a header: 'cats/1.jpg, cat'; expected the names "
+     "of the columns, such as path,label", "a table without a header"),
     (csv("# ours\n# v2\npath,label\na,1\n"), "its first line is a comment: '# ours'; a table begins with the "
      "names of its columns, such as path,label: remove the lines above them", "comments"),
     (csv(b"path,n\n\xff,1\n"), "column 'path' is not UTF-8 text; save the table as UTF-8", "Latin-1"),

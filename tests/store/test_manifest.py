@@ -163,7 +163,9 @@ def test_content_that_is_no_manifest_is_refused(tmp_path: Path, content: bytes, 
 
 
 def test_a_url_is_no_folder() -> None:
-    with pytest.raises(DatasetError, match=r"^s3://data/64 is no folder; copy a dataset from a URL with presize fetch"):
+    with pytest.raises(
+        DatasetError, match=r"^s3://data/64 is not a folder; copy a dataset from a URL with presize fetch"
+    ):
         read_manifest("s3://data/64")
 
 

@@ -280,7 +280,7 @@ def test_what_is_no_shard_is_refused_before_it_is_mapped(tmp_path: Path) -> None
         txn.put(bytes(8), b"x")
     for name, words in {
         "empty": "is damaged: it is empty",
-        "engine-1": "is damaged: it is no LMDB file of engine 0.9",
+        "engine-1": "is damaged: it is not an LMDB file of engine 0.9",
         "folder": "truncated or replaced",
         "pipe": "truncated or replaced",
     }.items():

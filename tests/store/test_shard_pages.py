@@ -167,10 +167,10 @@ LIES: list[tuple[str, str, Callable[[bytearray], None]]] = [
     ("its pages have 3 bytes", "pages of 3 bytes", both_metas("<I", PAGE_BYTES, 3)),
     ("its pages have 2147483648 bytes", "pages of 2 GB", both_metas("<I", PAGE_BYTES, 2**31)),
     ("its meta pages differ in the size of a page", "two sizes", pack("<I", lambda _: PAGE + PAGE_BYTES, 2 * PAGE)),
-    ("it is no LMDB file of engine 0.9", "another program's magic", both_metas("<I", 16, 0)),
-    ("it is no LMDB file of engine 0.9", "the other engine's version", both_metas("<I", 20, 2)),
-    ("it is no LMDB file of engine 0.9", "meta pages that are branches", both_metas("<H", 10, 0x01)),
-    ("it is no LMDB file of engine 0.9", "only zeros", lambda d: d.__setitem__(slice(None), bytes(len(d)))),
+    ("it is not an LMDB file of engine 0.9", "another program's magic", both_metas("<I", 16, 0)),
+    ("it is not an LMDB file of engine 0.9", "the other engine's version", both_metas("<I", 20, 2)),
+    ("it is not an LMDB file of engine 0.9", "meta pages that are branches", both_metas("<H", 10, 0x01)),
+    ("it is not an LMDB file of engine 0.9", "only zeros", lambda d: d.__setitem__(slice(None), bytes(len(d)))),
 ]  # fmt: skip
 
 

@@ -353,16 +353,16 @@ TABLE: list[tuple[str, dict[str, str], dict[str, Change]]] = [
         "a path that ends before it begins": lambda root: change_offset(root, "path", 3, 0),
     }),
     ("folder", {"open": "is a folder", "verify": "index.arrow: '.*' leads out of the dataset",
-                "fetch": "'.*' is no name of an image; nothing was written for it"}, {
+                "fetch": "'.*' is not an image name; nothing was written for it"}, {
         f"an image at {name!r}": index("file", name, 3)
         for name in ("/etc/passwd", "../raw/class-0/0.png", "", "a\0b", "class-0/../..", ".")
     }),
     ("folder", {"open": "is a folder", "verify": "cannot be read: No such file",
-                "fetch": "'.*' is no name of an image; nothing was written for it"}, {
+                "fetch": "'.*' is not an image name; nothing was written for it"}, {
         "a deep image": index("file", "a/" * 990 + "x.png", 3),
     }),
     ("folder", {"open": "is a folder", "verify": r"^(manifest|\.presize)\.json: (is not what was stored|cannot be)",
-                "fetch": "'.*' is no name of an image; nothing was written for it"}, {
+                "fetch": "'.*' is not an image name; nothing was written for it"}, {
         f"an image at {name!r}": index("file", name, 3) for name in (MANIFEST, ".presize.json")
     }),
 

@@ -35,7 +35,7 @@ def read(root: Path, file: str, sample: int) -> bytes:
     for path in (staged_path(root, file, sample), root / file):
         with suppress(FileNotFoundError):
             return path.read_bytes()
-    raise BuildError(f"{root / file} has gone; run again to make it")
+    raise BuildError(f"{root / file} has gone; run again to rebuild it")
 
 
 def is_written(root: Path, file: str, sample: int, nbytes: int, publishing: bool) -> bool:

@@ -44,7 +44,7 @@ class Copies(NamedTuple):
         shard, row: for each sample of the task a position in these, -1 for one that is made, and its row in that shard.
         columns: for each stream what the index says of the records, a value a sample of the task.
         resizes: where records take the place of source files, whether those are resized that do not fit; else None, and
-            a damaged one is made again.
+            a damaged one is rebuilt.
         must_match: what is made has to be what `columns` tell of; another record is rejected.
     """
 
@@ -213,7 +213,7 @@ def _check_boxes(extents: npt.NDArray[np.float64], image: Mapping[str, int]) -> 
 
 
 def _copied(task: Task, position: int, make: Encoder) -> Encoded | None:
-    """The records of a copied sample; None for a damaged one that can be made again, else raises DatasetError."""
+    """The records of a copied sample; None for a damaged one that can be rebuilt, else raises DatasetError."""
     copies = task.copies
     if copies is None:
         return None
@@ -223,7 +223,7 @@ def _copied(task: Task, position: int, make: Encoder) -> Encoded | None:
         return encoded
     if encoded is None:
         path = task.sources[0].paths.split("\0")[position]
-        raise DatasetError(f"the record of {path} is damaged; presize repair makes it again from its source")
+        raise DatasetError(f"the record of {path} is damaged; presize repair rebuilds it from its source")
     return make.resized(encoded) if copies.resizes else encoded
 
 
