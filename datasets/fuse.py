@@ -110,7 +110,7 @@ def fuse(transform: Transform | None, *, decode: Decode = "pil", data: Dataset |
         data: the stored images. Without them, three channels are assumed, and sizes are not checked.
     """
     if transform is None:
-        raise OptionError("fuse: needs a transform to take over; without one use crop= and flip=")
+        raise OptionError("fuse: needs a transform; without one use crop= and flip=")
     if decode not in ("pil", "tensor"):
         raise OptionError(f"fuse: torchvision's transforms get decode='pil' or 'tensor', got {decode!r}")
     found = traced(transform)
@@ -200,7 +200,7 @@ class _Taking:
             if bases:
                 return f"{name} is a subclass of {bases[0]}"
             if _library(type(step)):
-                return f"presize does not take over {name}"
+                return f"presize does not fuse {name}"
             return f"{name} is not one of torchvision's transforms"
         take, attributes = known
         if self.form == "numpy":

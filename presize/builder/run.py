@@ -452,8 +452,8 @@ def _join(
             plan = plan_of(listing.source, options)
             if differing := differences_from(journal, plan):
                 raise BuildError(
-                    f"the parts in OUT {output.path} were started with other options ({'; '.join(differing)}); give all "
-                    "of them the same options, or --overwrite without --part to start over"
+                    f"the parts in OUT {output.path} were started with other options ({'; '.join(differing)}); give "
+                    "all of them the same options, or --overwrite without --part to start over"
                 )
             return plan, journal
         plan = plan_build(source, options, samples)

@@ -272,7 +272,7 @@ def test_bad_boxes_reject_their_image_if_told_and_an_update_does_as_a_build_from
         ({"bbox": [1, 2, 3, 4]}, "bbox:xyxy", "holds large_list<item: int64>, expected lists of lists of numbers"),
         ({"bbox": [["a", "b", "c", "d"]]}, "bbox:xyxy", "expected lists of lists of numbers"),
         ({"bbox": "1 2 3 4"}, "bbox:xyxy", "expected lists of lists of numbers"),
-        ({"bbox": [[0.1, 0.2, 0.5, 1]]}, "bbox:cxcywh", "shares .* are --boxes bbox:cxcywh%"),
+        ({"bbox": [[0.1, 0.2, 0.5, 1]]}, "bbox:cxcywh", "fractions .* are --boxes bbox:cxcywh%"),
         ({"bbox": [[1, 2, 3, 4], [1, 2]]}, "bbox:xy", "expected as many numbers for each object, .*got lists of 2, 4"),
         ({"bbox": [[1, 2, 3, 4]]}, "bbox:xyv", "x y v of each point, got lists of 4"),
     ],

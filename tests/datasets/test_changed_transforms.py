@@ -165,7 +165,7 @@ SCRIPTS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:fuse. nothing was taken over")
+@pytest.mark.filterwarnings("ignore:fuse. nothing was fused")
 @pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS.keys())
 def test_a_script_gives_the_images_that_it_gives_with_image_folder(
     script: Callable[[Any], Any], dataset: Path, pairs: list[Any]
@@ -187,7 +187,7 @@ def test_the_transform_is_the_one_that_was_given_or_assigned(dataset: Path) -> N
     assert data.transform is val and data.crop.size == (20, 20) and data.flip == 0  # type: ignore[union-attr]
     data.transform = None
     assert (data.transform, data.fused, data.crop, data.normalize, data.decode) == (None, None, None, None, "pil")
-    with pytest.warns(PresizeWarning, match="nothing was taken over: function is not one of torchvision's"):
+    with pytest.warns(PresizeWarning, match="nothing was fused: function is not one of torchvision's"):
         data.transform = to_corner
 
 
@@ -219,7 +219,7 @@ def test_a_hook_that_a_composition_gets_later_is_called(dataset: Path) -> None:
     data = LMDBDataset(dataset, module, fuse=True)
     before = data[0][0]
     module.register_forward_hook(lambda *given: -given[-1])
-    with pytest.warns(PresizeWarning, match="nothing was taken over"):
+    with pytest.warns(PresizeWarning, match="nothing was fused"):
         assert torch.equal(data[0][0], -before)
 
 
@@ -243,7 +243,7 @@ def test_a_size_of_one_number_that_a_random_resized_crop_gets_later_is_no_square
     data = LMDBDataset(dataset, Compose([crop]), fuse=True)
     assert data[0][0].size == (24, 24)
     crop.size = size
-    with pytest.warns(PresizeWarning, match=r"nothing was taken over: RandomResizedCrop has size="):
+    with pytest.warns(PresizeWarning, match=r"nothing was fused: RandomResizedCrop has size="):
         assert data.crop is None
     crop.size = 20
     assert data[0][0].size == (20, 23)

@@ -133,7 +133,7 @@ def fixed(transform: Any, **attributes: Any) -> Any:
 
 FLOAT = v2.ToDtype(torch.float32, scale=True)
 STAYS: list[tuple[str, Any, list[str], str]] = [
-    ("another transform", [*training(v1), v1.RandomErasing()], ["RandomErasing"], "does not take over RandomErasing"),
+    ("another transform", [*training(v1), v1.RandomErasing()], ["RandomErasing"], "does not fuse RandomErasing"),
     ("a function", [v1.CenterCrop(9), double, v1.ToTensor()], ["<function double", "ToTensor"], "function is not one"),
     ("a subclass", [v1.CenterCrop(9), OwnFlip()], ["OwnFlip"], "OwnFlip is a subclass of RandomHoriz"),
     ("a generator", [v1.CenterCrop(9), fixed(v1.RandomHorizontalFlip(), generator=torch.Generator())],
@@ -181,7 +181,7 @@ NOTHING: list[tuple[str, Any, str]] = [
     ("a share above 1", v1.RandomResizedCrop(9, scale=(0.5, 1.5)), "RandomResizedCrop: scale: expected two fractions"),
     ("a class of one's own", OwnCompose([v2.CenterCrop(9), FLOAT]), "OwnCompose is a subclass of Compose"),
     ("a function", double, "function is not one of torchvision's transforms"),
-    ("another library", timm.CenterCropOrPad(9), "presize does not take over CenterCropOrPad"),
+    ("another library", timm.CenterCropOrPad(9), "presize does not fuse CenterCropOrPad"),
 ]
 
 
@@ -422,7 +422,7 @@ def test_the_crops_of_several_views_are_taken_over(transform: Any, sizes: list[i
 
 
 def test_the_reason_names_the_step_of_the_views_that_is_left() -> None:
-    assert fuse(TwoCrops(jittered(32))).reason == "presize does not take over ColorJitter"
+    assert fuse(TwoCrops(jittered(32))).reason == "presize does not fuse ColorJitter"
     views = v1.Compose([v1.CenterCrop(9), v1.ToTensor()]), v1.Compose([v1.CenterCrop(9), v1.PILToTensor()])
     assert fuse(MultiCrop(*views)).reason == "its views differ in what follows their crops"
 

@@ -346,7 +346,7 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:fuse. nothing was taken over")
+@pytest.mark.filterwarnings("ignore:fuse. nothing was fused")
 @pytest.mark.parametrize(("given", "options", "said"), REFUSED.values(), ids=list(REFUSED))
 def test_a_transform_that_a_loader_cannot_call_is_refused(
     given: dict[str, Any], options: dict[str, Any], said: str, dataset: Path

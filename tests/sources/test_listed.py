@@ -347,7 +347,7 @@ TARS = [
        said=r"number of samples that have it: .*\(1\); it is left out", listed=[{"path": "a.png", "b": 4}]),
     of("a file that is no tar among others",
        several(in_tar(*tar_samples(2)), lambda folder: (folder / "raw/b.tar").write_bytes(b"<html>" * 200), files()),
-       said=r"1 file left out with all that is in them; .*'b\.tar': it is no tar", labels=[0, 1],
+       said=r"1 file left out with all that is in them; .*'b\.tar': it is not a tar", labels=[0, 1],
        rejected={"b.tar": "it is not a tar: its first block is not a header"}),
     of("a container whose name is not UTF-8",
        several(in_tar(*tar_samples(2)), in_tar(*tar_samples(1), name="raw/\udcff.tar")),

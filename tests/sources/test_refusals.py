@@ -236,7 +236,7 @@ REFUSED: list[tuple[Make, dict[str, Any], str, str]] = [
     (by_lmdb(lib_version=1), {"keys": "{}"}, "it is not an LMDB file of engine 0.9", ""),
     (several_values, {"keys": "{}"}, "its keys have several values, or are native integers", ""),
     # Parquet
-    (in_parquet(url=["a"], label=[1]), {}, "no column of images ... ; it has url (string), label (int64)", "URLs"),
+    (in_parquet(url=["a"], label=[1]), {}, "no image column ... ; it has url (string), label (int64)", "URLs"),
     (in_parquet(image=image_column([b""])), {"keys": "img"}, "--keys img is not an image column ... it has image", ""),
     (in_parquet(photo=image_column([b""]), mask=image_column([b""])), {},
      "it has 2 image columns; choose one, such as --keys photo", "which?"),
@@ -250,7 +250,7 @@ REFUSED: list[tuple[Make, dict[str, Any], str, str]] = [
     *((holding(f"a.tar.{kind}", module.compress(bytes(512))), {},
        f"it is compressed, ... ; decompress it first: ... -d a.tar.{kind}", "no image can be read by itself")
       for kind, module in (("gz", gzip), ("bz2", bz2), ("xz", lzma))),
-    *((holding("a.tar", content), {}, "a.tar' holds no samples in 1 file; the first, 'a.tar': it is no tar", reason)
+    *((holding("a.tar", content), {}, "a.tar' holds no samples in 1 file; the first, 'a.tar': it is not a tar", reason)
       for content, reason in ((b"", "nothing"), (b"a", "a byte"), (bytes(100), "zeros"), (b"x" * 600, "text"))),
     (holding("a.tar", tar_bytes(tar_samples(1))[: 1124 + len(picture(0)) // 512 * 512]), {},
      "the first, 'a.tar/000000.png': the tar ends before this sample does", "a first sample that may lack a file"),

@@ -6,7 +6,6 @@ import importlib
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import astuple
 from itertools import count, islice
 from typing import Any
 
@@ -138,7 +137,7 @@ def test_the_stalls_of_epochs_with_warm_and_with_cold_files_are_found(
     step = SleepingStep(our_time)
     epochs_s = [time_epoch(islice(loader(load, our_time), 8), step).window_s / 7 for load in (warm, 5)]
     stages = Stages(resident_s(step, [0]), copied_s(step, [0]), *epochs_s)
-    assert astuple(stages.stalls) == pytest.approx(expected)
+    assert tuple(stages.stalls) == pytest.approx(expected)
 
 
 def test_a_slow_loader_is_found_and_that_it_works_between_steps(our_time: Time) -> None:
