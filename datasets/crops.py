@@ -1,4 +1,4 @@
-"""Which part of each image a batch takes: boxes of a whole batch at once, before anything is decoded."""
+"""Crops of images: boxes of a whole batch at once, before anything is decoded."""
 
 from __future__ import annotations
 

@@ -170,7 +170,7 @@ class LMDBDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
 
     @property
     def _reading(self) -> TransformedImages:
-        """How images are read now: a transform that was taken over may have been changed in place."""
+        """Return how images are read now: a fused transform may have been changed in place."""
         reading = self._last_reading
         transform = self.transform if _has_own_transform(self) else reading.transform
         if transform is not reading.transform or not (reading.fused is None or reading.fused.is_current()):

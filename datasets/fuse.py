@@ -252,7 +252,7 @@ class _Taking:
         return self.data is not None and not (np.minimum(*_sides(self.data)) != shorter).any()
 
     def _filter(self, step: Any) -> tuple[Any, str]:
-        """How a transform resizes, and why presize cannot do so; empty if it can."""
+        """Return the filter of a transform, and why presize cannot do so; empty if it can."""
         name = type(step).__name__
         hows = step.interpolation if isinstance(step.interpolation, (tuple, list)) else (step.interpolation,)
         filters = tuple(_FILTERS.get(getattr(how, "value", how)) for how in hows)

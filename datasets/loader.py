@@ -175,8 +175,8 @@ class Loader:
 
     @property
     def crop(self) -> Crop | tuple[Crop, ...] | None:
-        """What an epoch that begins now takes of each image: a crop, several for as many views, or None for all.
-        Assigned, it holds from the next epoch on; None is the dataset's own."""
+        """Crop of the epoch that starts next: a crop, several for as many views, or None for all. Assigned, it holds
+        from the next epoch on; None is the dataset's own."""
         return self._reader_for(self.dataset, self._images_as)[0].crop
 
     @crop.setter
@@ -201,7 +201,7 @@ class Loader:
         self._states = state_of(dataset), state_of(self._source)  # last: not after an error
 
     def _reader_for(self, dataset: LMDBDataset, images_as: _ImagesAs) -> tuple[BatchReader, Normalization | None]:
-        """What reads batches, and what normalizes them afterwards."""
+        """Return the reader of batches, and their normalization afterwards."""
         crop, flip, normalize, dtype = images_as
         rest, device = dataset._reading.rest, self.device if self._transfer.is_asynchronous else CPU
         if rest is AS_NUMPY:  # of arrays a batch is a tensor, too

@@ -74,7 +74,7 @@ def read_only(default: str, *alike: type, **instead: str) -> Callable[[type[T]],
 
 
 def _is_fixed(owner: Any, base: type, name: str, value: Any, instead: str) -> bool:
-    """Whether to leave an attribute as it is. Raises OptionError where that would not be `value`."""
+    """Return whether to leave an attribute as it is. Raises OptionError where that would not be `value`."""
     ours = getattr(base, name, None)
     if getattr(type(owner), name, None) is not ours:
         return False

@@ -119,7 +119,7 @@ class SampleImages:
 
 
 class TransformedImages(NamedTuple):
-    """How images are read; `rest` is what is left of `transform`, `fused` what was taken over."""
+    """Reading of images; `rest` is what is left of `transform`, `fused` what was taken over."""
 
     images: SampleImages
     transform: Transform | None

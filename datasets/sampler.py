@@ -168,7 +168,7 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
 
     @property
     def schedule(self) -> Schedule:
-        """Which positions are in each batch on this rank: of the epoch that was begun last, or of the first one."""
+        """Schedule of batches on this rank: of the epoch that was begun last, or of the first one."""
         return self._schedule if self.begun else self._shared()
 
     def __len__(self) -> int:
@@ -267,7 +267,7 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
             self.order.set_epoch(epoch)
 
     def _identity(self, order: Order) -> dict[str, int]:
-        """What must be equal in a state and in the order that loads it."""
+        """Return what must be equal in a state and in the order that loads it."""
         identity = {
             "length": len(order),
             "population": order.population,

@@ -1,4 +1,4 @@
-"""What torch makes of datasets, parts and sums of them: as one LMDBDataset again, checked, and told apart."""
+"""torch's subsets and sums of datasets: as one LMDBDataset again, checked, and told apart."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ _MOST_BYTES = 1 << 26
 
 
 def state_of(dataset: object) -> list[Any]:
-    """What workers of a loader would go on with, for differ(): attributes of a dataset, and of all that it holds."""
+    """Return the state that a loader's workers depend on, for differ(): attributes of a dataset, and of all that it
+    holds."""
     found: list[Any] = []
     seen: set[int] = set()
     ahead = [dataset]
@@ -92,7 +93,7 @@ def _held(value: Any) -> Iterable[Any]:
 
 
 def differ(now: Sequence[Any], then: Sequence[Any]) -> bool:
-    """Whether two states are not of the same objects, numbers and texts."""
+    """Return whether two states are not of the same objects, numbers and texts."""
     return len(now) != len(then) or any(
         a is not b and not (type(a) is type(b) and isinstance(a, (int, float, str)) and a == b)
         for a, b in zip(now, then, strict=True)

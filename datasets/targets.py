@@ -93,7 +93,7 @@ class Targets:
             raise OptionError("crop: boxes and keypoints move with one crop, got several; choose one, or other targets")
 
     def shown(self, reader: BatchReader, records: Records, seed: int, epoch: int, keys: npt.NDArray[np.int64]) -> Shown:
-        """What `reader` shows of each of `records`; None where no target depends on it."""
+        """Return what `reader` shows of each of `records`; None where no target depends on it."""
         return reader.shown(records, seed, epoch, keys) if self.moves else [None] * len(records)
 
 
@@ -113,7 +113,8 @@ def chosen_target(data: Dataset, target: Target) -> Target:
 
 
 def find_split(data: Data, rows: Records | None, name: Any, column: str) -> Records:
-    """Which of the samples, `rows` of `data` or all of it, have the value `name` in a column: ascending positions."""
+    """Return the positions of the samples, `rows` of `data` or all of it, with the value `name` in a column: ascending
+    positions."""
     values = data.column(column)
     data.check_column(column)
     try:
@@ -152,7 +153,7 @@ class TargetColumn:
         self.name, self.type, self.as_list = name, type, as_list
 
     def at(self, i: int, shown: CropGeometry | None = None) -> Any:
-        """As Targets.at."""
+        """Return the targets as Targets.at does."""
         raise NotImplementedError
 
     def batch(self, records: Records, texts: type, shown: Shown | None = None) -> Any:
@@ -477,7 +478,7 @@ def is_list(kind: pa.DataType) -> bool:
 
 
 def _is_even(column: Any) -> bool:
-    """Whether a column has lists of one length, of values that torch's default collate takes."""
+    """Return whether a column has lists of one length, of values that torch's default collate takes."""
     if not is_list(column.type) or not _is_plain(column.type.value_type):
         return False
     chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]

@@ -58,7 +58,7 @@ def rate_text(per_s: float) -> str:
 
 
 def factor_text(factor: float) -> str:
-    """How many times as much, with two decimals up to 2, then one, and none from 10 on: 1.00, 1.29, 2.9, 37."""
+    """Format a factor, with two decimals up to 2, then one, and none from 10 on: 1.00, 1.29, 2.9, 37."""
     digits = 0 if round(factor, 1) >= 10 else 1 if round(factor, 2) >= 2 else 2
     return f"{factor:,.{digits}f}"
 

@@ -20,7 +20,7 @@ Class = TypeVar("Class", bound=type)
 
 @dataclass(frozen=True)
 class Statement:
-    """What is said of an option: `help` by --help, with `unset` for a default of None, and `detail` by the reference of
+    """Description of an option: `help` by --help, with `unset` for a default of None, and `detail` by the reference of
     Python. `flag` is "" for ``--`` and the name of the field, None for none; `low` and `high` are the ends of a whole
     number; `parse` reads a value from text; shells complete the value if it `is_path`."""
 
@@ -56,7 +56,7 @@ class StatedOption(NamedTuple):
 
     @property
     def name_in_errors(self) -> str:
-        """As on the command line, without the dashes in front: ``to`` for the field `layout`."""
+        """Return the name as on the command line, without the dashes in front: ``to`` for the field `layout`."""
         return self.flag[2:].replace("-", "_")
 
 

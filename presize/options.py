@@ -198,7 +198,7 @@ def _checked(size: Size) -> Size:
 
 
 def companion_color(format: CompanionFormat) -> Color:
-    """How many channels a companion has that is stored as an image is: those of its source, where `format` has them."""
+    """Return the color of a companion that is stored like an image: those of its source, where `format` has them."""
     return "rgb" if format == "webp" else "keep"
 
 
@@ -281,12 +281,12 @@ class Companion:
 
     @property
     def is_exact(self) -> bool:
-        """Whether the values of its pixels are kept."""
+        """Return whether the values of its pixels are kept."""
         return self.filter == "nearest"
 
     @property
     def is_array(self) -> bool:
-        """Whether it is stored as an array of any shape and type of number."""
+        """Return whether it is stored as an array of any shape and type of number."""
         return self.format == "npy"
 
     def pieces(self) -> list[tuple[str, str, str]]:
@@ -309,7 +309,7 @@ class Companion:
         return [*pieces, (literal + pattern[end:], "", "")]
 
     def image_options(self, image: ImageOptions) -> ImageOptions:
-        """How it is stored beside images of these options; arrays are "raw" here."""
+        """Return the options by which it is stored next to images of these options; arrays are "raw" here."""
         format = "raw" if self.format == "npy" else self.format
         color = companion_color(format)
         return replace(image, format=format, filter=self.filter, color=color, depth=8, keep_metadata=False)
@@ -347,7 +347,7 @@ class Coordinates(NamedTuple):
 
     @property
     def numbers(self) -> str:
-        """What its numbers are, in their order: ``xywh`` for ``xywh%``, too."""
+        """Names of its numbers, in their order: ``xywh`` for ``xywh%``, too."""
         return self.format.removesuffix("%")
 
     def __str__(self) -> str:
@@ -521,7 +521,8 @@ def _recorded(options: BuildOptions | ImageOptions) -> dict[str, Any]:
 @documented
 @dataclass(frozen=True)
 class SourceOptions:
-    """Which samples a source has. It decides the bytes of a dataset; the samples are recorded, and nothing here is."""
+    """Options that select the samples of a source. They decide the bytes of a dataset; the samples are recorded, and
+    nothing here is."""
 
     labels: str | os.PathLike[str] | None = option(
         None,
@@ -601,8 +602,8 @@ def parse_shares(text: str) -> dict[str, Fraction]:
 
 @dataclass(frozen=True)
 class ErrorBudget:
-    """How many rejected images a build tolerates: at most `count`, from 0, or the `share` of all samples, from 0 to 1;
-    any number when neither is given."""
+    """Number of rejected images that a build tolerates: at most `count`, from 0, or the `share` of all samples, from 0
+    to 1; any number when neither is given."""
 
     count: int | None = None
     share: Fraction | float | None = None
@@ -624,7 +625,7 @@ class ErrorBudget:
         return cls(count=int(match[1])) if match[1] else cls(share=Fraction(match[2]) / 100)
 
     def __str__(self) -> str:
-        """What parse() reads, or ``unlimited``."""
+        """Return the text that parse() reads, or ``unlimited``."""
         if self.share is not None:
             return f"{float(self.share * 100):.9f}".rstrip("0").rstrip(".") + "%"
         return "unlimited" if self.count is None else str(self.count)
@@ -669,7 +670,7 @@ _SCHEDULERS = {"dask": "tcp://HOST:8786", "ray": "HOST:6379", "spark": "spark://
 @documented
 @dataclass(frozen=True)
 class RunOptions:
-    """How a build is carried out. Only `update` changes where samples are stored; nothing here changes an image."""
+    """Options of how a build runs. Only `update` changes where samples are stored; nothing here changes an image."""
 
     jobs: int | None = option(None, "Processes.", unset="all cores", metavar="N", low=1, high=4096)
     engine: Engine = option(
@@ -730,7 +731,7 @@ class RunOptions:
 @documented
 @dataclass(frozen=True)
 class DeriveOptions:
-    """What is made of datasets that a new one is derived from."""
+    """Options of a derived dataset."""
 
     size: Size | None = option(
         None,

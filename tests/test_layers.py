@@ -228,6 +228,15 @@ def test_a_module_begins_with_a_sentence() -> None:
         assert first.endswith((".", ":")) or name == "__main__", name
 
 
+def test_a_docstring_begins_with_a_verb_or_a_noun() -> None:
+    documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    texts = [
+        ast.get_docstring(node) for name in MODULES for node in ast.walk(tree_of(name)) if isinstance(node, documented)
+    ]
+    pronouns = {"What", "Whether", "Which", "Who", "Where", "How", "Of", "As", "Those"}
+    assert [text for text in texts if text and text.split()[0] in pronouns] == []
+
+
 @pytest.mark.parametrize(
     ("module", "absent"),
     [

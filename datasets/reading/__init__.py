@@ -1,1 +1,1 @@
-"""How a batch is made: which samples, from which tiles, by which worker, into which memory."""
+"""Making batches: which samples, from which tiles, by which worker, into which memory."""

@@ -134,7 +134,7 @@ class BatchReader:
 
     @property
     def has_views(self) -> bool:
-        """Whether `crop` is several, even if only one is among them."""
+        """Return whether `crop` is several, even if only one is among them."""
         return isinstance(self.crop, tuple)
 
     @property
@@ -182,7 +182,7 @@ class BatchReader:
         return skipped
 
     def shown(self, samples: Ints, seed: int, epoch: int, keys: Ints) -> list[CropGeometry]:
-        """What read() shows of each of `samples`, in the first view; arguments as for read()."""
+        """Return the geometry of read() for each of `samples`, in the first view; arguments as for read()."""
         shapes, boxes, flips, samplings = self._draw(samples, seed, epoch, keys)
         height, width = self.shapes[0][:2]
         shown = boxes[:, 0].tolist()

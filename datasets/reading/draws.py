@@ -55,7 +55,7 @@ samples over 4,000 seeds); after six it does not."""
 
 
 def permute(positions: npt.NDArray[np.int64], length: int, key: tuple[int, int, int]) -> npt.NDArray[np.int64]:
-    """Where the permutation of 0 ... length - 1 for `key`, (seed, epoch, stream), sends `positions`, int64 (n,).
+    """Permute `positions`, int64 (n,), by the permutation of 0 ... length - 1 for `key`, (seed, epoch, stream).
 
     Short ones sort positions by their hashes. Longer ones are Feistel networks on pairs of numbers below (a, b), with
     a·b barely above `length`; a result beyond `length` is sent through again.

@@ -105,7 +105,7 @@ class SharedSlots:
 
 
 class FreeSlots:
-    """Which slots are free again, since nothing refers to their batch. The one freed last is taken first."""
+    """Slots that are free again, because nothing refers to their batch. The one freed last is taken first."""
 
     def __init__(self, shared: SharedSlots) -> None:
         self.shared = shared

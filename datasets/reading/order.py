@@ -1,5 +1,5 @@
-"""Which sample comes at which position of which epoch, and which positions make up each batch: pure functions of (seed,
-epoch, position), the same for any number of workers. No torch."""
+"""Order of samples in each epoch, and the positions of each batch: pure functions of (seed, epoch, position), the same
+for any number of workers. No torch."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class Order(Protocol):
     def samples(self, epoch: int, positions: Positions) -> Numbers: ...
 
     def keys(self, epoch: int, positions: Positions) -> Numbers:
-        """What the random draws of each visit depend on beside seed and epoch, int64 (n,): the sample number, or where
-        a sample may come twice a number above these, unique to the position."""
+        """Return the keys of the random draws of each visit, beside seed and epoch, int64 (n,): the sample number, or
+        where a sample may come twice a number above these, unique to the position."""
         ...
 
 
@@ -409,7 +409,7 @@ class ShardShuffled:
         return [shards for shards in occupied if shards]
 
     def _positions_of(self, hosts: Numbers | int, before: int) -> Numbers:
-        """How many of the positions below `before` are those of each host's ranks."""
+        """Count the positions below `before` of each host's ranks."""
         ranks, per_host = self._sharing
         turns, more = divmod(before, ranks)
         return np.asarray(turns * per_host + np.clip(more - per_host * hosts, 0, per_host))

@@ -56,8 +56,8 @@ def cut_region(value: bytes | memoryview, box: Box) -> Region:
 
 
 class Sampling(NamedTuple):
-    """How a box becomes a row: resized to it; or with a window (height, width, top, left), in pixels, the whole image
-    is resized to that size, and the row begins there in it."""
+    """Mapping from a box to a row: resized to it; or with a window (height, width, top, left), in pixels, the whole
+    image is resized to that size, and the row begins there in it."""
 
     filter: Filter = "bilinear"
     window: tuple[int, int, int, int] | None = None
@@ -85,7 +85,8 @@ def read_region(views: Sequence[View], region: Region, shape: tuple[int, int], s
 
 
 def read_values(views: Sequence[View], region: Region, shape: tuple[int, int], scale: int = 1) -> None:  # noqa: ARG001
-    """As read_region, of one view (height, width) of a companion whose pixels are numbers: the filter is nearest."""
+    """Read like read_region, of one view (height, width) of a companion whose pixels are numbers: the filter is
+    nearest."""
     (view,) = views
     values = decode_value(memoryview(region.data), region.format, "exact", shape, _limit(shape))
     if values.ndim > 2:
@@ -110,7 +111,8 @@ def nearest(values: Pixels, view: View, shape: tuple[int, int], out: Pixels) -> 
 
 
 def like_images(data: Any, samples: Sequence[int] | slice = slice(None)) -> npt.NDArray[np.bool_]:
-    """Whether each array of a companion, as Dataset.companion gives it, has the height and width of its image."""
+    """Return whether each array of a companion, as Dataset.companion gives it, has the height and width of its
+    image."""
     return np.asarray(unpack_facts(data.numbers("source_facts")[samples], "like_image") == 1)
 
 
@@ -211,7 +213,7 @@ def jpeg_box(region: Region, shape: tuple[int, int], channels: int, scale: int =
 
 
 def _limit(shape: tuple[int, int]) -> int:
-    """What decoders are held to: more than the default only where the dataset's own limit is higher."""
+    """Return the limit of decoders: more than the default only where the dataset's own limit is higher."""
     return max(MAX_PIXELS, shape[0] * shape[1])
 
 

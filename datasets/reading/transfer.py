@@ -263,7 +263,7 @@ class Normalization:
 def normalized(
     reader: BatchReader, normalize: Normalize | None, dtype: torch.dtype | None = None, device: torch.device = CPU
 ) -> tuple[BatchReader, Normalization | None]:
-    """What reads batches, on the CPU normalized ones; and what normalizes them on another device."""
+    """Return the reader of batches, normalized on the CPU, and the normalization on another device."""
     if normalize is None:
         if dtype is not None:
             raise OptionError(f"dtype: {dtype} needs normalize=(mean, std); without it batches are uint8")

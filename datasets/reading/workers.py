@@ -44,7 +44,7 @@ _POLL_EVERY_S = 2
 
 
 def worker_counts(num_workers: int | None, prefetch_factor: int | None) -> tuple[int, int]:
-    """How many workers there are, all usable cores for None, and how many batches each may be ahead, 2 for None."""
+    """Return the number of workers, all usable cores for None, and how many batches each may be ahead, 2 for None."""
     workers = usable_cores() if num_workers is None else num_workers
     ahead = 2 if prefetch_factor is None else prefetch_factor
     return check_range("num_workers", workers, 0, 4096), check_range("prefetch_factor", ahead, 1, 64)

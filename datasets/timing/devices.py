@@ -1,4 +1,4 @@
-"""What torch has on this machine: its build, its threads and its accelerators."""
+"""torch on this machine: its build, its threads and its accelerators."""
 
 from __future__ import annotations
 

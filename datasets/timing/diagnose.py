@@ -173,7 +173,7 @@ class _Trials(ExitStack):
 
 
 def _batches_in(loader: Iterable[Any]) -> int | None:
-    """How many batches an epoch has; None where the loader does not tell."""
+    """Return the number of batches of an epoch; None where the loader does not tell."""
     try:
         return len(loader) or None  # type: ignore[arg-type]
     except TypeError:
@@ -238,7 +238,7 @@ def _found(
 
 
 def _is_known(found: Diagnosis) -> bool:
-    """Whether the present rate, and the gain of each change that may be the best, are known well enough."""
+    """Return whether the present rate, and the gain of each change that may be the best, are known well enough."""
     gains = [one.gain for one in found.tried]
     most = max((gain.low for gain in gains), default=1.0)
     matters = [gain for gain in gains if gain.high >= max(WORTH_WHILE, most)]

@@ -1,5 +1,5 @@
-"""How loaders and steps are timed: taking batches until a budget is spent, repeating a step on one batch, and an epoch
-of any loader. The device is waited for only at the edges of what is timed."""
+"""Timing of loaders and steps: taking batches until a budget is spent, repeating a step on one batch, and an epoch of
+any loader. The device is waited for only at the edges of what is timed."""
 
 from __future__ import annotations
 
@@ -79,7 +79,8 @@ class Budget(NamedTuple):
     seconds: float
 
     def is_spent(self, batches: int, least: int, first_s: float) -> bool:
-        """Whether to stop after `batches`, the first of which came at `first_s`; never with fewer than `least`."""
+        """Return whether to stop after `batches`, the first of which came at `first_s`; never with fewer than
+        `least`."""
         return batches >= least and (batches >= self.batches or time.perf_counter() - first_s >= self.seconds)
 
 
@@ -210,7 +211,7 @@ class Epoch:
 
     @property
     def images_per_s(self) -> float:
-        """Of the steps that count."""
+        """Images per second of the steps that count."""
         return self.window_images / self.window_s
 
 
@@ -256,7 +257,7 @@ def _cpu_seconds() -> float:
 
 
 def count_images(batch: Any) -> int:
-    """How many images a batch has: the length of its first part if that has one (as in images, labels), or its own. Of
+    """Count the images of a batch: the length of its first part if that has one (as in images, labels), or its own. Of
     several views of each image, only the first is counted. Raises DiagnosisError where nothing has a length."""
     try:
         parts = list(batch.values()) if isinstance(batch, Mapping) else batch

@@ -34,7 +34,8 @@ _PROFILED = 8
 
 
 class Fetch(NamedTuple):
-    """How a batch was made; `spent`: where the time of all but the worker's first batch went, None unless profiled."""
+    """Record of how a batch was made; `spent`: where the time of all but the worker's first batch went, None unless
+    profiled."""
 
     worker: int
     work: Work
@@ -42,12 +43,12 @@ class Fetch(NamedTuple):
 
 
 def workers_of(loader: Iterable[Any]) -> int | None:
-    """How many processes or threads make the batches of `loader`; None where that is not known."""
+    """Return the number of processes or threads that make the batches of `loader`; None where that is not known."""
     return loader.num_workers if isinstance(loader, (Loader, torch.utils.data.DataLoader)) else None
 
 
 def prefetch_of(loader: Iterable[Any]) -> int:
-    """How many batches each worker may be ahead."""
+    """Return the number of batches that each worker may be ahead."""
     return getattr(loader, "prefetch_factor", None) or 2
 
 
@@ -225,7 +226,7 @@ def measure_loading(loader: Iterable[Any], budget: Budget) -> tuple[Loading, Any
 
 
 def _spent(loader: Iterable[Any], workers: int | None, budget: Budget) -> Spent:
-    """Where the time goes for a few batches: in one worker of a DataLoader, or else in this process."""
+    """Return where the time goes for a few batches: in one worker of a DataLoader, or else in this process."""
     few = Budget(min(_PROFILED, budget.batches), budget.seconds / 2)
     if workers and not isinstance(loader, Loader):
         fetches: list[Fetch] = []

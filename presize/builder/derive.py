@@ -33,7 +33,7 @@ from presize.system.files import expanded
 
 @dataclass(frozen=True)
 class Derivation:
-    """What derive_dataset will write: `resized` samples are decoded and encoded again, and `nbytes` of records read."""
+    """Plan of derive_dataset: `resized` samples are decoded and encoded again, and `nbytes` of records read."""
 
     plan: Plan
     resized: int
@@ -42,7 +42,7 @@ class Derivation:
 
 @dataclass(frozen=True)
 class DeriveResult:
-    """What derive_dataset did.
+    """Result of derive_dataset.
 
     Attributes:
         out: the folder, as it was given.
@@ -72,7 +72,7 @@ class DeriveResult:
 
 
 def plan_derive(datasets: Sequence[str | os.PathLike[str]], options: DeriveOptions = DeriveOptions()) -> Derivation:
-    """What derive_dataset would write. Reads manifests and indexes, and no record.
+    """Return the plan of derive_dataset. Reads manifests and indexes, and no record.
 
     Raises:
         DatasetError: a dataset is missing or damaged.
@@ -207,7 +207,8 @@ def _recorded(source: DatasetSource, options: BuildOptions) -> dict[str, Any]:
 
 
 def _codecs(source: DatasetSource, options: BuildOptions, resized: int) -> CodecFingerprint:
-    """What made the records: the codecs of the datasets, and those that are here where records are resized."""
+    """Return the codecs that made the records: the codecs of the datasets, and those that are here where records are
+    resized."""
     made_by = {str(manifest.identity["codecs"]) for manifest in source.manifests}
     versions = source.manifests[0].versions
     if resized:

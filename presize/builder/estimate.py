@@ -46,8 +46,8 @@ _NODE_BYTES = 18
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a build is likely to take: bytes on disk, CPU time of one core, seconds from scan to manifest; and of the
-    files that were tried, how many are no images, and which would be rejected."""
+    """Estimated cost of a build: bytes on disk, CPU time of one core, seconds from scan to manifest; and of the files
+    that were tried, how many are no images, and which would be rejected."""
 
     bytes: int
     cpu_seconds: float

@@ -22,7 +22,7 @@ from presize.system.files import expanded, is_url, names_in, working_in
 
 
 class DatasetOptions(NamedTuple):
-    """What a build takes over from a dataset.
+    """Options and classes that a build copies from a dataset.
 
     Attributes:
         options: those that it was built with; of several sizes its own alone.

@@ -113,7 +113,7 @@ class StagedFiles(NamedTuple):
 
 @dataclass(frozen=True)
 class OutputDir:
-    """Where a build writes: OUT, absolute, and the folder of each size: OUT for one size, OUT/SIZE for several."""
+    """Output folder of a build: OUT, absolute, and the folder of each size: OUT for one size, OUT/SIZE for several."""
 
     path: Path
     roots: tuple[Path, ...]

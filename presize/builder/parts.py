@@ -26,7 +26,7 @@ _SHOWN = 12
 
 @dataclass(frozen=True)
 class SharedListing:
-    """What the parts of a build agree on: samples, how they were listed, and how many parts there are."""
+    """Listing that the parts of a build share: samples, how they were listed, and how many parts there are."""
 
     source: Source
     how: dict[str, Any]
@@ -66,7 +66,7 @@ def parts_text(parts: Iterable[int]) -> str:
 
 
 def how_listed(source: str | os.PathLike[str], samples: SourceOptions) -> dict[str, Any]:
-    """What a source is listed by, as plain JSON values."""
+    """Return the options by which a source is listed, as plain JSON values."""
     options = asdict(samples) | {"labels": None if samples.labels is None else os.fspath(samples.labels)}
     found: dict[str, Any] = json.loads(json.dumps({"source": Url.of(source) or os.path.realpath(source), **options}))
     return found

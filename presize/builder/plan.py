@@ -25,7 +25,7 @@ from presize.store.manifest import classes_digest, digest_of
 
 @dataclass(frozen=True)
 class Plan:
-    """What a build will write.
+    """Plan of a build: shards, samples and options.
 
     Attributes:
         source: the samples.

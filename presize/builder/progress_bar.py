@@ -1,4 +1,4 @@
-"""How far a build has come, for notebooks and scripts: tqdm's bar, as a widget where the notebook has widgets."""
+"""Progress of a build, for notebooks and scripts: tqdm's bar, as a widget where the notebook has widgets."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ from presize.system.resources import usable_cores
 
 @dataclass(frozen=True)
 class Repair:
-    """What a repair did.
+    """Result of a repair.
 
     Attributes:
         shards: that were checked, of all sizes together.
@@ -142,7 +142,7 @@ def repair_dataset(
 def _scanned(
     source: str | os.PathLike[str], out: Path, samples: SourceOptions, companions: Sequence[Companion]
 ) -> Source:
-    """Where the files of the source are; the samples in its containers, if it consists of some."""
+    """Return the source's files; the samples in its containers, if it consists of some."""
     url = Url.of(source)
     if url is None and recognize(source, samples.keys is not None) is not None:
         return scan(source, samples, follow_links=True, companions=companions)

@@ -1,4 +1,4 @@
-"""How a build begins: it resumes what is unfinished in OUT, starts afresh, or refuses to replace what is there."""
+"""Start of a build: it resumes what is unfinished in OUT, starts afresh, or refuses to replace what is there."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _LEAVE_OUT = "leave them out to keep the dataset's own, or --overwrite replaces 
 
 
 def decide(unfinished: Unfinished, has_work: bool, published: Published, flag: Flag) -> Decision:
-    """How a build begins. Pure. One has work once it has a finished shard, or has begun to publish."""
+    """Decide how a build starts. Pure. One has work once it has a finished shard, or has begun to publish."""
     has_base = published in ("all sizes", "this plan")
     if unfinished == "this build" or (unfinished == "this update" and has_base and flag != "--overwrite"):
         return "resume"
@@ -223,13 +223,14 @@ def _at_or_below(paths: pa.Array | pa.ChunkedArray, rejects: Rejects) -> npt.NDA
 
 
 def _unseen(rejects: Rejects) -> Rejects:
-    """Those that could not be listed: files, folders, and links to what has gone, such as a mount."""
+    """Return the paths that could not be listed: files, folders, and links to what has gone, such as a mount."""
     reasons = rejects.columns.column("reason").dictionary_decode()
     return rejects.take(np.flatnonzero(pc.match_substring(reasons, UNSEEN)))
 
 
 def differences_from(existing: BuildJournal | Manifest, plan: Plan, apart_from: Sequence[str] = ()) -> list[str]:
-    """What `plan` would do otherwise than what exists, in words; names in `apart_from` of an identity may differ."""
+    """Return the differences between `plan` and what exists, in words; names in `apart_from` of an identity may
+    differ."""
     same = dict.fromkeys(apart_from)
     return differences(existing.identity | same, plan.identity | same, (existing.versions, plan.versions))
 

@@ -1,4 +1,4 @@
-"""What an update reuses of a dataset: shards whose samples are all unchanged stay; the unchanged samples of others are
+"""Reuse of a dataset by an update: shards whose samples are all unchanged stay; the unchanged samples of others are
 copied into new shards, among those that have to be built."""
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _FILES_AT_ONCE = 512
 
 
 class Changes(NamedTuple):
-    """What a build does to the images that are there.
+    """Changes that a build makes to existing images.
 
     Attributes:
         kept: images that stay where they lie.
@@ -63,8 +63,8 @@ class Changes(NamedTuple):
 
 @dataclass(frozen=True)
 class Update:
-    """How a dataset is brought up to date: for each sample, a row of Source.table, its old row or -1; the old shards
-    that stay; the samples of each new shard; those rejected before and not tried again; and what becomes of images."""
+    """Plan of an update: for each sample, a row of Source.table, its old row or -1; the old shards that stay; the
+    samples of each new shard; those rejected before and not tried again; and what becomes of images."""
 
     origin: Rows
     kept: Rows

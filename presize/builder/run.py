@@ -44,7 +44,7 @@ from presize.system.files import expanded, working_in
 
 @dataclass(frozen=True)
 class BuildResult:
-    """What a build did.
+    """Result of a build.
 
     Attributes:
         out: the folder or URL, as it was given.
@@ -124,14 +124,14 @@ def plan_build(
     options: BuildOptions = BuildOptions(),
     samples: SourceOptions = SourceOptions(),
 ) -> Plan:
-    """What build_dataset would write of `source`. Reads file names and sizes; opens no image of it."""
+    """Return the plan of a build of `source`. Reads file names and sizes; opens no image of it."""
     found = scan(source, samples, options.follow_links, options.column_types, options.companions)
     check_annotations(found.table, options)
     return plan_of(found, options)
 
 
 def plan_of(source: Source, options: BuildOptions) -> Plan:
-    """What a build of samples that are listed already will write."""
+    """Return the plan of a build of samples that are listed already."""
     codecs = codec_fingerprint(options, suffixes_of(source.table.column("path")))
     return make_plan(source, options, codecs, os.sysconf("SC_PAGE_SIZE"))
 
@@ -236,7 +236,7 @@ def check_listed(plan: Plan, run: RunOptions) -> None:
 
 
 def result_of(built: Built, plan: Plan, out: Path | str, root: Path, seconds: float) -> BuildResult:
-    """What to tell about a build into `out`, as it was given; `root` has the index of its first size."""
+    """Return the result of a build into `out`, as it was given; `root` has the index of its first size."""
     first = built.manifests[0]
     if unreadable := first.left_out.get("unreadable"):
         one = "".join(f", the first: {e.path}: {e.reason}" for e in first_rejects(root / first.rejects.file, 1, True))
@@ -271,7 +271,7 @@ def result_of(built: Built, plan: Plan, out: Path | str, root: Path, seconds: fl
 
 
 def _count_smaller(index: pa.RecordBatch, image: ImageOptions) -> int:
-    """How many images of an index do not reach the largest size of `image`, without being enlarged."""
+    """Count the images of an index that do not reach the largest size of `image`, without being enlarged."""
     wanted = max(image.sizes)
     if image.upscale or KEEP in image.sizes:
         return 0
@@ -292,7 +292,7 @@ def _reports(out: Path | str, manifests: Sequence[Manifest], several: bool) -> I
 
 
 def _place(out: Path | str, manifest: Manifest, file: DataFile, several: bool) -> Path | str:
-    """Where a file of a dataset is, below `out` as it was given."""
+    """Return the path of a file of a dataset below `out` as it was given."""
     name = f"{manifest.size}/{file.file}" if several else file.file
     return out / name if isinstance(out, Path) else f"{out.rstrip('/')}/{name}"
 
@@ -306,7 +306,7 @@ class Built(NamedTuple):
 
 
 def nothing_to_do(plan: Plan, run: RunOptions, manifests: Sequence[Manifest | None]) -> Built:
-    """What there is to tell when the dataset of each size is published already."""
+    """Return the result when the dataset of each size is published already."""
     published = [manifest for manifest in manifests if manifest]
     check_rejects(published[0].left_out["rejected"] + published[0].left_out.get("unreadable", 0), plan, run)
     return Built(published, len(plan.source.table), Changes(published[0].samples, 0, 0, 0))
@@ -328,7 +328,7 @@ def _check_loss(work: BuildWork) -> None:
 
 @dataclass(frozen=True)
 class PartResult:
-    """What a part of a build did.
+    """Result of a part of a build.
 
     Attributes:
         out: the folder, as it was given.

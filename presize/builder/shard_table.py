@@ -1,5 +1,5 @@
-"""What a finished shard gives to its dataset, and its side-car on disk, which is renamed into place last and so proves
-that the shard is whole. Nothing here needs pyarrow, which worker processes do not import."""
+"""Table of a finished shard, and its side-car on disk, which is renamed into place last and so proves that the shard is
+whole. Nothing here needs pyarrow, which worker processes do not import."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ Rejected = tuple[int, str, str]
 
 
 class ShardDone(NamedTuple):
-    """How many samples of a shard were stored, rejected, skipped (no images by content and name) or unreadable, and the
-    bytes stored in all sizes. Files that an update leaves rejected have no shard, and no number."""
+    """Numbers of samples of a shard that were stored, rejected, skipped (no images by content and name) or unreadable,
+    and the bytes stored in all sizes. Files that an update leaves rejected have no shard, and no number."""
 
     number: int | None
     stored: int
@@ -47,8 +47,8 @@ class ShardDone(NamedTuple):
 
 @dataclass(frozen=True)
 class ShardTable:
-    """What is known of the records of a shard, built, copied or kept: rows of stored samples in the source table; for
-    each stream its columns of the index and its file (none in a folder); rejects; containers as they were listed."""
+    """Facts about the records of a shard, built, copied or kept: rows of stored samples in the source table; for each
+    stream its columns of the index and its file (none in a folder); rejects; containers as they were listed."""
 
     number: int
     samples: npt.NDArray[np.int64]

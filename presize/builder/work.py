@@ -107,8 +107,8 @@ class Records:
 
 @dataclass
 class BuildWork:
-    """What there is to do for a plan: tasks; by number, those `found` finished, and those to make `again` for files
-    that could not be read; and the records that are copied."""
+    """Remaining work of a plan: tasks; by number, those `found` finished, and those to make `again` for files that
+    could not be read; and the records that are copied."""
 
     plan: Plan
     run: RunOptions
@@ -126,7 +126,7 @@ class BuildWork:
 
     @property
     def to_make(self) -> int:
-        """How many samples this run makes, and does not copy."""
+        """Number of samples that this run makes, and does not copy."""
         return sum(task.to_make for task in self.waiting)
 
     def carry_out(self, executor: Executor, on_shard: Callable[[ShardDone], None] = lambda _: None) -> None:
@@ -201,7 +201,7 @@ def check_rejects(rejected: int, plan: Plan, run: RunOptions) -> None:
 
 
 def _without_samples(task: Task) -> Task:
-    """What is left to know of a task that is carried out. The names of ten million files are half a gigabyte."""
+    """Return a finished task without its samples. The names of ten million files are half a gigabyte."""
     if task.options.layout == "folder":
         return task
     return replace(task, samples=task.samples[:0], sources=(), copies=None, extents=None)
@@ -215,7 +215,8 @@ def find_work(
     records: Records | None = None,
     numbers: Sequence[int] | None = None,
 ) -> BuildWork:
-    """What is left to do of `plan`, or of the shards of these `numbers`. `records` are those that an update copies."""
+    """Return the remaining work of `plan`, or of the shards of these `numbers`. `records` are those that an update
+    copies."""
     if records is None and isinstance(plan.source, DatasetSource):
         source = plan.source
         records = Records(source.datasets, source.dataset_of, source.row_of, resizes=source.resizes)

@@ -174,7 +174,7 @@ def build(
 
 
 def _pair_losses(result: BuildResult) -> dict[str, Any]:
-    """What companions lost, for --json; nothing where a dataset has none."""
+    """Return the losses of companions, for --json; nothing where a dataset has none."""
     counts = {name: {"several": lost.several, "surplus": lost.surplus} for name, lost in result.pair_losses.items()}
     return {"pair_losses": counts} if counts else {}
 
@@ -256,7 +256,8 @@ def _compare(like: DatasetOptions | None, plan: Plan, samples: SourceOptions) ->
 
 
 def build_summary(result: BuildResult, update: bool, keep: bool, labels: object) -> str:
-    """What a build did, or with `update` an update. `keep`: images keep their sizes; `labels`: what --labels was."""
+    """Return the summary of a build, or with `update` of an update. `keep`: images keep their sizes; `labels`: what
+    --labels was."""
     from presize.codecs.source_facts import loss_sentences  # brings NumPy
 
     now = result.files - result.resumed
@@ -300,7 +301,7 @@ _NO_LABELS: dict[object, str] = {
 
 
 def part_summary(result: PartResult) -> str:
-    """What a part of a build did, and which parts are not finished."""
+    """Return the summary of a part of a build, and which parts are not finished."""
     from presize.builder.parts import parts_text
 
     if result.published:

@@ -102,7 +102,7 @@ def check_page(out: str | None) -> None:
 
 
 def _is_page(path: str) -> bool:
-    """Whether a file is a page, or empty. A pipe or a terminal, whose reader would wait, is none."""
+    """Return whether a file is a page, or empty. A pipe or a terminal, whose reader would wait, is none."""
     if not os.path.isfile(path):
         return False
     with suppress(OSError), open(path, "rb") as file:

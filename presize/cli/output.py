@@ -82,7 +82,7 @@ def facts_text(facts: Iterable[tuple[str, str]], width: int = 0) -> str:
 
 
 def reject_lines(count: int, file: object, first: Sequence[Reject]) -> list[str]:
-    """How many images were rejected, why the `first` of them were, and where all are listed."""
+    """Return lines that say how many images were rejected, why the `first` of them were, and where all are listed."""
     lines = [f"  {plural(count, 'image')} rejected; the reasons are in {file}"] if count else []
     lines += (f"    {printable(f'{reject.path}: {reject.reason}')}" for reject in first)
     return [*lines, f"    and {count - len(first):,} more"] if count > len(first) > 0 else lines

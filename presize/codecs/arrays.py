@@ -34,7 +34,7 @@ _SHAPE = re.compile(r"""['"]shape['"]\s*:\s*\(([\d,\sL]*)\)""")
 
 
 class ArrayHeader(NamedTuple):
-    """What a .npy says of its numbers: `is_fortran` if the first axis changes fastest, `begin` in bytes."""
+    """Header of a .npy file: `is_fortran` if the first axis changes fastest, `begin` in bytes."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -91,7 +91,7 @@ def encode_array(values: Values) -> bytes:
 
 
 def index_size(shape: tuple[int, ...]) -> tuple[int, int]:
-    """What the index has as the height and width of an array: its first two axes, at least 1 each, and 1 for none."""
+    """Return the height and width of an array for the index: its first two axes, at least 1 each, and 1 for none."""
     height, width = (*shape, 1)[:2]
     return max(1, height), max(1, width)
 

@@ -100,14 +100,14 @@ def plain(image: Tiff, fields: Fields, bands: Bands, max_pixels: int) -> bytes:
 
 
 def declares_alpha(data: bytes, name: str) -> bool:
-    """Whether an image that Pillow gives an alpha channel declares it: a TGA or JPEG 2000 may not."""
+    """Return whether an image that Pillow gives an alpha channel declares it: a TGA or JPEG 2000 may not."""
     if name == "tga":
         return data[17] & 15 != 0 or data[1] == 1  # bits of alpha; a palette has its own
     return name != "jpeg2000" or _opacity_in_boxes(data)
 
 
 def _opacity_in_boxes(data: bytes) -> bool:
-    """Whether the boxes of a JP2 define a channel (cdef) as opacity. A bare codestream has none."""
+    """Return whether the boxes of a JP2 define a channel (cdef) as opacity. A bare codestream has none."""
     at, end = 0, len(data)
     while at + 8 <= end:
         nbytes, kind = struct.unpack_from(">I4s", data, at)

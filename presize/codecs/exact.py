@@ -27,7 +27,7 @@ def decode_exact(data: bytes, max_pixels: int) -> tuple[Values, Facts]:
 
 
 def decode_any(data: bytes, max_pixels: int) -> tuple[Values, Facts]:
-    """As decode_exact, and the grey of 32 bits that a TIFF may have: int32, or float32."""
+    """Decode like decode_exact, and also the grey of 32 bits that a TIFF may have: int32, or float32."""
     if sniff(data) == "tiff":
         image, _, facts, _ = pillow_decoder.open_other(data, "tiff", max_pixels)
         if image.mode in ("I", "F"):
@@ -36,7 +36,8 @@ def decode_any(data: bytes, max_pixels: int) -> tuple[Values, Facts]:
 
 
 def decode_numbers(data: bytes, max_pixels: int) -> tuple[Values, Facts]:
-    """As decode_exact, with int32 for numbers of 16 bits that Pillow holds in 32, which it resizes otherwise."""
+    """Decode like decode_exact, with int32 for numbers of 16 bits that Pillow holds in 32, which it resizes
+    otherwise."""
     name = sniff(data)
     if name is None or name == "jpeg":
         decoded = decode.decode(data, pillow_decoder.Wanted("keep", icc="ignore"), max_pixels)

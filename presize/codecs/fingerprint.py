@@ -1,4 +1,4 @@
-"""What the codecs make of the golden images. Pure."""
+"""Fingerprint of the codecs: their results for the golden images. Pure."""
 
 from __future__ import annotations
 

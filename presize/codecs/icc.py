@@ -25,7 +25,7 @@ _STRIP: Final = 1 << 14  # pixels: what stays in the cache, and too few for Open
 
 
 def is_srgb(icc: bytes) -> bool:
-    """Whether pixels with this ICC profile need no conversion: it is sRGB, or equivalent, or unusable."""
+    """Return whether pixels with this ICC profile need no conversion: it is sRGB, or equivalent, or unusable."""
     return all(to_srgb(icc, mode) is None for mode in ("RGB", "L", "CMYK"))
 
 

@@ -61,7 +61,7 @@ def planes(pixels: Pixels, tables: npt.NDArray[np.float32], out: npt.NDArray[np.
 
 @functools.cache
 def _is_pillows(name: Name) -> bool:
-    """Whether the installed Pillow makes the same bytes of images of noise."""
+    """Return whether the installed Pillow makes the same bytes of images of noise."""
     module, (ours, pillows, tried) = compiled.trusted(), OPERATIONS[name]
     for pixels in (noise((97, 61, 3)), noise((41, 64))):
         for arguments in tried:
@@ -115,8 +115,8 @@ def _blur(module: ModuleType, pixels: Pixels, radii: tuple[float, float]) -> Pix
 
 
 def _box_radius(deviation: float) -> float | None:
-    """Of the three box blurs that Pillow has for a Gaussian one; None for other than small numbers. Its arithmetic is
-    in single precision."""
+    """Return the radius of the three box blurs that Pillow uses for a Gaussian one; None for other than small numbers.
+    Its arithmetic is in single precision."""
     if not 0 <= deviation < 100:
         return None
     variance = np.float32(deviation) * np.float32(deviation) / np.float32(3)

@@ -190,7 +190,7 @@ def _white(image: Image.Image, data: bytes, name: str) -> tuple[int, bool]:
 
 
 def zero_is_white(image: Image.Image, name: str) -> bool:
-    """Whether 0 is white in the file. Up to 8 bits, Pillow inverts its values."""
+    """Return whether 0 is white in the file. Up to 8 bits, Pillow inverts its values."""
     return name == "tiff" and image.tag_v2.get(PHOTOMETRIC) == 0  # type: ignore[attr-defined]
 
 
@@ -209,7 +209,7 @@ def sample_bits(image: Image.Image, data: bytes, name: str) -> int:
 
 
 def _converted(image: Image.Image, data: bytes, name: str) -> Image.Image:
-    """As Pillow converts it: of 16 bits a channel, the high ones."""
+    """Convert like Pillow: of 16 bits a channel, the high ones."""
     mode = image.mode
     if mode in ("I", "F"):
         kind = "floating-point" if mode == "F" else "signed or 32-bit"

@@ -96,7 +96,7 @@ def resize(
 def resize_as_installed(
     pixels: Pixels, size: tuple[int, int], filter: Filter, box: Box | None = None, **how: Unpack[How]
 ) -> Pixels | None:
-    """As resize(), in the order of passes of the installed Pillow.
+    """Resize like resize(), in the order of passes of the installed Pillow.
 
     None where that is not known, too: for another library; and for an image over a hundred times as high as wide that
     gets lower, unless Pillow is 13 or later: 12.2 and 12.3 resize it vertically first, earlier ones do not.
@@ -111,7 +111,7 @@ def resize_as_installed(
 
 
 def is_available() -> bool:
-    """Whether the compiled code is used. Otherwise resize always gives None."""
+    """Return whether the compiled code is used. Otherwise resize always gives None."""
     return compiled.trusted() is not None
 
 
@@ -129,7 +129,7 @@ def resize_by(
     vertical_first: bool = False,
     alpha: bool = False,
 ) -> Pixels | None:
-    """As resize(), by `module`, with instructions up to a level: 0 for plain C, 1 for AVX2, 2 for AVX-512."""
+    """Resize like resize(), by `module`, with instructions up to a level: 0 for plain C, 1 for AVX2, 2 for AVX-512."""
     shape, strides = pixels.shape, pixels.strides
     if pixels.dtype != _UINT8 or not 2 <= len(shape) <= 3 or filter not in _NUMBERS:
         return None
@@ -310,7 +310,7 @@ def installed_order() -> Order:
 
 
 def difference(module: ModuleType) -> str | None:
-    """How `module` (_pillow_resize.c) differs from Pillow; None if it does not."""
+    """Describe how `module` (_pillow_resize.c) differs from Pillow; None if it does not."""
     for filter, shape, size, box, expected in TRIED:
         for vertical_first in (False, True):
             how: dict[str, Any] = {"vertical_first": vertical_first, "level": module.level()}

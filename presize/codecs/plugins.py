@@ -1,4 +1,4 @@
-"""What reads a format: a plug-in of Pillow's own, or one that users install, for HEIC and JPEG XL."""
+"""Readers of formats: a plug-in of Pillow's own, or one that users install, for HEIC and JPEG XL."""
 
 from __future__ import annotations
 

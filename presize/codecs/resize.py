@@ -30,7 +30,7 @@ class Box(NamedTuple):
 
 
 class Target(NamedTuple):
-    """How one image is brought to one target size.
+    """Geometry that brings one image to one target size.
 
     Attributes:
         box: the part of the source that is used.
@@ -44,7 +44,7 @@ class Target(NamedTuple):
 
     @property
     def is_whole_image(self) -> bool:
-        """Whether every source pixel is kept as it is and none is added."""
+        """Return whether every source pixel is kept as it is and none is added."""
         return self.canvas is None and self.box == (0, 0, *self.size)
 
     @property
@@ -54,7 +54,7 @@ class Target(NamedTuple):
 
 
 def target(source: Size, wanted: Size, fit: Fit, upscale: bool) -> Target:
-    """How an upright image of size `source` is brought to `wanted`, both (height, width) in pixels, or to KEEP.
+    """Return how an upright image of size `source` is brought to `wanted`, both (height, width) in pixels, or to KEEP.
 
     shorter: the image covers `wanted` and keeps its shape; for N that makes its shorter side N and its
         longer side ``int(N * long / short)``, as torchvision's Resize computes it.
@@ -124,7 +124,8 @@ def resize(pixels: Pixels, target: Target, filter: Filter, backend: ResizeBacken
 def decode_resized(
     data: bytes, mode: jpeg_decoder.Mode, shape: tuple[int, int], scale: int, targets: list[Target], filter: Filter
 ) -> list[Pixels]:
-    """What resize() by "presize" makes of a JPEG of `shape` at 1/scale for each target, row by row as it is decoded.
+    """Return the result of resize() by "presize" for a JPEG of `shape` at 1/scale for each target, row by row as it is
+    decoded.
 
     Empty where that takes the whole image: an axis keeps its size, the decoder refuses the JPEG, or the code is not
     compiled."""

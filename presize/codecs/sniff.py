@@ -1,4 +1,4 @@
-"""Which image format some bytes are, which parts of them a decoder should see, and how large an image may be. Pure."""
+"""Recognition of image formats, the bytes that a decoder should see, and the limit of an image's size. Pure."""
 
 from __future__ import annotations
 
@@ -52,12 +52,13 @@ def sniff(data: bytes) -> str | None:
 
 
 def is_known(data: bytes) -> bool:
-    """Whether `data` begins as an image, or as an array that may be beside one."""
+    """Return whether `data` begins as an image, or as an array that may be beside one."""
     return data.startswith((NPY, EXR)) or sniff(data) is not None
 
 
 def _is_ico(data: bytes) -> bool:
-    """Whether the directory of an ICO begins `data`, and its first image lies within. .NET writes 255 for reserved."""
+    """Return whether the directory of an ICO begins `data`, and its first image lies within. .NET writes 255 for
+    reserved."""
     if data[:4] != b"\0\0\1\0" or len(data) < 22:
         return False
     count, reserved = int.from_bytes(data[4:6], "little"), data[9]
@@ -102,7 +103,7 @@ def webp_size(data: bytes) -> tuple[int, int]:
 
 
 def has_several(data: bytes, name: str) -> bool:
-    """Whether a GIF or PNG is an animation of several frames. Damage counts as its end."""
+    """Return whether a GIF or PNG is an animation of several frames. Damage counts as its end."""
     if name == "gif":
         return _gif_frames(data, most=2) > 1
     return name == "png" and any(kind == b"fdAT" for kind, _, _ in png_chunks(data))  # frames beside the image
@@ -191,7 +192,8 @@ def _icon_size(image: bytes) -> tuple[int, int]:
 
 
 def is_tga(data: bytes) -> bool:
-    """Whether the header is that of a TGA, and either its footer follows or exactly the pixels that it announces."""
+    """Return whether the header is that of a TGA, and either its footer follows or exactly the pixels that it
+    announces."""
     if len(data) < 18:
         return False
     id_bytes, has_map, kind, _, map_length, map_bits, _, _, width, height, depth, flags = struct.unpack_from(
@@ -211,7 +213,7 @@ def is_tga(data: bytes) -> bool:
 
 
 def _run_length_end(data: bytes, position: int, pixel: int, pixels: int) -> int:
-    """Where the packets of so many pixels end; -1 where they do not."""
+    """Return the end of the packets of so many pixels; -1 where they do not."""
     while pixels > 0 and position < len(data):
         count = (data[position] & 127) + 1
         position += 1 + pixel * (1 if data[position] & 128 else count)

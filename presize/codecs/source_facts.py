@@ -1,4 +1,4 @@
-"""What a source image was before a build converted it, packed into 32 bits, the ``source_facts`` of every index
+"""Properties of a source image before conversion, packed into 32 bits, the ``source_facts`` of every index
 (docs/format.md): values may be added here, never moved. 0 is an image of which nothing is known. Pure."""
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def unpack_facts(packed: npt.NDArray[Any], field: str) -> npt.NDArray[np.int64]:
 
 
 class Losses(NamedTuple):
-    """How many images lost something, much of which another option keeps: see LOSSES."""
+    """Numbers of images that lost something, much of which another option keeps: see LOSSES."""
 
     deep: int = 0
     transparent: int = 0
@@ -100,7 +100,7 @@ LOSSES: Final = {
 
 
 def loss_sentences(images: Losses, companions: Mapping[str, Losses]) -> list[str]:
-    """What images lost, and then companions by their names, each with what avoids it."""
+    """Return sentences about what images lost, and then companions by their names, each with what avoids it."""
     lost = {"image": images} | {f"{name} image": losses for name, losses in companions.items()}
     return [
         f"{plural(count, kind)} {what}; {fix}"
@@ -111,7 +111,8 @@ def loss_sentences(images: Losses, companions: Mapping[str, Losses]) -> list[str
 
 
 def losses(packed: npt.NDArray[Any], image: Mapping[str, Any]) -> Losses:
-    """What images with these packed facts lost; `image` are the options of the build, as the manifest has them."""
+    """Return the losses of images with these packed facts; `image` are the options of the build, as the manifest has
+    them."""
     palette = unpack_facts(packed, "colors") == COLORS.index("palette")
     return companion_losses(packed)._replace(
         deep=0 if image.get("depth") == 16 else int(unpack_facts(packed, "deep").sum()),
@@ -121,6 +122,6 @@ def losses(packed: npt.NDArray[Any], image: Mapping[str, Any]) -> Losses:
 
 
 def companion_losses(packed: npt.NDArray[Any]) -> Losses:
-    """What companions with these facts lost, whatever their options: frames and bands."""
+    """Return the losses of companions with these facts, whatever their options: frames and bands."""
     several = (unpack_facts(packed, "several") == 1) & (unpack_facts(packed, "kind") != KINDS.index("jpeg"))
     return Losses(several=int(several.sum()), surplus=int(unpack_facts(packed, "surplus").sum()))

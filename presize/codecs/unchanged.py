@@ -41,8 +41,8 @@ def unchanged(data: bytes, options: ImageOptions) -> Unchanged | None:
 
 
 def fits(header: jpeg_segments.JpegHeader, options: ImageOptions) -> bool:
-    """Whether a JPEG with this header can be stored as it is, since a second compression would only lose quality: 8
-    bits, Huffman coded, YCbCr or grey, upright, sRGB, and in the colours of `options`."""
+    """Return whether a JPEG with this header can be stored as it is, since a second compression would only lose
+    quality: 8 bits, Huffman coded, YCbCr or grey, upright, sRGB, and in the colours of `options`."""
     return (
         options.format == "jpeg"
         and header.precision == 8

@@ -1,1 +1,1 @@
-"""How fast training and its loader are, what holds them back, and what would help: bench, diagnose, simulate."""
+"""Speed of training and its loader, the bottleneck, and what would help: bench, diagnose, simulate."""

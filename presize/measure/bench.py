@@ -184,7 +184,8 @@ def _complete(
 
 
 def _image_options(given: Mapping[str, Listing], options: BenchOptions) -> ImageOptions:
-    """How to build what is missing: as what is given was built, so that the variants differ in nothing else."""
+    """Return the options to build what is missing: as what is given was built, so that the variants differ in nothing
+    else."""
     image = ImageOptions()
     for listing in given.values():
         if listing.manifest is not None:

@@ -31,7 +31,7 @@ PINNINGS: Final[dict[Pinning, tuple[bool, ...]]] = {"on": (True,), "off": (False
 @documented
 @dataclass(frozen=True)
 class BenchOptions:
-    """What to measure."""
+    """Options of a benchmark."""
 
     variants: tuple[Variant, ...] | None = option(None, "Variants to run.", unset="all", flag="--variant")
     models: tuple[BenchModel, ...] = option(
@@ -96,7 +96,7 @@ class BenchOptions:
 @documented
 @dataclass(frozen=True)
 class DiagnoseOptions:
-    """What to train for a diagnosis, and how long."""
+    """Options of a diagnosis."""
 
     model: Model = option("small", "Model to train.", "A core or two train the small CNN about as fast as they read.")
     device: str | None = option(None, "Where to train.", unset="an accelerator, or else cpu", metavar="DEVICE")

@@ -90,8 +90,8 @@ def _jpeg(environ: Mapping[str, str]) -> Jpeg:
 
 
 def _own(compiled: Compiled, processors: Sequence[str] = ()) -> tuple[Baseline, str | None]:
-    """Whether compiled code is used, or why not, and what has switched it off. `processors` are those that it is for,
-    by default all."""
+    """Describe whether compiled code is used, or why not, and what has switched it off. `processors` are those that it
+    is for, by default all."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PresizeWarning)  # the finding says it
         is_used = compiled.trusted() is not None

@@ -57,7 +57,7 @@ _COUNTS: Sequence[int] = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
 
 @dataclass(frozen=True)
 class Loading:
-    """How a loader makes batches while nothing trains."""
+    """Measurements of a loader while nothing trains."""
 
     images: float  # in a batch
     load: Times  # of one worker, alone, to make a batch and hand it over
@@ -128,7 +128,7 @@ class Trial(NamedTuple):
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What was measured of a loader and a training step, and what follows from it."""
+    """Measurements of a loader and a training step, and conclusions."""
 
     loading: Loading  # without training
     step: Times  # on a batch that is already on the device
@@ -229,8 +229,8 @@ class Diagnosis:
         return fewest_workers(sweep(self.pipeline(other), counts, batches=batches))
 
     def changes(self) -> list[Change]:
-        """What is worth trying, the most promising first: other loaders; another memory layout, where that makes the
-        step faster; and, where compute is not the bottleneck, what makes the simulated present faster."""
+        """Return the changes worth trying, the most promising first: other loaders; another memory layout, where that
+        makes the step faster; and, where compute is not the bottleneck, what makes the simulated present faster."""
         found = []
         for number, other in enumerate(self.alternatives):
             best = self._best_workers(other)
@@ -246,7 +246,7 @@ class Diagnosis:
         return sorted(found, key=self._promise, reverse=True)
 
     def _promise(self, change: Change) -> float:
-        """How many times as fast as the present a change may make training."""
+        """Return the largest speed-up that a change may bring."""
         if "persistent_workers" in change.options:
             return 1 / max(1 - self.start_share, 0.01)
         return self.simulated(change.pipeline) / self.simulated_now
@@ -274,19 +274,20 @@ class Diagnosis:
 
     @cached_property
     def advice(self) -> tuple[Trial, ...]:
-        """What made training at least WORTH_WHILE times as fast, and by more than the error of that, best first."""
+        """Trials that made training at least WORTH_WHILE times as fast, and by more than the error of that, best
+        first."""
         worth = [one for one in self.tried if one.gain.value >= WORTH_WHILE and one.gain.low > 1]
         return tuple(sorted(worth, key=lambda one: -one.gain.value))
 
     @property
     def undecided(self) -> list[str]:
-        """What was tried and may bring much or nothing, in sentences: too few batches came to tell."""
+        """Trials that may bring much or nothing, in sentences: too few batches came to tell."""
         vague = [one for one in self.tried if one.gain.error > VAGUE]
         return [one.what for one in vague if one.gain.low <= 1 < WORTH_WHILE <= one.gain.high]
 
     @property
     def result(self) -> str:
-        """What loading costs, in plain words, without a full stop; `headline` is its reason."""
+        """Cost of loading in plain words, without a full stop; `headline` is its reason."""
         hardly = "Training hardly waits: if loading cost nothing, it" if self.stages.bottleneck == "compute" else ""
         bound = factor_text(self.stages.bound)
         return f"{hardly or 'If loading cost nothing, training'} would be {bound} times as fast"
@@ -298,7 +299,7 @@ class Diagnosis:
 
     @property
     def explanation(self) -> str:
-        """What stalls training, and the best advice, in one paragraph."""
+        """Explanation of the bottleneck and the best advice, in one paragraph."""
         loading, is_compute = self.loading, self.stages.bottleneck == "compute"
         said = [explanation(self.stages, round(loading.images))]
         if loading.parts and not is_compute:

@@ -102,8 +102,8 @@ _Callers = dict[str, dict[str, float]]
 
 
 def _calls(profile: cProfile.Profile) -> tuple[dict[str, float], _Callers, dict[str, str | None]]:
-    """Of each profiled function its own seconds, the seconds that its callers spent in it ("" for nobody), and its name
-    if it is neither of Python nor of an installed package."""
+    """Return for each profiled function its own seconds, the seconds that its callers spent in it ("" for nobody), and
+    its name if it is neither of Python nor of an installed package."""
     entries: Any = profile.getstats()
     own: dict[str, float] = defaultdict(float)
     total: dict[str, float] = defaultdict(float)
@@ -139,7 +139,7 @@ def part_of(name: str) -> Part | None:
 
 
 def _shares(known: dict[str, T | None], callers: _Callers, nobody: T) -> dict[str, dict[T, float]]:
-    """How the time of each function is divided: it belongs to what is known of it, or else to its callers'."""
+    """Divide the time of each function: it belongs to what is known of it, or else to its callers'."""
     shares: dict[str, dict[T, float]] = {name: {nobody if one is None else one: 1.0} for name, one in known.items()}
     unknown = [name for name, one in known.items() if one is None and sum(callers[name].values()) > 0]
     for _ in range(_ROUNDS):

@@ -1,4 +1,4 @@
-"""How fast files can be read from where they are, cold if possible. Nothing is written."""
+"""Speed of reading files from their disk, cold if possible. Nothing is written."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _files_below(root: Path) -> tuple[list[File], bool]:
 
 @dataclass(frozen=True)
 class Reading:
-    """How fast files were read. A remote disk may have a cache of its own."""
+    """Measured speed of reading. A remote disk may have a cache of its own."""
 
     sequential_bytes_per_s: float  # from end to end, by one reader
     random_reads_per_s: float  # records in random order

@@ -66,7 +66,7 @@ MODEL_WORDS = {"none": "no model, the loader alone", "small": "small CNN", "resn
 
 
 class Kind(NamedTuple):
-    """What all runs of one table have in common. They differ in their variants."""
+    """Options that all runs of one table share. They differ in their variants."""
 
     model: str
     device: str

@@ -36,7 +36,7 @@ def _check(name: str, value: float, most: float = _MOST) -> None:
 
 @dataclass(frozen=True)
 class Times:
-    """How long a piece of work takes when it has all the cores that it wants, and how that varies.
+    """Duration of a piece of work that has all the cores it wants, and its variation.
 
     Attributes:
         mean_s: Mean in seconds, from 0 to 1e6, or OptionError is raised.

@@ -107,7 +107,7 @@ def _times(times: Times) -> str:
 
 
 def comparison(variants: Sequence[PictureVariant]) -> str | None:
-    """How much faster the last variant is than the first; None if there is only one."""
+    """Describe how much faster the last variant is than the first; None if there is only one."""
     if len(variants) < 2 or not variants[0].timeline.batches:
         return None
     before, after = variants[0].timeline.batches_per_s(), variants[-1].timeline.batches_per_s()

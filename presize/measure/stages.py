@@ -38,7 +38,7 @@ _STALLS: Final = {
 
 
 def bottleneck(utilisation: float) -> Bottleneck:
-    """What holds training back, by the share of the time that the step itself takes."""
+    """Return the bottleneck, by the share of the time that the step itself takes."""
     return next(name for name, below, _ in _BANDS if utilisation < below)
 
 
@@ -122,7 +122,7 @@ class Stalls(NamedTuple):
 
     @property
     def largest(self) -> str:
-        """Which of the three stalls takes most of the time."""
+        """The stall that takes most of the time."""
         return max(_STALLS, key=lambda name: float(getattr(self, name)))
 
 
@@ -143,20 +143,20 @@ class Stages:
 
     @property
     def stalls(self) -> Stalls:
-        """How the time of the last stage divides: each adds what it takes more than those before it."""
+        """Division of the time of the last stage: each adds what it takes more than those before it."""
         times = list(accumulate(self.measured, max))
         parts = [(after - before) / times[-1] for before, after in pairwise([0.0, *times])]
         return Stalls(*parts)
 
     @property
     def disagreement(self) -> float:
-        """How much faster a stage was than one that does less, as a share: how far to trust the figures."""
+        """Fraction by which a stage was faster than one that does less: how far to trust the figures."""
         most = list(accumulate(self.measured, max))
         return max(before - after for before, after in zip(most, self.measured, strict=True)) / most[-1]
 
     @property
     def bound(self) -> float:
-        """How many times as fast training would be if loading cost nothing."""
+        """Speed-up of training if loading cost nothing."""
         return 1 / self.stalls.utilisation
 
     @property
@@ -195,7 +195,8 @@ def headline(stages: Stages, step: str = "training step") -> str:
 
 
 def explanation(stages: Stages, batch: int) -> str:
-    """What stalls training, and what faster loading could bring, in a sentence or two. `batch`: images in a step."""
+    """Explain what stalls training, and what faster loading could bring, in a sentence or two. `batch`: images in a
+    step."""
     stalls = stages.stalls
     rate = rate_text(batch / stages.resident_s)
     source = f"with batches already on the device, a step takes {seconds_text(stages.resident_s)}, {rate} images/s"

@@ -85,8 +85,8 @@ class Watched:
         return len(self.starts_s) + len(self.waits_s)
 
     def known(self) -> dict[str, Any]:
-        """What was seen as plain values of JSON: rates, shares of the time, and in `sentences` what to try; these and
-        the `headline` only where there were enough batches to say something."""
+        """Return what was measured as plain values of JSON: rates, shares of the time, and in `sentences` what to try;
+        these and the `headline` only where there were enough batches to say something."""
         starts_s, waits_s, steps_s = map(sum, (self.starts_s, self.waits_s, self.steps_s))
         seconds = starts_s + waits_s + steps_s
         # While a GPU was still at work it did not wait.
@@ -205,8 +205,8 @@ def watched_text(found: Sequence[dict[str, Any]], ranks: Sequence[dict[str, Any]
 
 
 def compared_text(before: dict[str, Any], after: dict[str, Any]) -> str:
-    """What changed from one result of ``diagnose --json`` to another, loader by loader. Raises KeyError where one of
-    them is of something else."""
+    """Describe what changed from one result of ``diagnose --json`` to another, loader by loader. Raises KeyError where
+    one of them is of something else."""
     lines = []
     olds, news = (found.get("loaders", [{**found, "name": "training"}]) for found in (before, after))
     for old, new in zip(olds, news, strict=False):
@@ -236,8 +236,8 @@ def _mark() -> Any:
 
 
 def _images_in(batch: Any) -> int:
-    """How many images there are in a batch, by the length of its first tensor or array; 0 if it has none. Calls nothing
-    of the script's."""
+    """Count the images of a batch, by the length of its first tensor or array; 0 if it has none. Calls nothing of the
+    script's."""
     while isinstance(batch, (list, tuple, Mapping)) and type(batch).__module__ in ("builtins", "collections"):
         count = len(batch)
         batch = next(iter(batch.values() if isinstance(batch, Mapping) else batch), None)
@@ -381,7 +381,7 @@ class Watch:
         return os.getpid() != self.pid or sys.modules["torch"].utils.data.get_worker_info() is not None
 
     def watched(self) -> list[Watched]:
-        """What was seen until now, of each loader that gave a batch, in the order of their first ones."""
+        """Return the measurements until now, of each loader that gave a batch, in the order of their first ones."""
         for seen in self.order:
             seen.count_events(wait=True)
         return [seen for seen in self.order if seen.batches]

@@ -1,4 +1,4 @@
-"""What a page shows: filters, as they stand in the query string of its address, and the rows that pass them. Pure."""
+"""Contents of a page: filters, as they stand in the query string of its address, and the rows that pass them. Pure."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Filters:
 
     @property
     def is_filtered(self) -> bool:
-        """Whether some samples may be left out."""
+        """Return whether some samples may be left out."""
         return self != Filters(show=self.show, page=self.page)
 
 

@@ -128,7 +128,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def send_error(self, code: int, message: str | None = None, _explain: str | None = None) -> None:
-        """What is no request, or no GET."""
+        """Answer anything that is not a GET request."""
         self.close_connection = True
         self._say(HTTPStatus(code), message or HTTPStatus(code).phrase)
 

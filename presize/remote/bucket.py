@@ -87,7 +87,7 @@ class Listed(NamedTuple):
 
 
 class Bucket:
-    """What lies below a URL: s3://BUCKET/PREFIX, http(s)://HOST/PATH, gs:// or az://.
+    """Objects below a URL: s3://BUCKET/PREFIX, http(s)://HOST/PATH, gs:// or az://.
 
     Credentials, region and endpoint are those that obstore finds in the environment or on the machine. For all threads
     of one process, but no forked child: threads that work for it are not forked. Any method, and making one, may raise

@@ -40,7 +40,7 @@ MANIFEST_BYTES = 256 << 20  # a manifest of a million shards has less
 
 @dataclass(frozen=True)
 class FetchResult:
-    """What was fetched.
+    """Result of a fetch.
 
     Attributes:
         out: the folder, as it was given.
@@ -186,7 +186,7 @@ def read_manifest_of(bucket: Bucket) -> tuple[bytes, Manifest]:
 
 
 def part_of(path: Path) -> Path:
-    """Where a file is kept until it is whole."""
+    """Return the path of a file until it is complete."""
     return path.with_name(f".{path.name}.part")
 
 

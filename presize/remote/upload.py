@@ -35,7 +35,7 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class UploadResult:
-    """What was copied.
+    """Result of an upload.
 
     Attributes:
         bytes: of all files of the dataset.

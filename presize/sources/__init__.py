@@ -1,1 +1,1 @@
-"""What a build starts from: raw folders and label tables, listed and read; and a folder of made-up photographs."""
+"""Sources of a build: raw folders and label tables, listed and read; and a folder of made-up photographs."""

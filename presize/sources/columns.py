@@ -327,5 +327,5 @@ def _known(texts: Any) -> Any:
 
 
 def _all_match(texts: pa.ChunkedArray, pattern: str) -> bool:
-    """Whether all values but nulls match. Ends at the first chunk of which one does not."""
+    """Return whether all values but nulls match. Ends at the first chunk of which one does not."""
     return all(pc.all(pc.match_substring_regex(chunk, pattern), min_count=0).as_py() for chunk in texts.chunks)

@@ -175,7 +175,7 @@ def _without_companions(source: Source, companions: Sequence[Companion], listed:
 
 
 def _are_among(paths: pa.ChunkedArray, named: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Which of `paths` are `named`, in whatever Unicode normalization."""
+    """Return a mask of which `paths` are `named`, in whatever Unicode normalization."""
     if not pc.all(pc.string_is_ascii(paths)).as_py():
         paths, named = (pc.utf8_normalize(each, "NFC") for each in (paths, named))
     return pc.is_in(paths, value_set=pc.unique(named))

@@ -1,4 +1,4 @@
-"""What a listing gives: the samples of a source, or of one container of it, and what cannot be one."""
+"""Results of a listing: the samples of a source, or of one container of it, and what cannot be one."""
 
 from __future__ import annotations
 

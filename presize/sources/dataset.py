@@ -260,7 +260,7 @@ def _opened(root: Path, _: Manifest) -> PublishedDataset:
 
 
 def _kind(manifest: Manifest) -> dict[str, Any]:
-    """What a reader takes to be so of all records of a dataset, and of the columns of its index."""
+    """Return what a reader assumes about all records of a dataset, and of the columns of its index."""
     options = manifest.identity["options"]
     image = {name: options["image"].get(name) for name in ("format", "color", "depth")}
     return image | {name: value for name, value in options.items() if name not in _NOT_READ}

@@ -28,7 +28,7 @@ def is_bytes(kind: pa.DataType) -> bool:
 
 
 def is_image(kind: pa.DataType) -> bool:
-    """Whether a column is one of Hugging Face's images: {bytes, path}."""
+    """Return whether a column is one of Hugging Face's images: {bytes, path}."""
     return pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0 and is_bytes(kind.field("bytes").type)
 
 

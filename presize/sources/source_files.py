@@ -1,4 +1,4 @@
-"""Where the bytes of a sample lie, alone or in a container, which must stay as it was listed, and how they are read.
+"""Location of the bytes of a sample, in a file or a container, which must stay as it was listed, and how they are read.
 
 From the page cache a photograph takes 50 microseconds, and passing it between threads as much again. From a disk or
 over a network it takes milliseconds, during which the codecs would be idle.
@@ -77,7 +77,7 @@ class Container(NamedTuple):
 
 
 class SourceFile(NamedTuple):
-    """Where a sample is: in a file of its own, or at an offset in a container; see GROUP_ROWS for Parquet files, where
+    """Location of a sample: a file of its own, or at an offset in a container; see GROUP_ROWS for Parquet files, where
     `nbytes` is a mean."""
 
     path: str
@@ -87,12 +87,13 @@ class SourceFile(NamedTuple):
 
     @property
     def claims_to_be_an_image(self) -> bool:
-        """Whether it is rejected, and not skipped, when it is no image. Containers list nothing but images."""
+        """Return whether it is rejected, and not skipped, when it is no image. Containers list nothing but images."""
         return self.container is not None or claims_to_be_an_image(self.path)
 
 
 class Places(NamedTuple):
-    """Where samples lie in containers: of each, the position of its container in `containers`, and its offset there."""
+    """Locations of samples in containers: for each, the position of its container in `containers`, and its offset
+    there."""
 
     containers: tuple[Container, ...]
     container: npt.NDArray[np.int64]
@@ -100,7 +101,7 @@ class Places(NamedTuple):
 
     @property
     def in_rows(self) -> bool:
-        """Whether they are rows of Parquet files, which are read one after the other."""
+        """Return whether they are rows of Parquet files, which are read one after the other."""
         return any(container.column for container in self.containers)
 
 
@@ -151,7 +152,7 @@ def unreadable(source: str | os.PathLike[str], path: str, reason: str) -> BuildE
 
 
 def starts_like_an_image(source: Path, path: str) -> bool:
-    """Whether a build would decode this file, by its first bytes. False for what cannot be read."""
+    """Return whether a build would decode this file, by its first bytes. False for what cannot be read."""
     try:
         with open(os.path.join(source, path), "rb", buffering=0, opener=open_at_once) as file:
             return stat.S_ISREG(os.fstat(file.fileno()).st_mode) and sniff(file.read(4096)) is not None
@@ -250,7 +251,7 @@ class SourceReader:
             raise unreadable(self.root, path, reason) from None
 
     def can_read(self, file: SourceFile) -> bool:
-        """Whether the disk can read a file now. The page cache is not asked: it may outlive the disk."""
+        """Return whether the disk can read a file now. The page cache is not asked: it may outlive the disk."""
         path = file.path if file.container is None else file.container.path
         with suppress(OSError, UnreadableError):  # as below a URL
             descriptor = self._open(path)

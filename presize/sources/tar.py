@@ -75,7 +75,8 @@ def _after_zeros(file: BinaryIO, begin: int) -> int:
 
 
 def is_header(block: bytes) -> bool:
-    """Whether a block has the checksum of a header: the sum of its bytes, with blanks in the place of the checksum."""
+    """Return whether a block has the checksum of a header: the sum of its bytes, with blanks in the place of the
+    checksum."""
     if len(block) < BLOCK:
         return False
     stored = _number(block[148:156])
@@ -340,7 +341,7 @@ class _Samples:
 
 @functools.lru_cache(64)  # the samples of a tar have the same
 def _images(extensions: tuple[str, ...], wanted: str | None) -> tuple[str, ...]:
-    """Those of the extensions that are images: plain ones such as ``jpg``, or else such as ``left.jpg``."""
+    """Return the extensions that are images: plain ones such as ``jpg``, or else such as ``left.jpg``."""
     if wanted is not None:
         return (wanted,) if wanted in extensions else ()
     images = tuple(extension for extension in extensions if f".{extension.rpartition('.')[2]}" in IMAGE_SUFFIXES)

@@ -74,7 +74,7 @@ class CompanionFiles:
 
 
 class ShardFetcher(Protocol):
-    """Where shards come from when the folder is a cache (presize.remote.cache.Cache)."""
+    """Source of shards when the folder is a cache (presize.remote.cache.Cache)."""
 
     @property
     def max_bytes(self) -> int | None:

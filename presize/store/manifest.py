@@ -77,12 +77,12 @@ class Manifest:
 
     @property
     def channels(self) -> int:
-        """Of the images of a batch; "keep" is RGB there."""
+        """Number of channels of a batch; "keep" is RGB there."""
         return {"gray": 1, "rgba": 4}.get(self.color, 3)
 
     @property
     def derived(self) -> tuple[str, ...]:
-        """How datasets that it was derived from differ from it, such as ``"sizes 256"``; empty for a build."""
+        """Differences from the datasets that it was derived from, such as ``"sizes 256"``; empty for a build."""
         texts = self.identity["options"].get("derived", [])
         return tuple(map(str, texts)) if isinstance(texts, list) else (str(texts),)
 
@@ -94,7 +94,7 @@ class Manifest:
 
     @property
     def checksum(self) -> bool:
-        """Whether the index has source_crc32."""
+        """Return whether the index has source_crc32."""
         return self.identity["options"].get("checksum") is True
 
     def files(self) -> tuple[DataFile, ...]:

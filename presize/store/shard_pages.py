@@ -38,7 +38,7 @@ Words = npt.NDArray[np.uint64]
 
 
 class Damaged(Exception):
-    """What LMDB would not follow safely."""
+    """Damage in the pages of a shard."""
 
 
 class Meta(NamedTuple):

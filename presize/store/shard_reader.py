@@ -61,7 +61,7 @@ class ShardReader:
 
     @property
     def is_open(self) -> bool:
-        """Whether it can be read even if the file has gone."""
+        """Return whether it can be read even if the file has gone."""
         return self._shard is not None and not self._shard.closed
 
     def __exit__(self, *_: object) -> None:
@@ -163,7 +163,7 @@ def _open_environment(path: str, readahead: bool) -> lmdb.Environment:
 
 
 def _idle() -> list[_OpenShard]:
-    """Those of this process that nobody reads, least recently used first."""
+    """Return the readers of this process that are not in use, least recently used first."""
     return [shard for shard in open_shards.values() if shard.readers == 0 and shard.pid == os.getpid()]
 
 

@@ -32,7 +32,7 @@ from presize.system.resources import usable_cores
 
 
 class Problem(NamedTuple):
-    """What is wrong with a file, given by its path from the dataset's folder."""
+    """Problem of a file, given by its path from the dataset's folder."""
 
     file: str
     what: str

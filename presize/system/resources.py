@@ -296,7 +296,8 @@ def read_shared_memory(shm: Path = SHM) -> SharedMemory | None:
 
 
 def is_asynchronous(device: str) -> bool:
-    """Whether the device that torch calls so copies from pinned memory while the caller goes on. ROCm's is "cuda"."""
+    """Return whether the device that torch calls so copies from pinned memory while the caller goes on. ROCm's is
+    "cuda"."""
     return device.partition(":")[0] in ("cuda", "xpu")
 
 
@@ -320,7 +321,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Torch:
-    """What torch is built for, such as "CUDA 12.8", and sees.
+    """Build of torch, such as "CUDA 12.8", and sees.
 
     Attributes:
         threads: its CPU threads.

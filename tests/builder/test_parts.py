@@ -121,7 +121,10 @@ def test_publishing_names_the_parts_that_are_not_finished(
 Options = dict[str, object]
 REFUSED: list[tuple[Options, str]] = [
     ({"options": replace(FIVES, image=ImageOptions(sizes=(Size(64, 64),), quality=80))}, "quality was 90, is 80"),
-    ({"options": replace(FIVES, shard_samples=6)}, "started with other options.*shard_samples was 5, is 6.*give all of them the"),
+    (
+        {"options": replace(FIVES, shard_samples=6)},
+        "with other options.*shard_samples was 5, is 6.*give all of them the",
+    ),
     ({"source": "other"}, r"another SRC .*photos', here '.*other'"),
     ({"samples": SourceOptions(labels="none")}, r"another --labels \(None, here 'none'\)"),
     ({"part": BuildPart(1, 3)}, "is being built in 2 parts, not 3"),

@@ -102,7 +102,8 @@ def test_a_source_of_one_file_is_named_by_it(build: Build, tmp_path: Path) -> No
     ran = build("--dry-run", source=tmp_path / "some" / "one.tar")
     assert ran.out.startswith(f"source    {tmp_path}/some/one.tar: 2 files")
     write_tar(tmp_path / "some" / "two.tar", [("1.jpg", b"none")])
-    assert f"no image could be stored (1 file in {tmp_path}/some/two.tar)" in build(source=tmp_path / "some" / "two.tar").err
+    failed = build(source=tmp_path / "some" / "two.tar")
+    assert f"no image could be stored (1 file in {tmp_path}/some/two.tar)" in failed.err
 
 
 def test_the_json_of_info_has_how_a_derived_dataset_was_made(

@@ -1,1 +1,1 @@
-"""Where tasks run: in this process, in worker processes, or on the workers of Dask, Ray or Spark."""
+"""Executors of tasks: in this process, in worker processes, or on the workers of Dask, Ray or Spark."""

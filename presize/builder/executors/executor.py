@@ -1,4 +1,4 @@
-"""Which executor carries out the tasks of a build: nothing else knows where they run."""
+"""Choice of the executor of a build's tasks: nothing else knows where they run."""
 
 from __future__ import annotations
 

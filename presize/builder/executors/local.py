@@ -77,7 +77,7 @@ class Workers:
         raise BuildError(f"{_ATTEMPTS} worker processes died over shard {task.number} {died} to resume")
 
     def _number(self, worker: Child | None) -> int:
-        """Which of the workers it is, from 1; None is the next one."""
+        """Return the number of the worker, from 1; None is the next one."""
         with self._lock:
             return self._all.index(worker) + 1 if worker in self._all else len(self._all) + 1
 

@@ -58,8 +58,9 @@ Encoded = dict[Stream, StoredRecord]
 
 @dataclass(frozen=True)
 class CrashPolicy:
-    """How a worker keeps one image from ending the build: one that takes longer than `timeout_s` ends its process, one
-    at a time may have the machine to itself (`turnstile`, the file of a RWLock), or each has a child (`by_image`)."""
+    """Policy by which a worker keeps one image from ending the build: one that takes longer than `timeout_s` ends its
+    process, one at a time may have the machine to itself (`turnstile`, the file of a RWLock), or each has a child
+    (`by_image`)."""
 
     timeout_s: float
     turnstile: int
@@ -67,7 +68,8 @@ class CrashPolicy:
 
     @property
     def silent_s(self) -> float:
-        """How long a process may give no sign of life. One that still runs has ended itself by then."""
+        """Return the seconds for which a process may give no sign of life. One that still runs has ended itself by
+        then."""
         return self.timeout_s + _GRACE_S
 
 

@@ -13,7 +13,7 @@ from presize.system.files import writing
 
 
 def staged_path(root: Path, file: str, sample: int) -> Path:
-    """Where a file is kept until the build is published: hidden beside its final path, without an image suffix."""
+    """Return the path of a file until the build is published: hidden beside its final path, without an image suffix."""
     return (root / file).with_name(f".{sample:09d}.tmp")
 
 

@@ -66,7 +66,7 @@ class FileList(NamedTuple):
 
 @dataclass(frozen=True)
 class Task:
-    """What a worker needs to know. It is small and holds no handle.
+    """Everything that a worker needs to make a shard. It is small and holds no handle.
 
     Attributes:
         number: the shard's.
@@ -101,7 +101,7 @@ class Task:
 
     @property
     def to_make(self) -> int:
-        """How many of the samples are made, and not copied."""
+        """Number of samples that are made, and not copied."""
         return int(self.is_made.sum())
 
     @property

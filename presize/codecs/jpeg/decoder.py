@@ -33,7 +33,7 @@ _ROOM_BYTES = 8192
 
 
 def is_available() -> bool:
-    """Whether the compiled code is used. Otherwise decode always gives None."""
+    """Return whether the compiled code is used. Otherwise decode always gives None."""
     return compiled.trusted() is not None
 
 
@@ -45,7 +45,8 @@ def decode(
     buffer: Pixels | None = None,
     scale: int = 1,
 ) -> Pixels | None:
-    """What simplejpeg.decode_jpeg makes of a JPEG of `shape` (height, width): uint8 (height, width, channels).
+    """Return the result of simplejpeg.decode_jpeg for a JPEG of `shape` (height, width): uint8 (height, width,
+    channels).
 
     None for anything but one intact baseline scan of 8 bits, grey or YCbCr with chroma at full or half resolution, of
     that shape. Of one with a tile index (presize.codecs.jpeg.tiles), only the tiles under the box are read and checked.
@@ -156,7 +157,7 @@ _USUAL_CODES = b"\0\0\1\5\1\1\1\1\1\1\0\0\0\0\0\0\0" + bytes(range(12))
 
 
 def difference(module: ModuleType) -> str | None:
-    """How `module` (_jpeg_decoder.c) differs from libjpeg-turbo; None if it does not. Takes about 3 ms."""
+    """Describe how `module` (_jpeg_decoder.c) differs from libjpeg-turbo; None if it does not. Takes about 3 ms."""
     for number, (name, data) in enumerate(decoder_images().items()):
         ends = {marker: (begin, end) for marker, begin, end in segments(data)}
         try:
@@ -172,7 +173,7 @@ def difference(module: ModuleType) -> str | None:
 
 
 def _has_equal_pixels(module: ModuleType, data: bytes, number: int) -> bool:
-    """Whether at each scale the whole image is equal, and at full size a box of it, in two of the modes."""
+    """Return whether at each scale the whole image is equal, and at full size a box of it, in two of the modes."""
     shape, modes = simplejpeg.decode_jpeg_header(data)[:2], ("RGB", "BGRX", "GRAY")
     top, left = shape[0] // 3, shape[1] // 2
     boxes = [(scale, (0, 0, -(-shape[0] // scale), -(-shape[1] // scale))) for scale in (1, 2, 4, 8)]
@@ -190,13 +191,14 @@ def _has_equal_pixels(module: ModuleType, data: bytes, number: int) -> bool:
 
 
 def _has_equal_lengths(module: ModuleType, data: bytes, begin: int, end: int, scan: int) -> bool:
-    """Whether the tiles of an image are found where its index says."""
+    """Return whether the tiles of an image are found where its index says."""
     lengths = data[begin + 4 + _TAG_BYTES : end]
     return bool(module.tile_lengths(data, scan, len(lengths) // 2) == lengths)
 
 
 def _has_equal_codes(module: ModuleType, data: bytes, ends: dict[int, tuple[int, int]]) -> bool:
-    """Whether an image with the usual codes becomes itself, when it is coded again in the intervals that it has."""
+    """Return whether an image with the usual codes becomes itself, when it is coded again in the intervals that it
+    has."""
     scan = data[ends[SOS][1] :]
     mcus = int.from_bytes(data[ends[DRI][0] + 4 : ends[DRI][1]], "big") if DRI in ends else 0xFFFF
     if APP9 in ends:

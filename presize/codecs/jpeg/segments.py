@@ -45,7 +45,7 @@ MAX_SCANS = 100
 
 
 class JpegHeader(NamedTuple):
-    """What a JPEG's header contains.
+    """Contents of a JPEG's header.
 
     Attributes:
         height, width: in pixels as coded, before `orientation` is applied; each from 1 to 65535.
@@ -341,7 +341,8 @@ def is_metadata(marker: int) -> bool:
 
 
 def needed(data: bytes, marker: int, begin: int, end: int) -> bytes:
-    """What decoders need of a segment: all of tables, frames and scans; of metadata what JFIF and Adobe specify."""
+    """Return the part of a segment that decoders need: all of tables, frames and scans; of metadata what JFIF and Adobe
+    specify."""
     if marker == APP0 and is_jfif(data, begin, end):
         return segment(APP0, data[begin + 4 : begin + 16] + b"\0\0")  # no thumbnail
     if marker == APP14 and is_adobe(data, begin, end):

@@ -50,7 +50,7 @@ _CACHED_HEADER_BYTES = 2048
 
 
 class Layout(NamedTuple):
-    """How a scan divides into tiles.
+    """Division of a scan into tiles.
 
     Attributes:
         height, width: of the image, in pixels.
@@ -370,8 +370,8 @@ def _in_rows(
 def _across_rows(
     data: bytes | memoryview, layout: Layout, wanted: _Area, lengths: npt.NDArray[np.intp], ends: npt.NDArray[np.intp]
 ) -> _Part | None:
-    """As _in_rows, where tiles reach from one row into the next: as wide as the image, with tiles without detail in the
-    place of those that are not wanted. None where these are longer, as in no image but one of hostile codes."""
+    """Cut like _in_rows, where tiles reach from one row into the next: as wide as the image, with tiles without detail
+    in the place of those that are not wanted. None where these are longer, as in no image but one of hostile codes."""
     (rows, columns), k = layout.shape, layout.interval
     period = k // math.gcd(k, columns)  # in the first column of each of so many rows a tile begins
     top, bottom = wanted.top // period * period, min(-(-wanted.bottom // period) * period, rows)
