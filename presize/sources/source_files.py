@@ -45,7 +45,9 @@ BUCKET_THREADS = 16
 GROUP_ROWS = 1 << 32
 """A row of a Parquet file has the offset row group * GROUP_ROWS + row."""
 SLOW_S = 0.0005
-"""A file that takes longer is slow: ten times the time of the page cache, a quarter of the time of the codecs."""
+"""A file that takes longer is slow: ten times the time of the page cache, a quarter of the time of the codecs. A large
+file may take as much longer as the page cache takes to copy it."""
+_CACHED_BYTES_PER_S = 1e9
 _SLOW_FILES = 4  # more than fast ones
 _FILES_AHEAD = 4  # for each thread
 _BYTES_AHEAD = 64 << 20
@@ -171,17 +173,18 @@ def read_in_order(
     """
     slow = 0
 
-    def timed(file: T) -> bytes:
+    def timed(file: T, nbytes: int) -> bytes:
         nonlocal slow
         start = time.perf_counter()
         try:
             return read(file)
         finally:
-            slow = slow + 1 if time.perf_counter() - start > SLOW_S else max(0, slow - 1)
+            is_slow = time.perf_counter() - start > SLOW_S + nbytes / _CACHED_BYTES_PER_S
+            slow = slow + 1 if is_slow else max(0, slow - 1)
 
     others = iter(files)
-    for file, _ in others:
-        yield partial(timed, file)
+    for file, nbytes in others:
+        yield partial(timed, file, nbytes)
         if slow >= _SLOW_FILES:
             break
     ahead: deque[tuple[Future[bytes], int]] = deque()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -104,6 +106,14 @@ def test_closing_early_ends_the_threads(speed: float, monkeypatch: pytest.Monkey
         assert bool(own_threads()) == (speed == SLOW)
     assert own_threads() == []
     assert len(started) < 60
+
+
+@pytest.mark.parametrize(("nbytes", "is_slow"), [(1, True), (1 << 50, False)])
+def test_a_large_file_may_take_longer_than_a_small_one(nbytes: int, is_slow: bool) -> None:
+    with closing(read_in_order(lambda _: time.sleep(0.002) or b"", ((n, nbytes) for n in range(20)))) as files:
+        for get in islice(files, 10):
+            get()
+        assert bool(own_threads()) == is_slow
 
 
 # What lies in a container
