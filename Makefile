@@ -1,6 +1,6 @@
 # Each target installs presize into VENV first. PYTHON chooses the interpreter (3.11 or newer).
 #   make demo      build a sample dataset and read it
-#   make test      the tests without those marked slow, in about five minutes on two cores
+#   make test      the tests without those marked slow, in about four minutes on two cores
 #   make test-all  all tests, those on random input with EFFORT times as many examples
 #   make test-no-extension   the tests of building and reading with libjpeg-turbo in the place of presize's own decoder
 #   make test-trainers   Lightning, Accelerate and Transformers, which it installs, train from Loader and make_loader
