@@ -178,12 +178,7 @@ class ImageOptions:
     def from_json(cls, values: dict[str, Any]) -> Self:
         """The image options that BuildOptions.to_json records. Raises OptionError for those of a later presize."""
         _check_known(cls, values)
-        backend = values.get("resize_backend", "presize")
-        changed = {
-            "sizes": tuple(map(Size.parse, values["sizes"])),
-            "resize_backend": "presize" if backend == "cykooz" else backend,  # as cykooz.resizer's go on
-        }
-        return cls(**values | changed)
+        return cls(**values | {"sizes": tuple(map(Size.parse, values["sizes"]))})
 
 
 def _check_known(options: type, values: dict[str, Any]) -> None:
