@@ -141,6 +141,7 @@ def test_a_simulated_device_sees_a_fault_in_the_timing(
     assert device.problems
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_any_device_is_diagnosed_and_is_called_a_gpu(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     device = Accelerator(monkeypatch, kind)

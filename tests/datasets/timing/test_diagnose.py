@@ -269,6 +269,7 @@ def busy_between(seconds: float) -> None:
         pass
 
 
+@pytest.mark.slow
 def test_work_of_the_training_loop_between_steps_is_named() -> None:
     def step(_: Any) -> None:
         time.sleep(0.005)
