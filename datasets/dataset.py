@@ -197,6 +197,14 @@ class LMDBDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
         """The form of the images before what is called with them."""
         return self._reading.images.decode
 
+    _class_numbers: dict[str, int] | None = None
+
+    @property
+    def class_to_idx(self) -> dict[str, int]:
+        if self._class_numbers is None:
+            self._class_numbers = super().class_to_idx
+        return self._class_numbers
+
     def _open(self) -> None:
         """Set what is not pickled."""
         jpeg_decoder.is_available()  # checked here, once, and not again in every worker that is forked

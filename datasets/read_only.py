@@ -166,7 +166,6 @@ class ImageFolderNames:
 
     _subset: str
     _class_names: Sequence[str]
-    _class_numbers: ClassNumbers | None = None
 
     loader = Absent("presize decodes, by number and not by path; use dataset[i]")
     extensions = Absent("an image may have any name; dataset.samples has the paths")
@@ -184,13 +183,11 @@ class ImageFolderNames:
     @property
     def class_to_idx(self) -> dict[str, int]:
         """The number of each class, in a dict that cannot be changed; empty without classes."""
-        if self._class_numbers is None:  # not of self.classes, which may be written to
-            self._class_numbers = ClassNumbers({name: i for i, name in enumerate(self._class_names)})
-        return self._class_numbers
+        return ClassNumbers({name: i for i, name in enumerate(self._class_names)})  # self.classes may be written to
 
     @property
     def samples(self) -> Samples:
-        """(path, target) of every sample, as LMDBDataset.path_and_target gives it: a list that cannot be changed, and
+        """(path, target) of every sample, as path_and_target gives it: a list that cannot be changed, and
         takes no memory."""
         return Samples(self)
 

@@ -64,8 +64,10 @@ class SampleImages:
         fused = fuse(transform, decode=self.decode, data=self.data)  # type: ignore[arg-type]
         if isinstance(fused.crop, tuple) and self.companions:
             reason = "companions come with one view of their image"
-            stays = fused.taken + fused.stays
-            fused = replace(fused, crop=None, rest=transform, decode=self.decode, taken=(), stays=stays, reason=reason)
+            fused = replace(
+                fused, crop=None, flip=0.0, normalize=None, rest=transform, decode=self.decode, taken=(),
+                stays=fused.taken + fused.stays, reason=reason,
+            )  # fmt: skip
         crops = fused.crop, fused.flip, fused.normalize
         images = SampleImages(self.data, fused.decode, self.names, self.tv_tensors, *crops)
         return TransformedImages(images, transform, fused.rest, fused)

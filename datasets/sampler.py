@@ -126,7 +126,7 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
         self._is_finished = True
 
     def _stand_at(self, epoch: int, start: int, begun: bool, order: Order | None = None) -> None:
-        vars(self).update(epoch=epoch, start=start, begun=begun, order=order or self.order)
+        vars(self).update(epoch=epoch, start=start, begun=begun, order=self.order if order is None else order)
 
     def __getattr__(self, name: str) -> Any:
         """Only called for missing attributes: of a sampler that a Loader was given, such as `weights`."""

@@ -426,7 +426,7 @@ class BuildOptions:
     )
     column_types: tuple[ColumnType, ...] = option(
         (),
-        "Type of a label column that would be misread: text, int, float; label:class.",
+        "Type of a table column that would be misread: text, int, float; class for label.",
         flag="--column-type", metavar="COLUMN:TYPE", parse=ColumnType.parse,
     )  # fmt: skip
 
@@ -538,7 +538,7 @@ class SourceOptions:
     )
     split: str | None = option(
         None,
-        "Splits: the folders of SRC (SRC/train, SRC/val), or random fractions, such as train=0.9,val=0.1.",
+        "Splits: the folders of SRC (SRC/train, SRC/val), or fractions by a hash of the path: train=0.9,val=0.1.",
         "Shares add up to 1, and are drawn by the sample's path.",
         metavar="folders|NAME=SHARE,...",
     )
@@ -677,7 +677,7 @@ class RunOptions:
     )
     scheduler: str | None = option(
         None,
-        "The cluster's: tcp://HOST:8786, HOST:6379, spark://HOST:7077.",
+        "Address of the scheduler: tcp://HOST:8786, HOST:6379, spark://HOST:7077.",
         "The address of Dask's, of Ray's (or ``auto``), or of Spark's (or ``yarn``). The other engines have none.",
         metavar="ADDRESS",
     )
@@ -715,7 +715,7 @@ class RunOptions:
             raise OptionError(f"timeout_s: expected seconds above 0, up to {_MAX_TIMEOUT_S:,}, got {self.timeout_s!r}")
         backend, example = f"--backend {self.engine}", _SCHEDULERS.get(self.engine)
         if example and not self.scheduler:
-            raise OptionError(f"scheduler: {backend} needs the address of the cluster's, such as {example}")
+            raise OptionError(f"scheduler: {backend} needs the address of its scheduler, such as {example}")
         if not example and self.scheduler is not None:
             is_for = ", ".join(_SCHEDULERS)
             raise OptionError(f"scheduler: {backend} has none, got {self.scheduler!r}; it is for {is_for}")

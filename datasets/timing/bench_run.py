@@ -58,8 +58,10 @@ def _end_with_the_driver() -> None:
 
 
 def probe(run: Run) -> dict[str, Any]:
-    """{"gpu_name": that of the accelerator, or its type where torch knows no name}. Raises OptionError."""
+    """{"gpu_name": of the accelerator, its type where torch knows no name; None for the CPU}. Raises OptionError."""
     device, gpus = as_device(run.device), read_torch().gpus
+    if device.type == "cpu":
+        return {"gpu_name": None}
     return {"gpu_name": gpus[device.index].name if gpus and device.index is not None else device.type}
 
 
@@ -74,7 +76,7 @@ def measure(run: Run) -> dict[str, Any]:
         torch.set_num_threads(max(1, usable_cores() - run.workers))
     dataset = open_variant(run.variant, run.root, RandomResizedCrop(run.crop), FLIP)
     order, whose = _order(run, dataset), None
-    with memory_errors(run.model, run.batch, run.crop, run.device):
+    with memory_errors(run.model, run.batch, run.crop, device.type):
         step = NoModel(device)
         if run.model != "none":
             torch.manual_seed(run.seed)

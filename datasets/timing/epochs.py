@@ -172,12 +172,12 @@ def repeat(
         while not budget.is_spent(len(marks) - 1, LEAST, begin_s):
             once()
             marks.append(clock.mark())
+        cpu_s = time.process_time() - cpu_s  # before waiting, which may keep a core busy for nothing
+        queued_s = time.perf_counter() - begin_s
+        clock.wait()
+        samples_s = [max(seconds, SHORTEST_S) for seconds in clock.between(marks)]
     except Exception as error:
         raise failed("step", done, "steps on one batch", error) from error
-    cpu_s = time.process_time() - cpu_s  # before waiting, which may keep a core busy for nothing
-    queued_s = time.perf_counter() - begin_s
-    clock.wait()
-    samples_s = [max(seconds, SHORTEST_S) for seconds in clock.between(marks)]
     return Repeated(samples_s, cpu_s / max(queued_s, SHORTEST_S))
 
 

@@ -64,7 +64,7 @@ def check_annotations(table: pa.Table, options: BuildOptions) -> None:
             found, images, first = rows.counted(table, small)
             warn(
                 f"column {place.column!r} has {found} smaller than a pixel, in {images}, the first '{first}'; if they "
-                f"are shares of the image, they are read wrongly: a column has one format, here {place.format}"
+                f"are fractions of the image, they are read wrongly: a column has one format, here {place.format}"
             )
     for place in options.keypoints:
         points = _points(table, place)[1]

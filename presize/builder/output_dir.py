@@ -36,6 +36,7 @@ from presize.system.files import (
     names_in,
     reason_and_fix,
     remove_temporary,
+    rename,
     sync_folder,
     working_in,
     write_atomically,
@@ -335,8 +336,7 @@ class OutputDir:
         for root in self.roots:
             if (root / _NEW_MANIFEST).exists():
                 with writing(root / MANIFEST):
-                    os.replace(root / _NEW_MANIFEST, root / MANIFEST)  # both are synced
-                    sync_folder(root)
+                    rename(root / _NEW_MANIFEST, root / MANIFEST)
             _leave_published(root, read_manifest(root))
 
     def _publish_build(self, journal: BuildJournal, root: Path, manifest: Manifest, staged: StagedFiles | None) -> None:

@@ -18,9 +18,9 @@ from presize.options import SourceOptions
 from presize.sources.contents import Source
 from presize.sources.source_files import Container, Url, check_containers
 from presize.store.index import write_arrow
-from presize.store.rejects_file import Rejects
+from presize.store.rejects_file import SCHEMA, Rejects
 
-_FACTS = b"presize"
+_FACTS, _REJECTS = b"presize", b"rejects"
 _SHOWN = 12
 
 
@@ -83,9 +83,12 @@ def write_listing(out: Path, listing: SharedListing) -> None:
         "outside": found.outside,
         "by_folder": found.by_folder,
         "containers": found.containers,
-        "rejects": [column.to_pylist() for column in found.rejects.columns.columns],
     }
-    write_arrow(out / LISTING, found.table.replace_schema_metadata({_FACTS: json.dumps(facts).encode()}))
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, SCHEMA) as stream:
+        stream.write_batch(found.rejects.columns)
+    kept = {_FACTS: json.dumps(facts).encode(), _REJECTS: sink.getvalue().to_pybytes()}
+    write_arrow(out / LISTING, found.table.replace_schema_metadata(kept))
 
 
 def read_listing(out: Path) -> SharedListing | None:
@@ -94,12 +97,16 @@ def read_listing(out: Path) -> SharedListing | None:
     try:
         with pa.memory_map(os.fsencode(path)) as mapped:
             table = pa.ipc.open_file(mapped).read_all()
-        facts = json.loads(table.schema.metadata[_FACTS])
+        kept = table.schema.metadata
+        facts = json.loads(kept[_FACTS])
+        with pa.ipc.open_stream(kept[_REJECTS]) as stream:
+            rejects = stream.read_all()
+        rejects.validate(full=True)
         source = Source(
             root=Url.of(facts["root"]) or Path(facts["root"]),
             table=table.replace_schema_metadata(None),
             classes=None if facts["classes"] is None else tuple(facts["classes"]),
-            rejects=Rejects.with_columns(facts["rejects"]),
+            rejects=Rejects.with_columns(rejects.select(SCHEMA.names).columns),
             hidden=facts["hidden"],
             outside=facts["outside"],
             by_folder=facts["by_folder"],

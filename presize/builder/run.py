@@ -240,7 +240,7 @@ def result_of(built: Built, plan: Plan, out: Path | str, root: Path, seconds: fl
     first = built.manifests[0]
     if unreadable := first.left_out.get("unreadable"):
         one = "".join(f", the first: {e.path}: {e.reason}" for e in first_rejects(root / first.rejects.file, 1, True))
-        warn(f"{plural(unreadable, 'file')} could not be read{printable(one)}; run the same command again to try again")
+        warn(f"{plural(unreadable, 'file')} could not be read{printable(one)}; run the same command again to retry")
     index = read_index(root, first, check=False)
     facts = index.column("source_facts").to_numpy()
     several = len(plan.options.image.sizes) > 1

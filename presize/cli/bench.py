@@ -25,10 +25,10 @@ def folder(name: str, help: str, metavar: str = "DIR") -> click.Option:
 
 PARAMETERS = [
     folder("raw", "Folder of images; presized and lmdb are built from it if not given."),
-    folder("presized", "Folder built from it by presize build --to folder."),
-    folder("lmdb", "Dataset built from it by presize build.", "OUT"),
+    folder("presized", "Folder built from RAW by presize build --to folder."),
+    folder("lmdb", "Dataset built from RAW by presize build.", "OUT"),
     *stated(BenchOptions),
-    click.Option(["--pin-memory"], type=choice(Pinning), help="Pinned memory in DataLoaders.  [default: cuda and xpu]"),
+    click.Option(["--pin-memory"], type=choice(Pinning), help="Pinned memory.  [default: on with cuda, xpu]"),
     folder("work", "Keep built datasets in DIR for the next run.  [default: a temporary folder]"),
     folder("out", "Write results.json, results.csv and report.html to DIR after every run."),
 ]

@@ -73,7 +73,7 @@ def command(*examples: str, **settings: Any) -> Callable[[Callable[..., None]], 
 
 dataset_argument = click.argument("dataset", metavar="OUT", type=PATH)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
-quiet_option = click.option("-q", "--quiet", is_flag=True, help="Print only warnings and errors.")
+quiet_option = click.option("-q", "--quiet", is_flag=True, help="Print no progress and no summary.")
 progress_option = click.option("-q", "--quiet", is_flag=True, help="Print no progress.")
 
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from presize.errors import DatasetError
 from presize.store.manifest import read_manifest
 from presize.system.files import check_file
-from presize.system.pagecache import drop_pages, resident_share
+from presize.system.pagecache import MappedFile, drop_pages
 
 FILES_LISTED = 4000
 _LISTING_S = 1.0
@@ -139,23 +139,24 @@ def measure(content: Content, readers: int) -> Reading | None:
 
 
 def _some(files: Sequence[File], are_shards: bool) -> list[File]:
-    """The first files, until they have the bytes that may be read."""
+    """The first files, until they have the bytes that may be read; of the last one only the beginning."""
     before = itertools.accumulate((file.nbytes for file in files), initial=0)
-    some = [file for file, nbytes in zip(files, before, strict=False) if nbytes < _PHASE_BYTES]
+    rooms = ((file, _PHASE_BYTES - nbytes) for file, nbytes in zip(files, before, strict=False))
+    some = [File(file.path, min(file.nbytes, room)) for file, room in rooms if room >= _PAGE_BYTES]
     return some[: _SHARDS_A_PHASE if are_shards else _FILES_A_PHASE]
 
 
 def _drop(files: Sequence[File]) -> bool | None:
     """Drop these files from the page cache. Returns whether that worked; None if it cannot be known."""
-    paths = [file.path for file in files]
-    for path in paths:
+    for path, nbytes in files:
         with open(path, "rb", buffering=0) as opened:
-            drop_pages(opened.fileno())
+            drop_pages(opened.fileno(), nbytes)
     try:
-        is_cold = resident_share(paths) <= _COLD_SHARE
+        resident = sum(MappedFile(path, nbytes).resident_bytes() for path, nbytes in files)
     except DatasetError:  # a file system without maps
         return None
-    return is_cold if all(map(_is_told, paths)) else None
+    is_cold = resident <= _COLD_SHARE * sum(file.nbytes for file in files)
+    return is_cold if all(_is_told(file.path) for file in files) else None
 
 
 def _is_told(path: Path) -> bool:

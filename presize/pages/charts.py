@@ -58,10 +58,10 @@ def linear(title: str, unit: str, series: dict[str, Numbers], finest: float) -> 
     factors = [factor * 10**power for power in range(16) for factor in (1, 2, 5)]
     step = next(finest * factor for factor in factors if most - least <= 100 * finest * factor)
     low, high = math.floor(least / step), math.floor(most / step) + 1
-    if high == low + 1:  # or a single bar would fill the chart
-        low, high = low - 8, high + 8
     every = next(factor for factor in factors if factor * 8 >= high - low)
     ticks = [tick * step for tick in range(-(-low // every) * every, high + 1, every)]
+    if high == low + 1:  # or a single bar would fill the chart
+        low, high, ticks = low - 8, high + 8, [least]
     return _histogram(title, unit, series, np.arange(low, high + 1) * step, ticks, np.asarray)
 
 
@@ -73,11 +73,14 @@ def _histogram(
     widths = np.diff(lefts) * 0.92
     room, bars = HEIGHT / len(series), []
     for number, (name, values) in enumerate(series.items()):
-        counts, _ = np.histogram(np.clip(values, edges[0], edges[-1]), edges)
+        bins = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(edges) - 2)
+        counts = np.bincount(bins, minlength=len(edges) - 1)
         for i in np.flatnonzero(counts).tolist():
             height = max(2.0, float(counts[i] / counts.max() * (room - 4)))
             corner = round(float(lefts[i]), 1), round(room - height if number == 0 else room, 1)
-            label = f"{name}: {counts[i]:,} from {_number(edges[i])} to {_number(edges[i + 1])}{unit}"
+            low, high = np.min(values[bins == i]), np.max(values[bins == i])
+            said = f"of {_number(low)}" if low == high else f"from {_number(edges[i])} to {_number(edges[i + 1])}"
+            label = f"{name}: {counts[i]:,} {said}{unit}"
             bars.append(Bar(*corner, round(float(widths[i]), 1), round(height, 1), label, number))
     shown: list[tuple[float, str]] = []
     for tick in ticks:

@@ -428,7 +428,7 @@ def _reason(error: Exception) -> str:
         return f"{status[1].strip()}{f', {code[1]}' if code else ''}"
     first = said.partition("\n")[0]
     if named := re.search(r'invalid path: .*?Path "(.*?)" ?', first):
-        return f"the name {named[1]!r} is no path; rename that object, or remove it"
+        return f"the name {named[1]!r} is not a path; rename that object, or remove it"
     asking = r"Error performing \w+ \S+ in \S+( after \d+ retries.*?)? +- "
     return re.sub(rf"^(Generic \w+ error: )?(Error performing list request: )?({asking})?", "", first)
 

@@ -7,7 +7,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -120,14 +120,16 @@ def fetch_dataset(
 
 @contextmanager
 def _locked(out: Path) -> Iterator[None]:
-    try:
-        with made_folder(out), file_lock(out / _LOCK, optional=True):
-            try:
-                yield
-            finally:
-                (out / _LOCK).unlink(missing_ok=True)
-    except BlockingIOError:
-        raise BuildError(f"another command is writing to {out}; wait, or choose another folder") from None
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(made_folder(out))
+            stack.enter_context(file_lock(out / _LOCK, optional=True))
+        except BlockingIOError:
+            raise BuildError(f"another command is writing to {out}; wait, or choose another folder") from None
+        try:
+            yield
+        finally:
+            (out / _LOCK).unlink(missing_ok=True)
 
 
 def _begin(out: Path, text: bytes, url: str) -> bool:

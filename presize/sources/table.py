@@ -170,7 +170,9 @@ def _read_csv(file: BinaryIO, types: Types, separators: str = ",;\t|") -> pa.Tab
         columns.append(texts if is_text else read_texts(texts, is_label=name == "label"))
         if pa.types.is_floating(columns[-1].type) and (text := lost_spelling(texts)) is not None:
             spelled[name] = text
-        empty = pc.and_(empty, pc.equal(texts, ""))
+        is_text = pa.types.is_string(columns[-1].type)
+        blank = pc.equal(columns[-1], "") if is_text else pc.is_null(columns[-1])
+        empty = pc.and_(empty, pc.fill_null(blank, True))
     if spelled:
         name = "label" if "label" in spelled else next(iter(spelled))
         not_class = ", not a class" if name == "label" else ""

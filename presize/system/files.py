@@ -143,6 +143,12 @@ def new_files(folder: Path) -> Iterator[Callable[[str], Path]]:
             path.unlink(missing_ok=True)
 
 
+def rename(temporary: Path, path: Path) -> None:
+    """Rename a synced file durably."""
+    os.replace(temporary, path)
+    sync_folder(path.parent)
+
+
 NOT_OFFERED = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL}
 """Errors of calls that a file system does not have, as flock and fsync of a folder on some of FUSE and NFS."""
 

@@ -321,7 +321,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Torch:
-    """Build of torch, such as "CUDA 12.8", and sees.
+    """The installed torch: its build, such as "CUDA 12.8", and the devices that it sees.
 
     Attributes:
         threads: its CPU threads.

@@ -87,7 +87,7 @@ def test_files_that_cannot_be_read_are_counted_apart_and_stored_by_the_next_run(
 ) -> None:
     (build.source / "class-0" / "bad.png").write_bytes(b"<html>")
     lost = Lost(build, become)
-    said = r"^2 files could not be read, the first: class-0/00\.png: .*; run the same command again to try again$"
+    said = r"^2 files could not be read, the first: class-0/00\.png: .*; run the same command again to retry$"
     first = warned(build, said, on_plan=lost)
     assert (first.stored, first.rejected, first.unreadable, first.samples) == (COUNT - 2, 1, 2, COUNT + 1)
     errors = [reject.error for reject in read_rejects(build.out / "rejects.jsonl")]

@@ -460,7 +460,7 @@ def test_an_interrupted_update_is_gone_on_with(run: RunOptions, options: BuildOp
     assert build.files() == build.files("whole")
 
 
-@pytest.mark.parametrize("step", ["publish.write_index", "output_dir.sync_folder"])
+@pytest.mark.parametrize("step", ["publish.write_index", "output_dir.rename"])
 def test_an_interrupted_update_may_be_followed_by_another(step: str, build: Builder) -> None:
     build.options = TWO_SIZES
     build()

@@ -157,6 +157,8 @@ def test_every_format_is_known_by_its_content_and_gives_its_pixels_in_the_colour
         pixels = decode.decode(data, color).pixels
         assert pixels.shape == (*size, *channels) and pixels.dtype == np.uint8 and pixels.flags.c_contiguous
     assert (pixels[:, :, 3] < 255).any() == (facts.transparent and name != "DDS, compressed")
+    if facts.kind == "png" and facts.colors == "palette":
+        assert np.array_equal(pixels[:, :, 3], Image.open(io.BytesIO(data)).convert("RGBA").getchannel("A"))
 
 
 @every_file

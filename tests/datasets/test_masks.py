@@ -13,11 +13,12 @@ import pytest
 import torch
 from PIL import Image
 
+import torchvision_like
 from builds import SERIAL, build_images
 from presize.builder.run import build_dataset
 from presize.datasets import CenterCrop, LMDBDataset, Loader, RandomCrop, RandomResizedCrop, Resize
 from presize.datasets.reading.batch_reader import BatchReader
-from presize.errors import DatasetError, OptionError
+from presize.errors import DatasetError, OptionError, PresizeWarning
 from presize.options import BuildOptions, Companion, ImageOptions, Size, SourceOptions
 from presize.store.dataset import Dataset
 
@@ -175,6 +176,26 @@ def test_companions_that_there_are_not_and_several_views_are_refused(pairs: Path
     with pytest.raises(OptionError, match="crop: companions come with one view of their image, got 2"):
         LMDBDataset(pairs, crop=views)
     assert len(LMDBDataset(pairs, crop=views, companions=())[0][0]) == 2
+
+
+class TwoCrops:
+    """As MoCo's TwoCropsTransform."""
+
+    def __init__(self, base_transform: Any) -> None:
+        self.base_transform = base_transform
+
+    def __call__(self, x: Any) -> Any:
+        return [self.base_transform(x), self.base_transform(x)]
+
+
+def test_nothing_is_fused_of_several_views_of_an_image_with_companions(pairs: Path) -> None:
+    steps = [torchvision_like.CenterCrop(24), torchvision_like.RandomHorizontalFlip(1.0), torchvision_like.ToTensor()]
+    transform = TwoCrops(torchvision_like.Compose(steps))
+    with pytest.warns(PresizeWarning, match="companions come with one view of their image"):
+        fused = LMDBDataset(pairs, transform, fuse=True, companions=("mask",))
+    assert (fused.crop, fused.flip) == (None, 0.0)
+    ours, theirs = (data[1][0] for data in (fused, LMDBDataset(pairs, transform, companions=("mask",))))
+    assert all(map(torch.equal, ours[0], theirs[0])) and np.array_equal(ours[1], theirs[1])
 
 
 def test_a_companion_in_three_channels_is_read_whole_but_not_as_a_mask(pairs: Path, tmp_path: Path) -> None:

@@ -238,6 +238,9 @@ def test_class_to_idx_is_a_dict_that_refuses_changes(either: Any) -> None:
     for change in changes:
         with pytest.raises(OptionError, match=r"^class_to_idx: cannot be changed, .*dict\(dataset.class_to_idx\)"):
             change(numbers)
+    for other in (copy.deepcopy(either), pickle.loads(pickle.dumps(either))):
+        with pytest.raises(OptionError, match=r"^class_to_idx: cannot be changed"):
+            other.class_to_idx["x"] = 5
     assert isinstance(numbers, dict) and numbers == expected and numbers | {"x": 5} == {**expected, "x": 5}
     assert json.loads(json.dumps(numbers)) == expected
     for copied in (dict(numbers), numbers.copy(), copy.deepcopy(numbers), pickle.loads(pickle.dumps(numbers))):

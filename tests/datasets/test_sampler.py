@@ -61,6 +61,10 @@ def loaded(order: Order, state: dict[str, int], **options: Any) -> EpochSampler:
     return sampler
 
 
+def test_an_order_of_no_samples_takes_the_seed_that_it_loads() -> None:
+    assert loaded(Shuffled(0), EpochSampler(Shuffled(0, 7)).state_dict()).state_dict()["seed"] == 7
+
+
 @given(
     length=st.integers(1, 200),
     stages=st.lists(st.tuples(st.integers(1, 4), st.integers(1, 9), st.integers(0, 9)), min_size=1, max_size=4),

@@ -103,6 +103,11 @@ def test_what_is_not_known_belongs_to_its_caller_and_functions_that_call_each_ot
     assert parts["other"] == pytest.approx(sum(parts.values()))
 
 
+def test_resizing_and_decoding_in_one_module_are_told_apart() -> None:
+    resized, decoded = (part_of(f"presize/datasets/reading/regions.py:{name}") for name in ("by_pillow", "jpeg_box"))
+    assert (resized, decoded) == ("augment", "decode")
+
+
 @pytest.mark.parametrize(
     "name", ["./lmdb/train.py:go", "./simplejpeg/mine.py:f", "./collate/x.py:f", "somebody/x.py:f"]
 )

@@ -480,7 +480,7 @@ def test_each_number_stands_in_one_bar(first: np.ndarray, second: np.ndarray) ->
     for chart in (charts.logarithmic("t", " px", series), charts.linear("t", "", series, 1)):
         for number, (name, values) in enumerate(series.items()):
             bars = [bar for bar in chart.bars if bar.series == number]
-            told = [re.fullmatch(rf"{name}: ([\d,]+) from .*", bar.label) for bar in bars]
+            told = [re.fullmatch(rf"{name}: ([\d,]+) (from|of) .*", bar.label) for bar in bars]
             assert sum(int(match[1].replace(",", "")) for match in told if match) == len(values)
             assert all(0 <= bar.x and bar.x + bar.width <= charts.WIDTH for bar in bars)
             assert all(0 <= bar.y and bar.y + bar.height <= charts.HEIGHT for bar in bars)
@@ -491,8 +491,8 @@ def test_a_bar_stands_where_its_numbers_are() -> None:
     chart = charts.linear("t", "", {"all": np.array([*range(12), 10, 19, 19])}, 1)
     found = {bar.x: bar.label for bar in chart.bars}
     assert len(found) == 13
-    assert (found[0.0], found[500.0]) == ("all: 1 from 0 to 1", "all: 2 from 10 to 11")
-    assert found[950.0] == "all: 2 from 19 to 20"
+    assert (found[0.0], found[500.0]) == ("all: 1 of 0", "all: 2 of 10")
+    assert found[950.0] == "all: 2 of 19"
     assert [text for _, text in chart.ticks] == ["0", "5", "10", "15", "20"]
     assert charts.linear("t", "", {"sources": np.full(9, 75)}, 1).summary == "sources: all 75"
 

@@ -123,6 +123,7 @@ READ: list[tuple[str, str, dict[str, list[Any]], str]] = [
     ("a.txt", "# ours: a.jpg\n#Image CLASS\na.jpg 1\n#b.jpg 2\n", {"path": ["a.jpg", "#b.jpg"], "label": [1, 2]},
      "a line that begins with # is a comment, unless that is the name of an image"),
     ("a.csv", "path,n,,\na,1,,\nb,2,,\n", {"path": ["a", "b"], "n": [1, 2]}, "empty columns behind the last"),
+    ("a.csv", "path,n\na,1\n,NA\n,\n", {"path": ["a"], "n": [1]}, "rows of nothing below the last"),
     ("a.csv", ",path\n0,a\n", {"": [0], "path": ["a"]}, "one that pandas writes in front"),
     ("a.csv", "id,breed\n0,x\n1,y\n", {"path": ["0", "1"], "breed": ["x", "y"]}, "Kaggle's ids are paths"),
     ("a.txt", "a.jpg 3\nb.JPEG 12\n", {"path": ["a.jpg", "b.JPEG"], "label": [3, 12]}, "numbers, as ImageNet's"),

@@ -15,10 +15,10 @@ def values(batch: Any) -> Any:
         pixels = batch.flatten().clone(memory_format=torch.contiguous_format).view(torch.uint8)
         return batch.dtype, tuple(batch.shape), strides, pixels.numpy().tobytes()
     if isinstance(batch, dict):
-        return {name: values(part) for name, part in batch.items()}
+        return type(batch).__name__, [(name, values(part)) for name, part in batch.items()]
     if isinstance(batch, (list, tuple)):
         return type(batch).__name__, [values(part) for part in batch]
-    return batch
+    return type(batch).__name__, batch
 
 
 def digest(batches: Iterable[Any]) -> list[Any]:

@@ -10,7 +10,7 @@ import torch
 from presize.datasets.timing import epochs
 from presize.datasets.timing.epochs import NoModel, time_epoch
 from presize.datasets.timing.models import ResNet50, TrainingStep, make_model, small_cnn
-from presize.errors import OptionError
+from presize.errors import DiagnosisError, OptionError
 
 CPU = torch.device("cpu")
 
@@ -20,6 +20,18 @@ class Counting(NoModel):
 
     def __call__(self, placed: Any) -> None:  # noqa: ARG002
         self.steps += 1
+
+
+class FailingWhenWaitedFor(epochs.Clock):
+    """As a CUDA device whose last step failed an assertion, of which the host learns when it waits."""
+
+    def between(self, marks: Any) -> list[float]:  # noqa: ARG002
+        raise RuntimeError("CUDA error: device-side assert triggered")
+
+
+def test_a_step_that_fails_on_its_device_is_one_line_when_it_is_waited_for() -> None:
+    with pytest.raises(DiagnosisError, match=r"step: failed after .* steps on one batch: RuntimeError: CUDA error"):
+        epochs.repeat(FailingWhenWaitedFor(CPU), lambda _: None, None, epochs.Budget(1, 0.0))
 
 
 @pytest.mark.parametrize(
