@@ -159,7 +159,7 @@ def test_what_is_not_understood_stays_with_all_after_it(transforms: Any, stays: 
     assert fused.crop is not None and names(fused.stays)[0].startswith(stays[0]) and len(fused.stays) == len(stays)
     assert reason in fused.reason
     assert fused.rest.transforms[-len(stays) :] == transforms[-len(stays) :]  # type: ignore[union-attr]
-    for word in ("taken over: ", "stays: ", f"because: {fused.reason}"):
+    for word in ("fused: ", "stays: ", f"because: {fused.reason}"):
         assert word in repr(fused)
 
 
