@@ -32,7 +32,7 @@ _TO_TENSOR = frozenset(((_TRANSFORMS, "ToTensor"), ("timm.data.transforms", "May
 _KEEP_NOTHING = frozenset(
     ((_TRANSFORMS, "Normalize"), (_TRANSFORMS, "RandomErasing"), ("timm.data.random_erasing", "RandomErasing"))
 )
-"""What may come after a tensor that lies in the batch: it calls no code of a script, as Lambda and hooks do."""
+"""Transforms that may follow a tensor in the batch: unlike Lambda and hooks, they call no code of a script."""
 
 
 def apply(transform: Any, image: Any, rows: LentRows | None = None) -> Any:

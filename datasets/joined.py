@@ -16,9 +16,10 @@ from presize.store.manifest import Manifest
 
 
 class JoinedData:
-    """The samples of several datasets, those of the second numbered on from the first. To readers, a Dataset. Columns
-    of numbers are copied into one array when they are first read; height and width here, so that forked workers share
-    them."""
+    """Samples of several datasets, numbered consecutively, with the interface of Dataset.
+
+    Numeric columns are copied into one array when they are first read; height and width immediately, so that forked
+    workers share them."""
 
     def __init__(self, parts: Sequence[Data]) -> None:
         self.parts = list(parts)

@@ -46,12 +46,12 @@ class DataLoaderOptions(TypedDict, total=False):
 
 
 def read_only(default: str, *alike: type, **instead: str) -> Callable[[type[T]], type[T]]:
-    """A decorator of classes whose options and read-only properties, and those of the classes `alike`, cannot be
-    assigned once ``__init__`` has set ``_is_finished``.
+    """Return a class decorator that makes options and read-only properties, also those of the classes `alike`,
+    unassignable once ``__init__`` has set ``_is_finished``.
 
-    Before that, assignments to properties come from a subclass that knows ImageFolder, and change nothing. A subclass
-    may have attributes of its own in place of those of the class, and with an ``__init__`` of its own others named like
-    options. Errors say what is given for a name, or the `default`; names for which it is empty can be assigned.
+    Before that, assignments to properties come from a subclass written for ImageFolder, and are ignored. A subclass may
+    override attributes, and if it has an ``__init__``, define others with the names of options. The error for a name is
+    its text in `instead`, or `default`; a name with an empty text can be assigned.
     """
 
     def decorate(kind: type[T]) -> type[T]:

@@ -342,7 +342,7 @@ class TransformedReader:
         self._reader, self._transform, self._decode, self._is_seeded = reader, transform, decode, is_seeded
 
     def learn(self, batches: Iterable[Visits]) -> None:
-        """Set `formats` to those of the first sample of `batches`, which are not empty, that can be read."""
+        """Set `formats` from the first readable sample of `batches`, which are not empty."""
         found: list[Transformed] = []
         for samples, seed, epoch, keys in batches:
             for at in range(len(samples)):
@@ -395,7 +395,7 @@ class TransformedReader:
                     result = self._transformed(images)
                     leaves, spec = tree_flatten(result)
                     tensors = [_as_tensor(leaf) for leaf in leaves or [result]]
-                except Exception as error:  # whatever a transform raises goes to the caller, who learns of which sample
+                except Exception as error:  # any error of the transform, with the sample named
                     error.add_note(f"in the transform of {self._name(sample)}")
                     raise
                 take((sample, tensors, spec))

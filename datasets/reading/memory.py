@@ -174,7 +174,7 @@ def tensors_over(formats: Sequence[TensorFormat], rows: Sequence[Rows]) -> tuple
 
 
 class RowImage(torch.Tensor):
-    """An image that is row `row` of `batch`, of which torch's own collate makes `batch` again without a copy."""
+    """Row `row` of `batch`. torch's collate returns `batch` for all of its rows in order, without a copy."""
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
@@ -232,7 +232,7 @@ class _Piece:
         return not self.is_lent and not any(self.memory[self.nbytes :])
 
     def lend(self, shapes: Sequence[tuple[int, ...]]) -> list[Rows]:
-        """Arrays over this memory, each of which can be sent once."""
+        """Return arrays over this memory. Each can be sent once."""
         rows = arrays_over(self.memory, shapes)
         addresses = [array.ctypes.data for array in rows]
         for number, address in enumerate(addresses):

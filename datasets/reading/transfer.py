@@ -42,8 +42,9 @@ def as_device(device: torch.device | str | None) -> torch.device:
     """The device of that name, the CPU for None, with its number."""
     try:
         found = torch.device("cpu" if device is None else device)
-    except RuntimeError as error:
-        raise OptionError(f"device: {str(error).partition('. ')[0]}, got {device!r}") from None
+    except RuntimeError:
+        known = "cpu, cuda, cuda:1, xpu or mps"
+        raise OptionError(f"device: expected one that torch knows, such as {known}, got {device!r}") from None
     here = accelerator()
     if here is not None and found.type == here.type:
         count = torch.accelerator.device_count()

@@ -82,6 +82,7 @@ def diagnose(
             raise click.UsageError("-o: a script has no page; take --json.")
         context.exit(_watch(path, context.meta["script"], as_json, context.obj["shows_warnings"]))
     begin = time.perf_counter()
+    from presize.datasets.reading.transfer import as_device
     from presize.datasets.timing.diagnose_path import diagnose_path
     from presize.measure.diagnosis import diagnosis_page, diagnosis_text
     from presize.measure.listings import build_trial
@@ -89,6 +90,7 @@ def diagnose(
 
     asked = given(DiagnoseOptions, typed)
     check_page(out)
+    as_device(asked.device)  # before anything is built
     trial, name = None, f"Presize to {size} px"
 
     def tell(step: str) -> None:
