@@ -47,7 +47,7 @@ test-trainers: $(VENV)/.presize
 # Apart, because torchvision's operators do not fit any torch, and other packages fail when they find it.
 TRANSFORMS = $(abspath $(VENV))/transforms
 test-transforms: $(VENV)/.presize
-	$(PIP) --target $(TRANSFORMS) --upgrade --no-deps torchvision timm albumentations albucore
+	$(PIP) --target $(TRANSFORMS) --upgrade --no-deps torchvision timm albumentations albucore scipy
 	$(PIP) --target $(TRANSFORMS) --upgrade huggingface_hub safetensors pyyaml pydantic stringzilla simsimd
 	NO_ALBUMENTATIONS_UPDATE=1 PYTHONPATH=$(TRANSFORMS) $(BIN)/pytest -n 2 tests/datasets/test_fuse.py tests/datasets/test_scripts.py \
 		tests/datasets/test_transforms.py tests/datasets/reading/test_stored_image.py \
