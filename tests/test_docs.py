@@ -435,9 +435,9 @@ def test_programs_with_other_libraries_run_as_written(page: Path, number: int, p
     run(RUN_PROGRAMS, [f"{page.stem}_other_{number}.py"], place)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*PAGES, *sorted(ROOT.glob(".github/*.md"))], ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
-    for link in re.findall(r"\]\(([^)#]+)\)", page.read_text("utf-8")):
+    for link in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text("utf-8")):
         assert link.startswith("http") or (page.parent / link).exists(), link
 
 
