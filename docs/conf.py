@@ -35,6 +35,7 @@ html_theme = "furo"
 html_title = "presize"
 html_additional_pages = {"index": "redirect.html"}
 templates_path = ["site"]
+html_extra_path = ["llms.txt"]
 html_copy_source = False
 
 OPTIONS = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import warnings
 
 
@@ -62,9 +63,40 @@ class PresizeWarning(UserWarning):
     """Something is allowed but probably not what was meant."""
 
 
-def warn(message: str) -> None:
+class PresizeDeprecationWarning(PresizeWarning, DeprecationWarning):
+    """An old name was used, which a later release removes. The message names the new one."""
+
+
+def warn(message: str, category: type[PresizeWarning] = PresizeWarning) -> None:
     """Issue a PresizeWarning that points at the code which called presize."""
     frame, level = inspect.currentframe(), 0
     while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == "presize":
         frame, level = frame.f_back, level + 1
-    warnings.warn(message, PresizeWarning, stacklevel=level + 1)
+    warnings.warn(message, category, stacklevel=level + 1)
+
+
+def deprecated(name: str, *, instead: str, until: str, version: str | None = None) -> None:
+    """Warn that an old name was used: call this where an old function, parameter or option still works.
+
+    Args:
+        name: the old name as users write it, such as ``build_dataset(jobs=)`` or ``--jobs``.
+        instead: the new name.
+        until: the minor release that removes the old name, such as ``"0.3"``.
+        version: the version of presize; of this one by default.
+
+    Raises:
+        RuntimeError: `version` has reached `until`, so the tests of that release fail until the old name is removed.
+    """
+    if version is None:
+        import presize  # imports this module
+
+        version = presize.__version__
+    if _minor_release(version) >= _minor_release(until):
+        raise RuntimeError(f"{name} was to be removed in presize {until}, and this is {version}: remove it")
+    message = f"{name} is deprecated and will be removed in presize {until}; use {instead}"
+    warn(message, PresizeDeprecationWarning)
+
+
+def _minor_release(version: str) -> tuple[int, ...]:
+    """Return ``(0, 3)`` for "0.3", "0.3.1" and "0.3.0rc1"."""
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:2])

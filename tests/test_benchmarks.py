@@ -5,7 +5,10 @@ from __future__ import annotations
 import ast
 import importlib
 import re
-from collections.abc import Iterator
+import runpy
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -50,3 +53,70 @@ def test_modules_and_tests_that_mutants_are_made_of_are_there() -> None:
     names = {name for name in strings if re.fullmatch(r"tests/[\w/]+|[a-z][\w/]*/[\w*]+\.py", name)}
     assert {"tests/store", "store/*.py", "codecs/jpeg/segments.py"} <= names
     assert [name for name in sorted(names) if not [*ROOT.glob(name), *ROOT.glob(f"presize/{name}")]] == []
+
+
+STALE = runpy.run_path(str(ROOT / "benchmarks" / "stale.py"))
+BY_HAND = {"read-amd", "read-libjpeg", "bench", "jpeg-decoder-builds"}
+"""On another machine, with a variable of the environment, by make, and of builds that are compiled for it."""
+
+
+def test_every_result_has_a_command_on_its_page_and_the_code_that_it_measures() -> None:
+    pages = {path.parent.name for path in ROOT.glob("benchmarks/*/results")} - {"gpu"}
+    assert set(STALE["CODE"]) == pages
+    for name, code in STALE["CODE"].items():
+        folder = ROOT / "benchmarks" / name
+        commands = STALE["commands"](folder)
+        assert {csv.stem for csv in folder.glob("results/*.csv")} <= {*commands, *BY_HAND}, name
+        assert [script for script in commands.values() if not (folder / script.split()[0]).is_file()] == []
+        assert [path for path in code.split() if not [*ROOT.glob(path.removeprefix(":(glob)"))]] == []
+
+
+@pytest.fixture
+def commit(tmp_path: Path) -> Callable[..., None]:
+    """Write files into a repository, and commit them."""
+    identity = ("-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
+
+    def write(**files: str) -> None:
+        for name, text in files.items():
+            (tmp_path / name.replace("_", ".")).write_text(text)
+        for words in (["add", "."], ["commit", "-q", "-m", "change"]):
+            subprocess.run(["git", *identity, *words], cwd=tmp_path, check=True, capture_output=True)
+
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    return write
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+def test_a_result_is_older_than_code_that_changed_and_not_than_words(
+    commit: Callable[..., None], tmp_path: Path
+) -> None:
+    def age() -> tuple[int, int]:
+        measured, commits, lines = STALE["age"](tmp_path, "a.csv", "code.py code.c")
+        assert re.fullmatch(r"[0-9a-f]{7,} \d{4}-\d\d-\d\d", measured)
+        return commits, lines
+
+    commit(code_py='"""Add."""\nONE = 1\n"""A number."""\n', code_c="int one = 1;\n", a_csv="1\n")
+    assert age() == (0, 0)
+    commit(code_py='"""Add up."""\nONE = 1  # of them\n"""The number."""\n', other_py="TWO = 2\n")
+    assert age() == (0, 0), "words, and code of others"
+    commit(code_py='"""Add up."""\nONE = 2\n"""The number."""\n')
+    assert age() == (2, 6), "both commits that touched the file, and all lines since"
+    commit(code_c="/* one */\nint one = 1;\n")
+    assert age() == (3, 7), "C counts whatever changed"
+    commit(a_csv="2\n")
+    assert age() == (0, 0)
+    (tmp_path / "a.csv").write_text("3\n")
+    assert STALE["age"](tmp_path, "a.csv", "code.py") == ("not committed", 0, 0)
+
+
+def test_a_measurement_that_fails_or_lacks_a_folder_is_named(tmp_path: Path) -> None:
+    csv = tmp_path / "results" / "a.csv"
+    (tmp_path / "good.py").write_text(f"import sys; open({str(tmp_path / 'said')!r}, 'w').write(repr(sys.argv[1:]))")
+    (tmp_path / "bad.py").write_text("raise SystemExit(3)")
+    assert STALE["run"](csv, "bad.py", {}) == "exit code 3"
+    assert STALE["run"](csv, "", {}) == "needs more than a command, see its page"
+    command = "good.py PHOTOS --python ENV/bin/python --name TrashNet"
+    assert STALE["run"](csv, command, {"ENV": "/e"}) == "needs PHOTOS"
+    assert STALE["run"](csv, command, {"ENV": "/e", "PHOTOS": "/p q"}) == ""
+    said = ["/p q", "--python", "/e/bin/python", "--name", "TrashNet", "--csv", str(csv)]
+    assert (tmp_path / "said").read_text() == repr(said)

@@ -8,6 +8,7 @@ import importlib
 import json
 import os
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -252,6 +253,24 @@ def test_a_table_of_an_option_has_its_choices() -> None:
     assert len(tried) >= 5
 
 
+LLMS = ROOT / "docs" / "llms.txt"
+
+
+def test_the_page_for_coding_assistants_follows_the_code() -> None:
+    """Renew it by tools/make_llms.py."""
+    renewed = runpy.run_path(str(ROOT / "tools" / "make_llms.py"))["renewed"]
+    page = LLMS.read_text("utf-8")
+    assert renewed(page) == page
+    assert renewed(page.replace("fuse=False", "fuse=True").replace("--subsampling", "--chroma")) == page
+
+
+def test_the_page_for_coding_assistants_names_options_commands_and_pages_that_there_are() -> None:
+    page = LLMS.read_text("utf-8")
+    assert set(re.findall(r"(?<![\w-])--[a-z][\w-]*", page)) <= {*OPTIONS, "--lr", "--shm-size"}
+    assert set(re.findall(r"presize ([a-z]+) [A-Z\[-]", page)) <= set(cli.commands)
+    assert not [name for name in re.findall(r"\w+\.md", page) if not (ROOT / "docs" / name).exists()]
+
+
 def test_every_page_is_linked_from_the_first() -> None:
     index = (ROOT / "docs" / "index.md").read_text("utf-8")
     linked = set(re.findall(r"\]\((\w+\.md)\)", index))
@@ -435,9 +454,9 @@ def test_programs_with_other_libraries_run_as_written(page: Path, number: int, p
     run(RUN_PROGRAMS, [f"{page.stem}_other_{number}.py"], place)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*PAGES, *sorted(ROOT.glob(".github/*.md"))], ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
-    for link in re.findall(r"\]\(([^)#]+)\)", page.read_text("utf-8")):
+    for link in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text("utf-8")):
         assert link.startswith("http") or (page.parent / link).exists(), link
 
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
+import re
 import shutil
 import subprocess
 import sys
 import sysconfig
+import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
+
+import presize
 
 ROOT = Path(__file__).parent.parent
 WITHOUT_A_COMPILER = {"CC": "false", "PATH": "/nowhere"}
@@ -86,6 +91,23 @@ def test_the_decoder_of_a_wheel_runs_without_a_compiler(wheel: Path, tmp_path: P
     program = "from presize.codecs.jpeg import decoder as d; print(d.__file__, d.is_available())"
     ran = subprocess.run([python, "-c", program], cwd="/", capture_output=True, text=True, check=True, env=environment)
     assert ran.stdout == f"{site / 'presize' / 'codecs' / 'jpeg' / 'decoder.py'} True\n"
+
+
+def test_the_version_is_stated_once_and_everything_else_reads_it() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    assert settings["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "presize.__version__"}
+    assert importlib.metadata.version("presize") == presize.__version__
+    sources = [path for folder in ("presize", "datasets", "docs", "tools") for path in (ROOT / folder).rglob("*.py")]
+    quoted = re.compile(rf"""["']v?{re.escape(presize.__version__)}["']""")
+    paths = [*sources, *ROOT.glob("*.py"), *ROOT.glob("*.toml")]
+    stated = [path for path in paths if quoted.search(path.read_text("utf-8"))]
+    assert stated == [ROOT / "presize" / "__init__.py"]
+
+
+def test_the_changes_begin_with_this_version_or_those_not_yet_released() -> None:
+    headings = re.findall(r"^## (.*)", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
+    assert headings[0] in (presize.__version__, "Unreleased")
+    assert presize.__version__ in headings[:2]
 
 
 def test_importing_the_folder_by_its_own_name_says_what_to_do() -> None:

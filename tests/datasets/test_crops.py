@@ -127,6 +127,15 @@ def test_random_numbers_depend_on_their_visit_alone(seed: int, epoch: int, count
     assert (uniform(seed, epoch, keys[1:2], count) == together[1]).all()
 
 
+def test_the_random_numbers_of_a_seed_never_change() -> None:
+    """Or a run that is resumed after an upgrade would read other crops."""
+    assert uniform(1, 2, np.array([0, 5]), 3).tolist() == [
+        [0.2598672624968297, 0.9632819865597958, 0.23117945598991596],
+        [0.12332960016500405, 0.26433665628822656, 0.3244846470638947],
+    ]
+    assert uniform(1, 2, np.array([5]), 2, view=1).tolist() == [[0.20311274450996097, 0.6789713140318189]]
+
+
 def test_random_numbers_are_even_and_independent() -> None:
     numbers = uniform(7, 3, np.arange(50_000), 4)
     assert numbers.mean(axis=0) == pytest.approx([0.5] * 4, abs=0.006)

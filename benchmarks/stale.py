@@ -1,0 +1,100 @@
+"""Results that are older than the code that they measure, and a way to measure them again.
+
+    python benchmarks/stale.py [--run PHOTOS=DIR LARGE=DIR FFCV_ENV=DIR ...]
+
+Changed comments and docstrings of Python files do not count. --run measures what is stale by the commands of the pages,
+with the folders and environments that are given for the words in capitals, and lists at the end what failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import re
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+CODE = {
+    "building": "presize/builder presize/sources presize/codecs presize/store",
+    "reading": ":(glob)datasets/*.py datasets/reading presize/codecs presize/store",
+    "remote": "datasets/reading presize/remote presize/store",
+    "scale": "datasets/reading presize/builder presize/sources presize/store",
+    "storage": "presize/store presize/system",
+    "training": "datasets presize/codecs presize/measure presize/store",
+    "transcoding": "presize/codecs",
+}
+"""The code of presize that the scripts of each folder measure."""
+WORD = re.compile(r"\b[A-Z][A-Z0-9_]+\b")
+
+
+def git(root: Path, *words: str) -> str:
+    return subprocess.run(["git", "-C", root, *words], check=True, capture_output=True, encoding="utf-8").stdout
+
+
+@cache
+def syntax(root: Path, blob: str) -> str:
+    """Return the syntax tree of a module without docstrings and other texts that stand by themselves."""
+    tree = ast.parse(git(root, "cat-file", "blob", blob))
+    for node in ast.walk(tree):
+        if isinstance(body := getattr(node, "body", None), list):
+            body[:] = [one for one in body if not (isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant))]
+    return ast.dump(tree)
+
+
+def age(root: Path, csv: str, code: str) -> tuple[str, int, int]:
+    """Return commit and date of a CSV, and how many commits and lines have changed the code since."""
+    measured = git(root, "log", "-1", "--format=%h %cs", "--", csv).strip()
+    if not measured or git(root, "status", "--porcelain", "--", csv):
+        return "not committed", 0, 0
+    since, changed = measured.split()[0], {}
+    listed = git(root, "diff", "--raw", "--numstat", "--no-abbrev", "--no-renames", since, "HEAD", "--", *code.split())
+    facts = {path: words.split() for words, path in re.findall(r"^:(.*)\t(.*)", listed, re.MULTILINE)}
+    for lines, more, path in re.findall(r"^(\d+)\t(\d+)\t(.*\.(?:py|c|h))$", listed, re.MULTILINE):
+        *_, before, after, kind = facts[path]
+        if kind != "M" or not path.endswith(".py") or syntax(root, before) != syntax(root, after):
+            changed[path] = int(lines) + int(more)
+    commits = git(root, "log", "--format=%h", f"{since}..HEAD", "--", *changed).split() if changed else []
+    return measured, len(commits), sum(changed.values())
+
+
+def commands(folder: Path) -> dict[str, str]:
+    """Return the commands of a page by the names of the CSVs that they write; the first one if there are several."""
+    found: dict[str, str] = {}
+    page = (folder / "README.md").read_text("utf-8").replace("\\\n", "")
+    for command in re.findall(rf"^    python benchmarks/{folder.name}/(\w+\.py.*?)(?:  #.*)?$", page, re.MULTILINE):
+        named = re.search(r"--csv \S*/(.*)\.csv", command)
+        found.setdefault(named[1] if named else command.partition(".py")[0].replace("_", "-"), command)
+    return found
+
+
+def run(csv: Path, command: str, given: dict[str, str]) -> str:
+    """Measure, and return why it failed, or ""."""
+    missing = sorted(set(WORD.findall(command)) - given.keys())
+    if missing or not command:
+        return f"needs {', '.join(missing) or 'more than a command, see its page'}"
+    script, *arguments = (WORD.sub(lambda word: given[word[0]], each) for each in command.split())
+    code = subprocess.run([sys.executable, csv.parents[1] / script, *arguments, "--csv", csv], check=False).returncode
+    return f"exit code {code}" if code else ""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--run", nargs="+", metavar="WORD=DIR")
+    words, stale = parser.parse_args().run, []
+    print(f"{'CSV':32} {'measured':20} {'commits since':>13} {'lines changed':>13}")
+    for csv in sorted(path for name in CODE for path in (ROOT / "benchmarks" / name).glob("results/*.csv")):
+        folder = csv.parents[1]
+        measured, commits, lines = age(ROOT, csv.relative_to(ROOT).as_posix(), CODE[folder.name])
+        print(f"{folder.name}/{csv.stem:{31 - len(folder.name)}} {measured:20} {commits:13,} {lines:13,}", flush=True)
+        stale += [csv] if lines else []
+    if words:
+        given = dict(word.split("=", 1) for word in words)
+        ran = {csv.stem: run(csv, commands(csv.parents[1]).get(csv.stem, ""), given) for csv in stale}
+        sys.exit("\n".join(f"{name}: {why}" for name, why in ran.items() if why) or 0)
+
+
+if __name__ == "__main__":
+    main()
