@@ -158,7 +158,7 @@ def test_images_are_stored_as_they_are_without_companions(build: Builder) -> Non
         (lambda path: path.write_bytes(path.read_bytes()[:80]), "companion mask: broken PNG: "),
         (
             lambda path: save_palette(path, mask_of(20, 20)),
-            "companion mask: 20 x 20 pixels, and its image has 54 x 34, upright",
+            "companion mask: 20 x 20 pixels, but its image has 54 x 34, upright",
         ),
         (lambda path: Image.new("RGBA", (54, 34)).save(path), "companion mask: pixels of mode RGBA; "),
     ],

@@ -180,7 +180,7 @@ def test_a_mask_is_resized_as_pillow_resizes_the_file(
 @pytest.mark.parametrize("filter", ["nearest", "bicubic"])
 def test_another_size_than_that_of_its_image_is_refused(filter: str) -> None:
     options = Companion("mask", "x", filter=filter).image_options(ImageOptions(sizes=(Size(8, 8),)))
-    with pytest.raises(ImageError, match="31 x 20 pixels, and its image has 20 x 31, upright; EXIF turns only one"):
+    with pytest.raises(ImageError, match="31 x 20 pixels, but its image has 20 x 31, upright; EXIF turns only one"):
         transcode_companion(palette(mask_of(20, 31)), Size(31, 20), options)
 
 

@@ -73,7 +73,7 @@ RAW_FILES = {
 
 @pytest.mark.parametrize("pages", RAW_FILES.values(), ids=RAW_FILES)
 def test_a_cameras_raw_file_is_rejected_by_name(pages: list[Page]) -> None:
-    with pytest.raises(ImageError, match=r"^a camera's raw file, which has to be developed"):
+    with pytest.raises(ImageError, match=r"^a camera's raw file; develop it"):
         decode(tiff(*pages))
 
 
@@ -94,7 +94,7 @@ def test_pixels_that_look_like_the_header_of_a_cr2_are_pixels(pixels: bytes) -> 
 
 def test_a_preview_is_not_taken_where_the_image_cannot_be_read() -> None:
     unknown = page(PHOTO, compression=34713)
-    with pytest.raises(ImageError, match=r"a camera's raw file, of which only a preview can be read \(broken TIFF"):
+    with pytest.raises(ImageError, match=r"a camera's raw file; only its preview can be read \(broken TIFF"):
         decode(tiff(small(**REDUCED, inner=[unknown])))
 
 
@@ -109,7 +109,7 @@ def test_a_preview_is_not_taken_where_the_image_is_cut_off(inner: bool) -> None:
         (first,) = struct.unpack_from("<I", data, 4)
         at = first + 2 + 12 * struct.unpack_from("<H", data, first)[0]
     data[at : at + 4] = outside
-    with pytest.raises(ImageError, match="only a preview of it is left"):
+    with pytest.raises(ImageError, match="only its preview is intact"):
         decode(bytes(data))
 
 

@@ -236,7 +236,7 @@ LONG = saved(np.zeros((300, 20_000), np.uint8), "PPM")
     [
         (options(256, format="webp"), "17066x256 pixels are more than WebP stores"),
         (ImageOptions(sizes=(KEEP,), format="webp"), "20000x300 pixels are more than WebP stores"),
-        (options(5000, upscale=True), "333333x5000 pixels, if it were enlarged, are more than "),
+        (options(5000, upscale=True), "333333x5000 pixels after enlarging, more than max_pixels"),
     ],
 )
 def test_an_image_that_is_too_long_is_rejected(asked: ImageOptions, reason: str) -> None:
