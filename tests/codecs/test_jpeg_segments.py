@@ -373,7 +373,7 @@ def test_one_scan_or_pixel_too_many_is_refused(scans: int, pixels: int, max_pixe
     with pytest.raises(ImageError) as caught:
         jpeg_segments.check_scans(data, pixels, max_pixels)
     assert str(caught.value) == (
-        f"{scans} scans of {pixels} pixels each, more than are decoded (at most 100 scans, and {10 * max_pixels} "
+        f"{scans} scans of {pixels} pixels each, more than allowed (at most 100 scans, and {10 * max_pixels} "
         "pixels in all)"
     )
 
