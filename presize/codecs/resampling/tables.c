@@ -294,7 +294,7 @@ static void fill_places(const Table *table, int32_t *places, uint8_t *picks, int
 
 /* A block has half as many values as a vector has bytes. With WIDE, low weights are in the order of values, and high
    weights in the order of words packed from both windows, in lanes of 16 bytes. With CLOSE, low weights are those of
-   values with even numbers, then with odd ones. With LINEAR, only the second pixel has a low weight, and high weights add
+   values with even numbers, then with odd ones. With LINEAR, only the second pixel has a low weight; high weights add
    up to 1 in units of 1 << 16. */
 static void fill_groups(const Table *table, int32_t *places, int16_t *lows, int8_t *highs, uint8_t *picks, int32_t *reach)
 {
