@@ -20,7 +20,7 @@ from presize.errors import ImageError
 Values = npt.NDArray[Any]
 
 HEADER_BYTES = 128
-"""Size of the header of a stored value, the same for any shape of 1 to 3 axes. numpy.save writes the same header."""
+"""Size of the header of a stored value, as numpy.save writes it, for any shape of 1 to 3 axes."""
 
 _MOST_HEADER_BYTES = 10_000  # NumPy's own limit
 
@@ -55,7 +55,7 @@ class ArrayHeader(NamedTuple):
         begin += nbytes
         needed = begin + math.prod(shape) * dtype.itemsize
         if needed > len(data):
-            raise ValueError(f"it has {len(data):,} bytes, and its header says {needed:,}")
+            raise ValueError(f"it has {len(data):,} bytes, but its header says {needed:,}")
         return cls(dtype, shape, is_fortran, begin)
 
 
@@ -75,16 +75,14 @@ def _parsed(header: bytes) -> tuple[np.dtype[Any], tuple[int, ...], bool]:
 
 
 def decode_array(data: bytes | memoryview) -> Values:
-    """Return the array of a .npy as a new C-contiguous array in native byte order. Raises ValueError like
-    ArrayHeader.of."""
+    """Return the array of a .npy, new, C-contiguous and in native byte order. Raises ValueError like ArrayHeader.of."""
     dtype, shape, is_fortran, begin = ArrayHeader.of(data)
     numbers = np.frombuffer(data, dtype, math.prod(shape), begin).reshape(shape, order="F" if is_fortran else "C")
     return numbers.astype(dtype.newbyteorder("="), order="C")
 
 
 def encode_array(values: Values) -> bytes:
-    """Encode as .npy: the bytes that numpy.save writes for a C-contiguous little-endian array, with any version of
-    NumPy."""
+    """Encode as .npy, like numpy.save of a C-contiguous little-endian array, regardless of the version of NumPy."""
     little = values.astype(values.dtype.newbyteorder("<"), order="C", copy=False)
     text = f"{{'descr': '{little.dtype.str}', 'fortran_order': False, 'shape': {little.shape}, }}"
     room = HEADER_BYTES - 10
@@ -92,16 +90,14 @@ def encode_array(values: Values) -> bytes:
 
 
 def index_size(shape: tuple[int, ...]) -> tuple[int, int]:
-    """Return the (height, width) that the index stores for an array: its first two axes, at least 1 each. A missing
-    axis counts as 1."""
+    """Return (height, width) of an array for the index: its first two axes, at least 1 each; 1 for a missing axis."""
     height, width = (*shape, 1)[:2]
     return max(1, height), max(1, width)
 
 
 def read_exr(data: bytes, max_pixels: int) -> Values:
-    """Return the single channel of an OpenEXR file, (height, width), or its R, G and B, (height, width, 3), in the type
-    of the file. Raises ImageError if the file is broken, is too large or has other channels, and if OpenEXR is not
-    installed."""
+    """Return the channel of an OpenEXR file, (height, width), or its R, G and B, (height, width, 3), in their own type.
+    Raises ImageError if the file is broken, too large or has other channels, and if OpenEXR is not installed."""
     try:
         OpenEXR: Any = importlib.import_module("OpenEXR")
     except ImportError:

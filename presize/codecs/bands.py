@@ -30,8 +30,7 @@ _AS_MODE: Final = {2: (1, (2,)), 3: (_RGB, ()), 4: (_CMYK, ())}
 
 
 class Bands(NamedTuple):
-    """Bands of a TIFF: its PHOTOMETRIC, the number of leading colour bands, the number of all bands, and the index of
-    the band declared as alpha."""
+    """Bands of a TIFF: its PHOTOMETRIC, the number of leading colour bands and of all bands, the index of its alpha."""
 
     photometric: int
     colors: int
@@ -102,7 +101,7 @@ def plain(image: Tiff, fields: Fields, bands: Bands, max_pixels: int) -> bytes:
 def declares_alpha(data: bytes, name: str) -> bool:
     """Return whether an image declares the alpha channel that Pillow gives it. TGA and JPEG 2000 may not."""
     if name == "tga":
-        return data[17] & 15 != 0 or data[1] == 1  # the number of alpha bits; a palette has alpha of its own
+        return data[17] & 15 != 0 or data[1] == 1  # alpha bits, or a palette with its own alpha
     return name != "jpeg2000" or _opacity_in_boxes(data)
 
 
@@ -124,7 +123,6 @@ def _opacity_in_boxes(data: bytes) -> bool:
 
 
 def _planes(image: Tiff, fields: Fields, bands: Bands) -> Values:
-    """Read the kept bands of a planar TIFF."""
     planes = []
     for band in bands.kept:
         changes: dict[int, Sequence[int]] = {}
@@ -137,7 +135,6 @@ def _planes(image: Tiff, fields: Fields, bands: Bands) -> Values:
 
 
 def _interleaved(image: Tiff, fields: Fields, bands: Bands) -> Values:
-    """Read the kept bands of a TIFF that interleaves them pixel by pixel."""
     compression = image.number(fields, tiff.COMPRESSION, 1)
     width, tile = image.number(fields, tiff.WIDTH, 0), image.number(fields, tiff.TILE_WIDTH, 0)
     if compression not in _BYTEWISE:

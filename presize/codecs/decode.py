@@ -33,19 +33,14 @@ def decode(
     targets: list[resize.Target] | None = None,
     filter: Filter = "nearest",
 ) -> Decoded:
-    """Decode an image of any supported format to upright pixels, as `wanted` says. 16-bit pixels are uint16, white is
-    65535.
+    """Decode an image to upright pixels as `wanted`. 16-bit pixels are uint16, with white 65535.
 
     Args:
-        data: the file.
-        wanted: the colours, depth and profile handling.
-        max_pixels: refuse an image of more pixels.
         scale: 1, 2, 4 or 8: decode an ordinary JPEG at 1/scale, each side rounded up.
-        header: the header of `data`, if it is a parsed JPEG.
-        unfinished: allow a JPEG to stay in its own colours (`Decoded.icc`), or as BGRX with X = 255. `finish` converts
-            them, which costs less after a resize. Not with "rgba" or 16 bits.
-        targets: with `unfinished`, resize to these while decoding if possible; in pixels of the decoded size.
-        filter: the filter for `targets`.
+        header: the parsed header, if `data` is a JPEG.
+        unfinished: for speed, a JPEG may stay in its own colours (`Decoded.icc`), or be BGRX with X = 255. `finish`
+            converts it, cheaper after a resize. Not with "rgba" or 16 bits.
+        targets: with `unfinished`, resize to these by `filter` while decoding if possible; in pixels at 1/scale.
 
     Raises NotAnImageError, and ImageError if the image is broken, too large, or its pixels cannot be converted."""
     name = "jpeg" if header else sniff(data)

@@ -19,11 +19,9 @@ _PNM_HEADER_BYTES = 4096
 
 
 def decode_exact(data: bytes, max_pixels: int) -> tuple[Values, Facts]:
-    """Decode an image to the numbers that its file stores, and its facts.
-
-    The array is uint8 or uint16, upright and C-contiguous: (height, width) for palette indices and for grey of 1 to 16
-    bits, (height, width, 3) for 8-bit RGB. Profiles and transparency are ignored. Raises ImageError if the image is
-    broken, and for other kinds of pixels."""
+    """Decode an image to the numbers in its file: uint8 or uint16, upright, C-contiguous, (height, width) for palette
+    indices and for grey of 1 to 16 bits, (height, width, 3) for 8-bit RGB. Profiles and transparency are ignored.
+    Raises ImageError if the image is broken, and for other kinds of pixels."""
     values, facts = decode_numbers(data, max_pixels)
     return narrowed(values), facts
 
@@ -80,7 +78,7 @@ def decode_numbers(data: bytes, max_pixels: int) -> tuple[Values, Facts]:
 
 
 def narrowed(values: Values) -> Values:
-    """Convert numbers from decode_numbers to 8 or 16 bits."""
+    """Convert int32 from decode_numbers to uint16."""
     return values.astype(np.uint16) if values.dtype == np.int32 else values
 
 

@@ -1,6 +1,5 @@
-"""ICC colour profiles: detection of sRGB, and conversion to sRGB by Little CMS. For profiles of three curves and a
-matrix, common in displays and cameras, OpenCV is five times as fast, and is checked against Little CMS. Pure,
-thread-safe."""
+"""ICC colour profiles: detection of sRGB, and conversion to it by Little CMS. For profiles of three curves and a matrix
+(displays, cameras), OpenCV is five times as fast, and is checked against Little CMS. Pure, thread-safe."""
 
 from __future__ import annotations
 
@@ -108,7 +107,7 @@ def _parse(icc: bytes) -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.float32]]
     colorants = np.array([struct.unpack_from(">3i", tags[name], 8) for name in (b"rXYZ", b"gXYZ", b"bXYZ")]).T / 65536
     table = np.stack(curves, -1)[np.newaxis]
     if np.abs(table - 0.5).max() > 0.501:
-        raise ValueError("curves out of range, which 16 bits cannot hold")
+        raise ValueError("the curves exceed the range of 16 bits")
     if (table == table[:, :, :1]).all():
         table = table[:, :, 0]
     matrix = np.linalg.inv(_SRGB_TO_XYZ) @ colorants
@@ -116,8 +115,7 @@ def _parse(icc: bytes) -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.float32]]
 
 
 def _curve(tag: memoryview) -> npt.NDArray[np.float64]:
-    """Return the linear light, (256,) float64, of each value of a channel: curveType (10.5), parametricCurveType
-    (10.15)."""
+    """Return linear light, (256,) float64, of a channel's values: curveType (10.5), parametricCurveType (10.15)."""
     x = np.linspace(0, 1, 256)
     if bytes(tag[:4]) == b"curv":
         (count,) = struct.unpack_from(">I", tag, 8)
@@ -128,11 +126,11 @@ def _curve(tag: memoryview) -> npt.NDArray[np.float64]:
         return np.asarray(x**gamma)
     (kind,) = struct.unpack_from(">H", tag, 8)
     if bytes(tag[:4]) != b"para" or kind > 4:
-        raise ValueError("a curve of no known type")
+        raise ValueError("unknown type of curve")
     values = struct.unpack_from(f">{(1, 3, 4, 5, 7)[kind]}i", tag, 12)
     g, a, b, c, d, e, f = np.array((*values, *(0, 65536, 0, 0, 0, 0, 0)[len(values) :])) / 65536
     with np.errstate(over="raise", invalid="raise", divide="raise"):
-        if kind in (1, 2):  # 0, or c, where a x + b is negative
+        if kind in (1, 2):  # 0 (type 1) or c (type 2) where a x + b is negative
             c, d, e, f = 0.0, -b / a, c, c
         return np.asarray(np.where(x >= d, np.maximum(a * x + b, 0) ** g + e, c * x + f))
 

@@ -31,10 +31,8 @@ _MAX_FACTOR = 1e4
 
 
 class Operation(NamedTuple):
-    """Operation on the pixels of an RGB or L image, in two versions that are compared for the arguments `tried`.
-
-    `ours` takes the module, C-contiguous pixels and arguments, and returns None where only Pillow can do it. `pillows`
-    takes an image and arguments."""
+    """Operation on an RGB or L image. `ours` takes the module, C-contiguous pixels and arguments, and returns None if
+    only Pillow can do it; `pillows` takes an image and arguments. The two are compared for the arguments `tried`."""
 
     ours: Callable[..., Pixels | None]
     pillows: Callable[..., Image.Image]

@@ -29,8 +29,7 @@ PILLOW_SCALE: Final = {2: 85, 4: 17}
 """By bits of a grey value: the factor with which Pillow makes white 255."""
 
 _J2K_BEGIN, _J2K_BITS = b"\xff\x4f\xff\x51", 42
-"""First bytes of a JPEG 2000 codestream, and the offset of a byte with the bits of the first component, less one, and a
-flag."""
+"""First bytes of a JPEG 2000 codestream; offset of the byte with the first component's bits, less one, and a flag."""
 
 _GREY_MODES: Final = ("1", "L", "LA", "La", "I", "F")
 
@@ -183,8 +182,7 @@ def _sixteen_bit(image: Image.Image, data: bytes, name: str) -> sixteen.Deep:
 
 
 def _white(image: Image.Image, data: bytes, name: str) -> tuple[int, bool]:
-    """Return the largest value of grey with more than 8 bits, and whether it is black rather than white. The value is 0
-    for all other images."""
+    """Return the largest value of grey of more than 8 bits (0 for other images), and whether it is black, not white."""
     if not (image.mode.startswith("I;16") or (image.mode == "I" and name == "ppm")):
         return 0, False
     is_12_bits = name == "tiff" and sample_bits(image, data, name) == 12
@@ -227,7 +225,6 @@ def _converted(image: Image.Image, data: bytes, name: str) -> Image.Image:
 
 
 def colors_of(mode: str) -> Colors:
-    """Return the colours of a Pillow mode."""
     if mode in _GREY_MODES or mode.startswith("I;16"):
         return "grey"
     if mode in ("P", "PA"):
@@ -240,8 +237,7 @@ def _opaque(mode: str) -> str:
 
 
 def pixels_of(image: Image.Image, icc: bytes | None, color: Color) -> Pixels:
-    """Convert `image`, of mode L, LA, RGB, RGBA or CMYK, to sRGB and `color`, composed on white unless `color` has
-    alpha."""
+    """Convert `image` (L, LA, RGB, RGBA or CMYK) to sRGB and `color`, composed on white unless that has alpha."""
     source_is_gray, opaque = image.mode in ("L", "LA"), _opaque(image.mode)
     transform = to_srgb(icc, opaque) if icc else None
     if image.mode == "RGBA" and color == "rgba" and transform is None:

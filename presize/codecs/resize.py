@@ -48,7 +48,7 @@ class Target(NamedTuple):
 
     @property
     def reduction(self) -> float:
-        """Source pixels per stored pixel, along the axis that is reduced least."""
+        """Return the source pixels per stored pixel, along the axis that is reduced least."""
         return min(self.box.height / self.size.height, self.box.width / self.size.width)
 
 
@@ -107,7 +107,7 @@ def resize(pixels: Pixels, target: Target, filter: Filter, backend: ResizeBacken
     it; otherwise all channels are treated alike."""
     box, size, _ = target
     if box[2:] == size:  # crop without resampling
-        half = 0.5 if filter == "nearest" else 0  # the pixel under the centre of the first
+        half = 0.5 if filter == "nearest" else 0  # nearest takes the pixel under the centre of the first one
         top, left = int(box.top + half), int(box.left + half)
         pixels = pixels[top : top + size.height, left : left + size.width]
     else:

@@ -57,8 +57,7 @@ def is_known(data: bytes) -> bool:
 
 
 def _is_ico(data: bytes) -> bool:
-    """Return whether `data` begins with the directory of an ICO and contains its first image. The reserved byte is 0,
-    or 255 from .NET."""
+    """Return whether `data` has the directory of an ICO and its first image. .NET writes 255 to the reserved byte."""
     if data[:4] != b"\0\0\1\0" or len(data) < 22:
         return False
     count, reserved = int.from_bytes(data[4:6], "little"), data[9]
@@ -157,8 +156,7 @@ PNG_IMAGE: Final = frozenset((b"IHDR", b"IDAT", b"IEND"))
 
 
 def largest_icon(data: bytes) -> tuple[bytes, str]:
-    """Return the largest image of an ICO, by the headers of the images, as a PNG or as an ICO of one image, and its
-    format."""
+    """Return the largest image of an ICO, by its own header, as a PNG or as an ICO of one image, and its format."""
     (count,) = struct.unpack_from("<H", data, 4)
     found = []
     for at in range(6, 6 + 16 * count, 16):
@@ -193,8 +191,7 @@ def _icon_size(image: bytes) -> tuple[int, int]:
 
 
 def is_tga(data: bytes) -> bool:
-    """Return whether `data` has a valid TGA header and either a TGA footer or exactly the pixels that the header
-    announces."""
+    """Return whether `data` has a valid TGA header, and either a TGA footer or exactly the announced pixels."""
     if len(data) < 18:
         return False
     id_bytes, has_map, kind, _, map_length, map_bits, _, _, width, height, depth, flags = struct.unpack_from(

@@ -58,8 +58,7 @@ Fields = Mapping[int, Field]
 
 
 class Directory(NamedTuple):
-    """Directory of a TIFF, which describes one image: its fields by tag, and the offset of the next directory, 0 after
-    the last."""
+    """Directory of a TIFF, for one image: its fields by tag, and the offset of the next directory, 0 after the last."""
 
     fields: Fields
     next: int
@@ -77,8 +76,7 @@ class Tiff:
         self.first = self.read(self.place, 8 if self.big else 4)  # offset of the first directory; None if truncated
 
     def directory(self, at: int) -> Directory | None:
-        """Read the directory at an offset, without fields whose values lie outside the file. None if the directory
-        itself lies outside."""
+        """Read the directory at an offset, without fields with values outside the file; None if it lies outside."""
         count = self.read(self.counter, at)
         if count is None:
             return None

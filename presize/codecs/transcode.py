@@ -30,8 +30,7 @@ class Record(NamedTuple):
 
 
 class Transcoded(NamedTuple):
-    """Transcoded source image: a record for each of ImageOptions.sizes, the upright size of the source, and its packed
-    facts."""
+    """Transcoded image: a record for each of ImageOptions.sizes, and the source's upright size and packed facts."""
 
     records: tuple[Record, ...]
     source: Size
@@ -115,8 +114,7 @@ def _targets(source: Size, options: ImageOptions) -> list[resize.Target]:
 
 
 def decode_scale(targets: list[resize.Target]) -> int:
-    """Return k to decode at 1/k: the largest of 8, 4 and 2 that leaves twice the pixels of every target along each
-    axis; otherwise 1."""
+    """Return k to decode at 1/k: the largest of 8, 4 and 2 that leaves twice each target's pixels per axis, or 1."""
     reduction = min(target.reduction for target in targets)
     return next((k for k in (8, 4, 2) if reduction >= 2 * k), 1)
 
@@ -135,9 +133,8 @@ def transcode_companion(data: bytes, source: Size, options: ImageOptions, is_arr
     ImageError if it cannot be stored.
 
     `source` is the upright (height, width) of the image; a companion image must have the same. With filter "nearest",
-    pixels keep their values from the file. With `is_array`, the companion is stored as .npy. It is resized if its first
-    two axes, or the last two of three, are (height, width) of the image, and its channels are then stored last.
-    Otherwise it is stored unchanged."""
+    pixels keep their values from the file. With `is_array`, the companion is stored as .npy: resized, with channels
+    last, if its first two axes, or the last two of three, are those of the image, and otherwise unchanged."""
     if is_array:
         return _transcode_array(data, source, options)
     if options.filter != "nearest":

@@ -74,9 +74,9 @@ REFUSED = {
     ),
     "more than there is": (
         with_header("{'descr': '<f8', 'fortran_order': False, 'shape': (100000, 100000, 9), }"),
-        "it has 146 bytes, and its header says 720,000,000,082",
+        "it has 146 bytes, but its header says 720,000,000,082",
     ),
-    "cut short": (npy(np.zeros(30))[:-1], "it has 367 bytes, and its header says 368"),
+    "cut short": (npy(np.zeros(30))[:-1], "it has 367 bytes, but its header says 368"),
     "no shape": (with_header("{'descr': '<f8', 'fortran_order': False}"), "the .npy header lacks fortran_order"),
     "a huge header": (b"\x93NUMPY\2\0" + (1 << 30).to_bytes(4, "little") + bytes(99), "its header has 1,073,741,824 "),
     "code": (with_header("{'descr': __import__('os'), 'fortran_order': False, 'shape': (1,)}"), "several fields"),

@@ -44,8 +44,7 @@ def decode(
     buffer: Pixels | None = None,
     scale: int = 1,
 ) -> Pixels | None:
-    """Return the result of simplejpeg.decode_jpeg for a JPEG of `shape` (height, width): uint8 (height, width,
-    channels).
+    """Decode a JPEG of `shape` (height, width) like simplejpeg.decode_jpeg, to uint8 (height, width, channels).
 
     Return None unless the JPEG has this shape and is one intact baseline scan of 8 bits, grey or YCbCr with chroma at
     full or half resolution. With a tile index (presize.codecs.jpeg.tiles), only the tiles under the box are read and

@@ -79,7 +79,7 @@ class JpegHeader(NamedTuple):
 
     @property
     def upright_size(self) -> Size:
-        """Size after applying `orientation`."""
+        """Return the size after applying `orientation`."""
         return Size(self.width, self.height) if self.orientation >= 5 else Size(self.height, self.width)
 
     @property
@@ -196,8 +196,8 @@ def check_scans(data: bytes | memoryview, pixels: int, max_pixels: int) -> None:
 
 
 def coded_size(data: bytes | memoryview) -> tuple[int, int, bool]:
-    """Return the coded height and width, and whether it is grey, faster than parse. Raises ValueError or ImageError if
-    the header is invalid."""
+    """Return the coded height and width, and whether the JPEG is grey, faster than parse. Raises ValueError or
+    ImageError if the header is invalid."""
     try:
         height, width, colorspace, _ = simplejpeg.decode_jpeg_header(data)
     except KeyError:  # simplejpeg has no name for 4:4:1
@@ -307,8 +307,7 @@ def _sums() -> dict[int, int]:
 
 @functools.lru_cache(64)  # a dataset has few distinct tables
 def _quality(tables: bytes, wanted: int) -> int:
-    """Return the quality whose sum is nearest to the sum of table number `wanted` in the DQT payloads; 0 if that table
-    is missing."""
+    """Return the quality whose sum is nearest to that of table `wanted` in the DQT payloads; 0 if it is missing."""
     position, found = 0, 0
     while position < len(tables):
         wide, number = tables[position] >> 4, tables[position] & 15

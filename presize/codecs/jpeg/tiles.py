@@ -141,8 +141,7 @@ def _blank_mcu(header: bytes, segments: tuple[Segment, ...], luma_blocks: int) -
 
 
 def _code_of_0(table: bytes | None) -> str:
-    """Return the code of symbol 0, in bits; "" if it has none. The symbol means no difference for DC, end of block for
-    AC."""
+    """Return the code of symbol 0 (no difference for DC, end of block for AC), in bits; "" if it has none."""
     place = -1 if table is None else table.find(0, 17)
     if table is None or place < 0:
         return ""
@@ -336,9 +335,8 @@ def _mcus_under(layout: Layout, top: int, left: int, bottom: int, right: int) ->
 
 
 class _Part(NamedTuple):
-    """Tiles of a cut: whether it needs every tile (then the other fields do not matter), the first wanted tile and the
-    end of the wanted ones, the area that the tiles fill, and the tiles in order, with their lengths including a
-    marker."""
+    """Tiles of a cut: whether it needs every tile (then the rest does not matter), the first and the end of the wanted
+    tiles, the area that its tiles fill, and these in order, with their lengths including a marker."""
 
     needs_all: bool
     first: int
@@ -351,8 +349,7 @@ class _Part(NamedTuple):
 def _in_rows(
     data: bytes | memoryview, layout: Layout, wanted: _Area, lengths: npt.NDArray[np.intp], ends: npt.NDArray[np.intp]
 ) -> _Part:
-    """Return the part with the MCUs `wanted` if rows are whole numbers of tiles, from the lengths and ends of all
-    tiles."""
+    """Return the part with the MCUs `wanted`, for rows of whole tiles, from the lengths and ends of all tiles."""
     k = layout.interval
     in_row, left, right = layout.shape[1] // k, wanted.left // k, -(-wanted.right // k)
     first, stop = wanted.top * in_row + left, (wanted.bottom - 1) * in_row + right
