@@ -151,7 +151,7 @@ def _interleaved(image: Tiff, fields: Fields, bands: Bands) -> Values:
     if predictor == 1:
         return values
     if predictor != 2:
-        raise ImageError(f"broken TIFF: predictor {predictor} for whole numbers")
+        raise ImageError(f"broken TIFF: predictor {predictor} for integers")
     cuts = [*range(tile, width, tile)] if tile else []
     parts = np.split(values, cuts, axis=1)
     return np.concatenate([part.cumsum(axis=1, dtype=part.dtype) for part in parts], axis=1)

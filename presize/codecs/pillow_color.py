@@ -208,4 +208,4 @@ OPERATIONS: dict[Name, Operation] = {
 }
 
 
-compiled = Compiled(_pillow_color, lambda _: None, "colours", "Pillow makes the colours")
+compiled = Compiled(_pillow_color, lambda _: None, "colour operations", "Pillow computes the colours")

@@ -95,7 +95,7 @@ def reason(error: BaseException) -> str:
     if isinstance(error, KeyError):
         return f"unknown value {error}"
     if isinstance(error, (struct.error, IndexError)):
-        return "it ends too early"
+        return "it is truncated"
     if isinstance(error, TypeError) or str(error).startswith("invalid literal"):
         return "a value in its header is invalid"
     text = re.sub(r"<[^<>]* at 0x[0-9a-fA-F]+>", "the file", str(error))

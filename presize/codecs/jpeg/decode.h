@@ -263,7 +263,7 @@ TARGET static void write_row(Work *work, int64_t y)
     bool grey = work->image->count == 1;
     const uint8_t *cb = grey ? GREY : chroma_row(work, 1, y), *cr = grey ? GREY : chroma_row(work, 2, y);
     int64_t step = grey ? 0 : 1, x = 0;
-    /* color writes up to four bytes past its pixels; near the end of the row, they could belong to somebody else. */
+    /* color writes up to four bytes past its pixels, so the last pixels of a row go through a buffer. */
     for (; x + LANES + 2 <= width; x += LANES)
         color(luma + x, cb + step * x, cr + step * x, work->channels, out + work->channels * x);
     for (; x < width; x += LANES) {
@@ -413,7 +413,7 @@ static bool has_blanks(const Image *image)
     return true;
 }
 
-/* Return whether tiles may have this width, and the index has one length for each that add up to the scan. */
+/* Return whether tiles may have this width, and the index has a length for each that together make up the scan. */
 static bool has_sound_index(const Image *image)
 {
     int64_t tiles = image->tile_bytes / 2, k = image->interval, bytes = 0;

@@ -272,7 +272,7 @@ def _frame(payload: bytes) -> tuple[int, int, int, bytes, tuple[tuple[int, int],
         raise ImageError("broken JPEG: a frame header of the wrong length")
     precision, height, width = struct.unpack_from(">BHH", payload)
     if height == 0:
-        raise ImageError("a JPEG whose header does not give its height is not supported")
+        raise ImageError("the header lacks the height of the image; such JPEGs are not supported")
     if width == 0:
         raise ImageError("broken JPEG: its width is 0")
     sampling = tuple((factors >> 4, factors & 15) for factors in payload[7::3])
