@@ -33,7 +33,7 @@ _SHAPE = re.compile(r"""['"]shape['"]\s*:\s*\(([\d,\sL]*)\)""")
 
 
 class ArrayHeader(NamedTuple):
-    """Header of a .npy file: `is_fortran` if the first axis changes fastest, `begin` in bytes."""
+    """Header of a .npy file. `is_fortran`: the first axis changes fastest; `begin`: byte offset of the numbers."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]

@@ -47,8 +47,8 @@ class Compiled:
     _right_to_warn: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def trusted(self) -> ModuleType | None:
-        """Return the module, checked; None if it is missing or switched off. Several threads may check it at the same
-        time, with the same result: a lock could stay locked after a fork."""
+        """Return the module after checking it; None if it is missing or switched off. Several threads may check it at
+        once, with the same result: there is no lock, since a fork could leave it locked."""
         module = self.module
         if module is not None and not self._is_tried:
             off = self._tried(module)

@@ -33,7 +33,7 @@ def decode(
     targets: list[resize.Target] | None = None,
     filter: Filter = "nearest",
 ) -> Decoded:
-    """Decode an image to upright pixels as `wanted`. 16-bit pixels are uint16, with white 65535.
+    """Decode an image to upright pixels of the format `wanted`. 16-bit pixels are uint16, with white 65535.
 
     Args:
         scale: 1, 2, 4 or 8: decode an ordinary JPEG at 1/scale, each side rounded up.
@@ -42,7 +42,7 @@ def decode(
             converts it, cheaper after a resize. Not with "rgba" or 16 bits.
         targets: with `unfinished`, resize to these by `filter` while decoding if possible; in pixels at 1/scale.
 
-    Raises NotAnImageError, and ImageError if the image is broken, too large, or its pixels cannot be converted."""
+    Raises NotAnImageError, and ImageError if the image is broken, exceeds `max_pixels`, or cannot be converted."""
     name = "jpeg" if header else sniff(data)
     if name is None:
         raise NotAnImageError(_why_no_image(data))

@@ -61,7 +61,7 @@ def planes(pixels: Pixels, tables: npt.NDArray[np.float32], out: npt.NDArray[np.
 
 @functools.cache
 def _is_pillows(name: Name) -> bool:
-    """Return whether ours and the installed Pillow's results are equal for images of noise."""
+    """Return whether our bytes and those of the installed Pillow are equal for images of noise."""
     module, (ours, pillows, tried) = compiled.trusted(), OPERATIONS[name]
     for pixels in (noise((97, 61, 3)), noise((41, 64))):
         for arguments in tried:

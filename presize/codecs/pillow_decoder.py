@@ -58,7 +58,7 @@ class Decoded:
 
 
 class Wanted(NamedTuple):
-    """Pixel format to decode to, as the options of the same names in ImageOptions."""
+    """Pixel format to decode to; its fields are options of ImageOptions."""
 
     color: Color = "rgb"
     depth: Depth = 8

@@ -45,7 +45,7 @@ PLUGINS: Final = {
     ),
     "jxl": Plugin("pillow-jxl-plugin", _JXL, "JXLImageFile", _JXL, 0, (".jxl",)),
 }
-"""By format, as sniff() names it."""
+"""Plug-ins by format, as sniff() names it."""
 
 # Pillow raised these for a million damaged files of all formats.
 _DECODER_ERRORS: Final = (

@@ -122,7 +122,7 @@ def resize(pixels: Pixels, target: Target, filter: Filter, backend: ResizeBacken
 def decode_resized(
     data: bytes, mode: jpeg_decoder.Mode, shape: tuple[int, int], scale: int, targets: list[Target], filter: Filter
 ) -> list[Pixels]:
-    """Return what resize() with backend "presize" returns for each target, resizing the rows of a JPEG of `shape` at
+    """Return the result of resize() with backend "presize" for each target, resizing the rows of a JPEG of `shape` at
     1/scale as they are decoded.
 
     Return an empty list if that is not possible: for "nearest", if a target keeps the size of an axis, if the decoder

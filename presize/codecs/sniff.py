@@ -105,7 +105,7 @@ def has_several(data: bytes, name: str) -> bool:
     """Return whether a GIF or PNG is an animation of several frames, counted up to the first damage."""
     if name == "gif":
         return _gif_frames(data, most=2) > 1
-    return name == "png" and any(kind == b"fdAT" for kind, _, _ in png_chunks(data))  # frames after the image
+    return name == "png" and any(kind == b"fdAT" for kind, _, _ in png_chunks(data))  # frames besides the default image
 
 
 def _gif_frames(data: bytes, most: int) -> int:

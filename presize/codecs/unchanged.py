@@ -1,6 +1,6 @@
-"""Images that can be stored without recoding, less their metadata: 8 bits a channel, in the colours of the options,
-upright, and without a profile to convert. JPEGs and WebPs are parsed to their end, and the checksums of PNGs compared.
-Their pixels are not decoded; ``presize verify`` does that. Pure, thread-safe."""
+"""Images that can be stored without recoding: 8 bits a channel, in the colours of the options, upright, and without a
+profile to convert. A JPEG must have its end marker, a WebP complete chunks, and a PNG correct checksums. Pixels are not
+decoded; ``presize verify`` does that. Metadata is removed unless it is to be kept. Pure, thread-safe."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def unchanged(data: bytes, options: ImageOptions) -> Unchanged | None:
 
 def fits(header: jpeg_segments.JpegHeader, options: ImageOptions) -> bool:
     """Return whether a JPEG with this header can be stored unchanged: 8 bits, Huffman coded, YCbCr or grey, upright,
-    sRGB, and in the colours of `options`. Recompression would only lose quality."""
+    without a profile to convert, and in the colours of `options`. Recompression would only lose quality."""
     return (
         options.format == "jpeg"
         and header.precision == 8
