@@ -39,8 +39,8 @@ def decode_value(
     """Decode a stored value of this format, color and depth.
 
     Return a new uint8 or uint16 array: (height, width, 3) RGB, (height, width, 4) RGBA or (height, width) grey; for
-    "npy", an array of any numeric type and shape. `shape` is the (height, width) from the index; the header is compared
-    with it before memory is allocated. Raises the exceptions in DAMAGE."""
+    "npy", an array of any numeric type and shape. `shape` is the (height, width) from the index: an image with more
+    pixels is refused before memory is allocated. Raises the exceptions in DAMAGE, also for another shape."""
     check_size(*shape, max_pixels)
     if format == "npy":
         values = decode_array(value)

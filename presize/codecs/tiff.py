@@ -168,7 +168,7 @@ def find_image(data: bytes) -> Found:
     """Find the main image of a TIFF: its first page, not a preview or mask of it. Raises ImageError for a raw file.
 
     If the first directory is marked as reduced, the result is the largest image that is not. Otherwise it is the first
-    image or a larger sub-image of it; further pages are ignored, whatever their size."""
+    image or a larger sub-image of it, never a further page, whatever its size."""
     tiff = Tiff(data)
     first = None if tiff.first is None else tiff.directory(tiff.first)
     if first is None:

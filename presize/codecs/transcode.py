@@ -87,7 +87,7 @@ def transcode(data: bytes, options: ImageOptions) -> Transcoded:
 
 
 def _in_tiles(kept: bytes, options: ImageOptions) -> bytes:
-    """Recode a JPEG that is stored unchanged in tiles, if all JPEGs are to have tiles."""
+    """Recode a JPEG that would be stored unchanged, if all JPEGs are to have tiles."""
     return tiling.recoded(kept) if options.tiles == "all" and options.format == "jpeg" else kept
 
 

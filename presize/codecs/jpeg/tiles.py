@@ -74,7 +74,7 @@ class Layout(NamedTuple):
 
 
 def layout_of(header: bytes) -> Layout | None:
-    """Parse the layout from `header` (everything before the scan except the index); None if it cannot be tiled."""
+    """Parse the layout from `header` (everything before the scan except the index); None without usable tiles."""
     # Large headers are not cached: no two images share their metadata.
     return _cached(header) if len(header) <= _CACHED_HEADER_BYTES else _parsed(header)
 
@@ -245,9 +245,9 @@ class Cut(NamedTuple):
 def cut_jpeg(data: bytes | memoryview, top: int, left: int, height: int, width: int) -> Cut | None:
     """Cut `data` to a JPEG with the tiles that a decoder needs for the box of `height` x `width` pixels at (top, left).
 
-    Decoded at full size, rows top..top+height and columns left..left+width of the cut, counted from its own top and
-    left, equal the same box of the whole decoded image, bit for bit. The same holds at 1/2, 1/4 or 1/8, with all
-    numbers divided, for a box whose four edges are multiples of 2, 4 or 8 (or edges of the image).
+    Decoded at full size, the box at `Cut.top` and `Cut.left` equals the same box of the whole decoded image, bit for
+    bit. At 1/2, 1/4 or 1/8 this holds, with all numbers divided, if the four edges of the box are multiples of 2, 4 or
+    8 (or edges of the image).
 
     Returns:
         None if `data` must be decoded whole: it has no valid index, or the box is empty or not inside the image.
