@@ -1,4 +1,4 @@
-"""Read an epoch of a raw folder, a presized folder and an LMDB dataset in several ways, and print each rate.
+"""Read epochs of a raw folder, a presized folder and an LMDB dataset in several ways, and print each rate.
 
 python tools/demo.py RAW FOLDER DATASET
 """
@@ -21,7 +21,7 @@ from presize.errors import ImageError
 
 
 def random_crop(image: Image.Image) -> torch.Tensor:
-    """A random square of `image`, resized to 224 pixels and flipped half of the time: uint8 (3, 224, 224)."""
+    """Return a random square of `image`, resized to 224 pixels and flipped half of the time: uint8 (3, 224, 224)."""
     side = int(min(image.size) * (0.5 + 0.5 * torch.rand(()).item()))
     left, top = (int(torch.randint(0, length - side + 1, ())) for length in image.size)
     square = image.resize((224, 224), Image.Resampling.BILINEAR, (left, top, left + side, top + side))
@@ -30,7 +30,7 @@ def random_crop(image: Image.Image) -> torch.Tensor:
 
 
 class Readable(FolderDataset):
-    """A raw folder that replaces images it cannot decode by a grey one."""
+    """Raw folder that replaces broken images with a grey one."""
 
     def __getitem__(self, index):  # type: ignore[no-untyped-def]
         try:
@@ -41,7 +41,7 @@ class Readable(FolderDataset):
 
 
 def images_per_s(loader: Iterable[Any], images: int) -> float:
-    """The rate of the second epoch: the first starts the workers and fills the page cache."""
+    """Return the rate of the second epoch: the first starts the workers and fills the page cache."""
     for _ in range(2):
         start = time.perf_counter()
         for _ in loader:

@@ -1,11 +1,11 @@
 """Fuzz presize/codecs/_jpeg_decoder.c by coverage: libFuzzer, with the address and undefined-behaviour sanitizers.
 
     python tools/fuzz_coverage.py --seconds 60
-    python tools/fuzz_coverage.py --seconds 600 --renew    and write tests/fuzz/jpeg anew, as few files as cover as much
+    python tools/fuzz_coverage.py --seconds 600 --renew    also replace tests/fuzz/jpeg by a minimal corpus
 
-It begins with the corpus in tests/fuzz/jpeg and with JPEGs drawn at random. What it finds is decoded by libjpeg-turbo,
-too: where the decoder accepts a file, the pixels must be equal. Stops at the first file that crashes or differs, says
-where it is saved, and exits with 1. Needs clang with its sanitizers.
+It starts with the corpus in tests/fuzz/jpeg and with random JPEGs. libjpeg-turbo also decodes the files that it finds:
+if the decoder accepts a file, the pixels must be equal. Stops at the first file that crashes or differs, prints its
+path, and exits with 1. Needs clang with its sanitizers.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def save(data: bytes, folder: Path) -> None:
 
 
 def seeds(folder: Path, choice: random.Random) -> None:
-    """JPEGs to begin with: the golden images, and small ones drawn at random."""
+    """Write the initial JPEGs: the golden images, and small random ones."""
     folder.mkdir()
     for data in decoder_images().values():
         save(data, folder)
@@ -54,7 +54,7 @@ def seeds(folder: Path, choice: random.Random) -> None:
 
 
 def run(target: Path, *args: object) -> str:
-    """What libFuzzer says. Ends the program when it has found something, whose place it prints."""
+    """Return the output of libFuzzer. If it found a defect, print the output, with the path of the file, and exit."""
     ran = subprocess.run([target, f"-max_len={LONGEST}", *map(str, args)], capture_output=True, text=True, check=False)
     if ran.returncode:
         sys.exit(ran.stderr[-6000:])
@@ -89,7 +89,7 @@ def main() -> None:
             shutil.rmtree(differential.CORPUS, ignore_errors=True)
             shutil.copytree(fewest, differential.CORPUS)
         files = len(list(found.iterdir()))
-    print(f"{tried[1] if tried else 0} inputs; {files} files of new coverage, {accepted} times accepted, none wrongly")
+    print(f"{tried[1] if tried else 0} inputs; {files} files of new coverage, {accepted} accepted, no differences")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Fuzz the readers of datasets: manifest, index, rejects, shards and values are changed, aware of their structure.
+"""Fuzz the readers of datasets with structure-aware changes of manifest, index, rejects, shards and values.
 
     python tools/fuzz_datasets.py --seconds 60
 
-Each changed dataset is read in another process in every way there is. It may be read, or refused with a PresizeError.
-Anything else (another exception, a signal, more than a minute) is a defect: the dataset is kept, its place is printed,
-and the exit code is 1. Most changes are followed by a repair of sizes and hashes, to get past the first check.
+Another process reads each changed dataset in every possible way. It must read it, or refuse it with a PresizeError.
+Anything else (another exception, a signal, more than a minute) is a defect: the dataset is kept, its path is printed,
+and the exit code is 1. After most changes, sizes and hashes are repaired, to get past the first check.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ EXTREMES = [
 Change = Callable[[Path, random.Random], None]
 
 
-# ---- what is read ----
+# ---- reading ----
 
 
 def read(root: Path) -> None:
-    """Read a dataset in every way there is. Raises PresizeError, and nothing else."""
+    """Read a dataset in every possible way. Raises only PresizeError."""
     from presize.builder.derive import DeriveOptions, derive_dataset
     from presize.datasets import LMDBDataset, RandomResizedCrop
     from presize.store.dataset import Dataset
@@ -97,7 +97,7 @@ def read(root: Path) -> None:
 
 
 def serve() -> None:
-    """Read the datasets that are named on stdin, one a line, and say how it went."""
+    """Read the datasets named on stdin, one a line, and print each result."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     for line in sys.stdin:
         try:
@@ -111,7 +111,7 @@ def serve() -> None:
 
 
 class Reader:
-    """A process that reads datasets."""
+    """Process that reads datasets."""
 
     def __init__(self) -> None:
         self.process = subprocess.Popen(
@@ -122,7 +122,7 @@ class Reader:
         )
 
     def ask(self, root: Path) -> str:
-        """How reading went: "read", "refused ..." or a defect."""
+        """Return the result of reading: "read", "refused ..." or "defect ..."."""
         assert self.process.stdin is not None and self.process.stdout is not None
         self.process.stdin.write(f"{root}\n")
         self.process.stdin.flush()
@@ -137,7 +137,7 @@ class Reader:
         self.process.wait()
 
 
-# ---- what is changed ----
+# ---- changes ----
 
 
 def encoded(values: dict[str, Any]) -> bytes:
@@ -145,7 +145,7 @@ def encoded(values: dict[str, Any]) -> bytes:
 
 
 def write_manifest(root: Path, values: dict[str, Any]) -> None:
-    """With its digest and its own hash repaired."""
+    """Write the manifest with its digest and its own hash repaired."""
     with contextlib.suppress(KeyError, TypeError):
         values["digest"] = hashlib.sha256(json.dumps(values["identity"], sort_keys=True).encode()).hexdigest()
     if "sha256" in values:
@@ -155,7 +155,7 @@ def write_manifest(root: Path, values: dict[str, Any]) -> None:
 
 
 def repair(root: Path) -> None:
-    """Sizes and hashes of all files."""
+    """Repair the sizes and hashes of all files in the manifest."""
     values = json.loads((root / "manifest.json").read_bytes())
     for file in (values["index"], values["rejects"], *values["shards"]):
         content = (root / file["file"]).read_bytes()
@@ -164,7 +164,7 @@ def repair(root: Path) -> None:
 
 
 def change_bytes(path: Path, choice: random.Random) -> None:
-    """Several bytes changed, anywhere; or the file cut, grown, or a part of it moved."""
+    """Change bytes anywhere; or truncate or grow the file, or copy a part of it."""
     content = bytearray(path.read_bytes())
     for _ in range(choice.choice([1, 2, 4, 16])):
         at, kind = choice.randrange(max(1, len(content))), choice.random()
@@ -207,7 +207,7 @@ def change_manifest(root: Path, choice: random.Random) -> None:
             else:
                 place[key] = place[choice.choice(keys)]
             break
-    with contextlib.suppress(ValueError, RecursionError):  # circular by now
+    with contextlib.suppress(ValueError, RecursionError):  # the values may be circular
         write_manifest(root, values)
 
 
@@ -219,7 +219,7 @@ def change_index(root: Path, choice: random.Random) -> None:
         values = table.column(number).to_pylist()
         row = choice.randrange(len(values)) if values else 0
         if kind < 0.6 and values:
-            old = values[row] or 0  # it may be null by now
+            old = values[row] or 0  # it may already be null
             if pa.types.is_integer(field.type):
                 bits = field.type.bit_width
                 signed = pa.types.is_signed_integer(field.type)
@@ -254,7 +254,7 @@ def shard_of(root: Path, choice: random.Random) -> Path:
 
 
 def change_pages(root: Path, choice: random.Random) -> None:
-    """Fields of LMDB's pages: meta pages, headers, the offsets of nodes, their sizes and flags; whole pages moved."""
+    """Change fields of LMDB's pages (meta pages, headers, offsets, sizes and flags of nodes), or copy whole pages."""
     path = shard_of(root, choice)
     content = bytearray(path.read_bytes())
     pages = len(content) // PAGE
@@ -300,7 +300,7 @@ def change_pages(root: Path, choice: random.Random) -> None:
 
 
 def change_values(root: Path, choice: random.Random) -> None:
-    """Stored images damaged, or others in their place; the index follows."""
+    """Damage or replace stored images, and update the index accordingly."""
     values = json.loads((root / "manifest.json").read_bytes())
     table = pa.ipc.open_file((root / "index.arrow").read_bytes()).read_all()
     shard, row = (table.column(name).to_pylist() for name in ("shard", "row"))
@@ -344,14 +344,14 @@ CHANGES: list[tuple[str, Change, bool]] = [
     ("bytes of a shard", lambda root, choice: change_bytes(shard_of(root, choice), choice), True),
     ("values", change_values, True),
 ]
-"""A name, the change, and whether sizes and hashes can be repaired after it."""
+"""A name, the change, and whether sizes and hashes can be repaired afterwards."""
 
 
 # ---- the loop ----
 
 
 def originals(folder: Path) -> list[Path]:
-    """Datasets of JPEG, PNG, WebP and raw pixels, 12 images each, in two shards; some have rejects."""
+    """Build datasets of JPEG, PNG, WebP and raw pixels, with 12 images each in two shards; some have rejects."""
     make_samples(folder / "source", SampleOptions(images=12, classes=2, long_side=90, broken=1))
     found = []
     for name, size in (("jpeg", 48), ("png", 20), ("webp", 20), ("raw", 20)):
@@ -364,8 +364,8 @@ def originals(folder: Path) -> list[Path]:
 
 
 def fuzz(seed: int, seconds: float, least: int = 0) -> Counter[str]:
-    """Fuzz for some seconds, and at least so many datasets. Returns how many were read, and how many refused; ends the
-    program at a defect."""
+    """Fuzz for `seconds`, and at least `least` datasets. Return the number of datasets for each change and result. Exit
+    at the first defect."""
     choice = random.Random(seed)
     counts: Counter[str] = Counter()
     end = time.monotonic() + seconds
@@ -399,7 +399,7 @@ def fuzz(seed: int, seconds: float, least: int = 0) -> Counter[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--least", type=int, default=0, help="datasets to try, even if it takes longer")
+    parser.add_argument("--least", type=int, default=0, help="minimum number of datasets, even if it takes longer")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -409,7 +409,7 @@ def main() -> None:
     counts = fuzz(options.seed, options.seconds, options.least)
     for name, count in sorted(counts.items()):
         print(f"{count:8,} {name}")
-    print(f"{sum(counts.values()):,} datasets, none of which a reader could not take")
+    print(f"{sum(counts.values()):,} datasets, no defects")
 
 
 if __name__ == "__main__":

@@ -2,10 +2,10 @@
 
     python tools/fuzz_jpeg_decoder.py --seconds 60
 
-Half of the files are drawn at random, the others are those of tests/fuzz/jpeg, damaged. For every file that the decoder
-accepts, libjpeg-turbo must give the same pixels and no warning: for the whole file, or, where a tile index lets the
-decoder skip the rest, for the tiles under the box. A file that it codes again in tiles must keep its pixels. Stops at
-the first file that violates this, prints where it is saved, and exits with 1. Needs gcc and its sanitizers, on Linux.
+Half of the files are random, the others are damaged files of tests/fuzz/jpeg. For every file that the decoder accepts,
+libjpeg-turbo must return the same pixels without a warning: for the whole file, or, if a tile index lets the decoder
+skip the rest, for the tiles under the box. Recoding a file in tiles must keep its pixels. Stops at the first file that
+violates this, prints its path, and exits with 1. Needs gcc and its sanitizers, on Linux.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ MODES = {1: "GRAY", 3: "RGB", 4: "BGRX"}
 
 
 def picture(choice: random.Random) -> np.ndarray:
-    """Up to 90 × 120 pixels: smooth, noise, or black and white."""
+    """Return a random picture of up to 90 × 120 pixels: smooth, noise, or black and white."""
     height, width = choice.randint(1, 90), choice.randint(1, 120)
     noise = np.random.default_rng(choice.getrandbits(30))
     kind = choice.random()
@@ -63,7 +63,7 @@ def picture(choice: random.Random) -> np.ndarray:
 
 
 def jpeg(pixels: np.ndarray, choice: random.Random) -> bytes:
-    """A JPEG as encoders write it, most with tiles and their index."""
+    """Encode a valid JPEG, mostly with tiles and their index."""
     options = [
         cv2.IMWRITE_JPEG_QUALITY, choice.choice([1, 5, 20, 50, 75, 90, 95, 100]),
         cv2.IMWRITE_JPEG_OPTIMIZE, int(choice.random() < 0.3),
@@ -79,7 +79,7 @@ def jpeg(pixels: np.ndarray, choice: random.Random) -> bytes:
 
 
 def with_metadata(data: bytes, choice: random.Random) -> bytes:
-    """`data` with Adobe and ICC segments, valid or not, and perhaps without JFIF's."""
+    """Add Adobe and ICC segments, valid or not, to `data`, and sometimes remove its JFIF segment."""
     adobe = b"\xff\xee\0\x0eAdobe\0d\0\0\0\0" + bytes((choice.randrange(3),))
     parts = choice.randint(0, 2)
     profile = [b"\xff\xe2\0\x14ICC_PROFILE\0" + bytes((i + 1, parts)) + b"icc!" for i in range(choice.randint(0, 2))]
@@ -88,7 +88,7 @@ def with_metadata(data: bytes, choice: random.Random) -> bytes:
 
 
 def damaged(data: bytes, choice: random.Random) -> bytes:
-    """`data` with one to five bytes or bits changed, deleted or inserted, or truncated; half of them in the headers."""
+    """Change, delete or insert bytes of `data` in one to five places, or truncate it; half of them in the headers."""
     broken = bytearray(data)
     for _ in range(choice.choice([1, 1, 2, 5])):
         at = choice.randrange(len(broken) if choice.random() < 0.5 else min(len(broken), 700))
@@ -115,15 +115,9 @@ def by_libjpeg_turbo(data: bytes | memoryview, mode: str, scale: int) -> np.ndar
 
 
 def expected(data: bytes, mode: str, shape: tuple[int, int], box: tuple[int, int, int, int], scale: int) -> np.ndarray:
-    """The box as libjpeg-turbo decodes it. Raises ValueError for errors and warnings.
+    """Decode the box with libjpeg-turbo. Raises ValueError for errors and warnings.
 
-    Args:
-        data: a JPEG.
-        mode: of the pixels.
-        shape: (height, width) of the image.
-        box: in pixels of the image at 1/scale.
-        scale: 1, 2, 4 or 8.
-    """
+    `shape` is the (height, width) of the image; `box` is in pixels of the image at 1/scale; `scale` is 1, 2, 4 or 8."""
     top, left, height, width = box
     try:
         return by_libjpeg_turbo(data, mode, scale)[top : top + height, left : left + width]
@@ -138,12 +132,12 @@ def expected(data: bytes, mode: str, shape: tuple[int, int], box: tuple[int, int
 
 
 def corpus(folder: Path = CORPUS) -> list[bytes]:
-    """The files of a corpus."""
+    """Read the files of a corpus."""
     return [path.read_bytes() for path in sorted(folder.iterdir())]
 
 
 def drawn(choice: random.Random, known: Sequence[bytes]) -> bytes:
-    """A JPEG drawn at random, half of them damaged, or one of those that are `known`, damaged."""
+    """Return a random JPEG, half of the time damaged, or a damaged `known` one."""
     if known and choice.random() < 0.5:
         return damaged(choice.choice(known), choice)
     data = jpeg(picture(choice), choice)
@@ -153,17 +147,14 @@ def drawn(choice: random.Random, known: Sequence[bytes]) -> bytes:
 
 
 def difference(decoder: Any, data: bytes, choice: random.Random) -> tuple[bool, str | None]:
-    """Decode `data`, or a box of it, at full or reduced size, with AVX2 or without.
-
-    Returns:
-        Whether `decoder` accepts it, and how it then differs from libjpeg-turbo; None if it does not.
-    """
+    """Decode `data`, or a box of it, at full or reduced size, with or without AVX2. Return whether `decoder` accepts
+    it, and how it then differs from libjpeg-turbo, or None if it does not."""
     height, width = choice.randint(1, 90), choice.randint(1, 120)
     with contextlib.suppress(ValueError, KeyError):
         height, width, _, _ = simplejpeg.decode_jpeg_header(data)
     if height * width > 1 << 22:
         return False, None
-    # Narrower images may be as large at another scale, which simplejpeg then takes.
+    # Narrower images may have the same size at another scale, and simplejpeg then uses that.
     scale = choice.choice([1, 1, 2, 4, 8]) if width > 8 else 1
     shape, whole = (height, width), (-(-height // scale), -(-width // scale))
     box = (0, 0, *whole)
@@ -187,7 +178,7 @@ def difference(decoder: Any, data: bytes, choice: random.Random) -> tuple[bool, 
 
 
 def recoding_difference(decoder: Any, data: bytes, choice: random.Random) -> str | None:
-    """How the pixels change when `data` is coded again in tiles; None if they do not, or `decoder` leaves it alone."""
+    """Return how the pixels change when `data` is recoded in tiles; None if they do not, or if it is not recoded."""
     avx2 = decoder.use_avx2(choice.random() < 0.5)
     with mock.patch.object(jpeg_decoder.compiled, "module", decoder):
         tiled = tiling.recoded(data)
@@ -199,11 +190,11 @@ def recoding_difference(decoder: Any, data: bytes, choice: random.Random) -> str
         what = None if same else "different pixels"
     except ValueError as error:
         what = str(error)
-    return what and f"coded again {'with' if avx2 else 'without'} AVX2: {what}"
+    return what and f"recoded {'with' if avx2 else 'without'} AVX2: {what}"
 
 
 def resized_difference(decoder: Any, data: bytes, choice: random.Random) -> str | None:
-    """How `data` resized as it is decoded differs from the decoded image, resized; None if it does not."""
+    """Return how `data`, resized while decoding, differs from the decoded image, resized; None if it does not."""
     with contextlib.suppress(ValueError, KeyError):
         height, width, _, _ = simplejpeg.decode_jpeg_header(data)
         scale, channels = choice.choice([1, 1, 2, 4, 8]), choice.choice([*MODES])
@@ -217,14 +208,14 @@ def resized_difference(decoder: Any, data: bytes, choice: random.Random) -> str 
             return None
         accepted = decoder.decode(data, pixels, channels, (height, width), (0, 0, *whole), scale)
         if decoder.decode_into(data, sink, channels, (height, width), scale) != accepted:
-            return f"1/{scale}, {channels} channels: accepted in one of two ways"
+            return f"1/{scale}, {channels} channels: only one of decode and decode_into accepts it"
         if accepted and not np.array_equal(resized, resize(pixels, resized.shape[:2], "bicubic")):
             return f"1/{scale}, {channels} channels, to {resized.shape}: different pixels"
     return None
 
 
 def check(decoder: Any, data: bytes, choice: random.Random) -> bool:
-    """Whether `decoder` accepts `data`. Ends the program when it is wrong."""
+    """Return whether `decoder` accepts `data`. Exit if its result is wrong."""
     accepted, wrong = difference(decoder, data, choice)
     wrong = wrong or recoding_difference(decoder, data, choice) or resized_difference(decoder, data, choice)
     if wrong:
@@ -235,7 +226,7 @@ def check(decoder: Any, data: bytes, choice: random.Random) -> bool:
 
 
 def fuzz(decoder: Any, seed: int, seconds: float) -> tuple[int, int]:
-    """Fuzz for some seconds. Returns how many files were tried, and how many of them the decoder accepted."""
+    """Fuzz for some seconds. Return the number of files tried, and the number that the decoder accepted."""
     choice = random.Random(seed)
     known = corpus()
     results = [check(decoder, data, choice) for data in known for _ in range(3)]
@@ -246,7 +237,7 @@ def fuzz(decoder: Any, seed: int, seconds: float) -> tuple[int, int]:
 
 
 def sanitized(folder: str, sources: Sequence[str] = SOURCES) -> dict[str, str]:
-    """Compile a module into `folder`. Returns the environment of a process that runs it under the sanitizers."""
+    """Compile a module into `folder`, and return the environment of a process that runs it under the sanitizers."""
     module = Path(folder, Path(sources[0]).stem + ".so")
     flags = ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
     headers = f"-I{sysconfig.get_paths()['include']}"
@@ -259,14 +250,14 @@ def sanitized(folder: str, sources: Sequence[str] = SOURCES) -> dict[str, str]:
         **os.environ,
         SANITIZED: str(module),
         "LD_PRELOAD": " ".join(libraries),
-        # Python itself leaks. Fill fresh memory with a fixed byte, so that runs are reproducible.
+        # Python itself leaks. New memory is filled with a fixed byte, so that runs are reproducible.
         "ASAN_OPTIONS": "detect_leaks=0:max_malloc_fill_size=1000000000:malloc_fill_byte=165",
     }
 
 
 def under_sanitizers(description: str | None, sources: Sequence[str]) -> tuple[Any, argparse.Namespace]:
-    """The module of `sources`, compiled with the sanitizers, and the seed and seconds of the command line. The process
-    starts itself once more, with them loaded."""
+    """Compile `sources` with the sanitizers, and return the module and the options of the command line. The process
+    restarts itself with the sanitizers loaded."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--seed", type=int, default=0)
@@ -285,20 +276,20 @@ def under_sanitizers(description: str | None, sources: Sequence[str]) -> tuple[A
 
 
 def try_until_the_end(options: argparse.Namespace, wrong: Callable[[random.Random], str | None], what: str) -> None:
-    """Try for some seconds what is drawn at random. Ends the program when `wrong` finds something."""
+    """Call `wrong` with random choices for some seconds. Exit when it returns an error."""
     choice, tried, end = random.Random(options.seed), 0, time.monotonic() + options.seconds
     while time.monotonic() < end:
         found = wrong(choice)
         if found:
             sys.exit(f"seed {options.seed}, number {tried}: {found}")
         tried += 1
-    print(f"{tried} {what}, none wrongly")
+    print(f"{tried} {what}, no differences")
 
 
 def main() -> None:
     module, options = under_sanitizers(__doc__, SOURCES)
     tried, accepted = fuzz(module, options.seed, options.seconds)
-    print(f"{tried} JPEGs, {accepted} of them accepted, none wrongly")
+    print(f"{tried} JPEGs, {accepted} of them accepted, no differences")
 
 
 if __name__ == "__main__":

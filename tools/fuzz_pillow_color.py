@@ -1,10 +1,10 @@
-"""Fuzz presize/codecs/_pillow_color.c with random images and numbers, under the address and undefined-behaviour
+"""Fuzz presize/codecs/_pillow_color.c with random images and arguments, under the address and undefined-behaviour
 sanitizers.
 
     python tools/fuzz_pillow_color.py --seconds 60
 
-Each operation must give the bytes of the installed Pillow's, with AVX2 and without. Stops at the first image that
-violates this, prints its numbers, and exits with 1. Needs gcc and its sanitizers, on Linux.
+Each operation must return the bytes of the installed Pillow, with and without AVX2. Stops at the first image that
+violates this, prints the arguments, and exits with 1. Needs gcc and its sanitizers, on Linux.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from presize.codecs.pillow_color import OPERATIONS, Name
 
 
 def matrix(choice: random.Random) -> tuple[float, ...]:
-    """Of an affine transform: scales or turns, and shifts."""
+    """Return a random affine matrix: scales or rotations, and shifts."""
     scales = [choice.choice([0.0, 1.0, -1.0, choice.uniform(-3, 3)]) for _ in range(4)]
     return (*scales[:2], choice.uniform(-99, 99), *scales[2:], choice.uniform(-99, 99))
 
@@ -39,7 +39,7 @@ ARGUMENTS: dict[Name, Callable[[random.Random], tuple[Any, ...]]] = {
 
 
 def wrong(module: Any, choice: random.Random) -> str | None:
-    """What is wrong with one random operation, if anything is."""
+    """Return the error of one random operation, or None."""
     name = choice.choice(list(OPERATIONS))
     shape = (choice.choice([1, 2, 3, choice.randint(1, 150)]), choice.randint(1, 150), *choice.choice([(), (3,)]))
     noise = np.random.default_rng(choice.getrandbits(30))

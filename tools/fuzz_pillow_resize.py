@@ -3,9 +3,9 @@ sanitizers.
 
     python tools/fuzz_pillow_resize.py --seconds 60
 
-Every image lies in memory of its own, whose ends the sanitizer watches, and each level of instructions that the
-processor has must give the bytes of tests/support/pillow_model.py. Stops at the first image that violates this, prints
-its numbers, and exits with 1. Needs gcc and its sanitizers, on Linux.
+Every image has its own memory, and the sanitizer detects accesses outside it. Each level of instructions of the
+processor must return the bytes of tests/support/pillow_model.py. Stops at the first image that violates this, prints
+its parameters, and exits with 1. Needs gcc and its sanitizers, on Linux.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ SOURCES = [str(CODECS / "_pillow_resize.c"), *(str(path) for path in sorted((COD
 
 
 def side(choice: random.Random) -> int:
-    """Most are small; some are as long as a vector's bytes, or much longer."""
+    """Return a random side, mostly small; sometimes about as long as a vector, or much longer."""
     return choice.choice([choice.randint(1, 9), choice.randint(1, 80), choice.randint(1, 300), choice.randint(1, 2000)])
 
 
 def part(length: int, choice: random.Random) -> tuple[float, float]:
-    """Where a box begins and ends along a side: on whole pixels, between them, or almost on them."""
+    """Return begin and end of a random box along a side: on whole pixels, between them, or almost on them."""
     if choice.random() < 0.5:
         return 0, length
     shift = choice.choice([0, 0, 1e-7, -1e-7, 0.5])
@@ -44,7 +44,7 @@ def part(length: int, choice: random.Random) -> tuple[float, float]:
 
 
 def cut(inputs: int, outputs: int, reach: float, choice: random.Random) -> tuple[int, int, int, int]:
-    """A part of the outputs, and the inputs that it may take: where each begins and ends."""
+    """Return begin and end of a random part of the outputs, and of the inputs that it may need."""
     begin = choice.randrange(outputs)
     end = choice.randint(begin + 1, outputs)
     if inputs == outputs:
@@ -55,7 +55,7 @@ def cut(inputs: int, outputs: int, reach: float, choice: random.Random) -> tuple
 
 
 def wrong_part(module: Any, pixels: Any, size: tuple[int, int], filter: Any, choice: random.Random) -> str | None:
-    """What is wrong with a random part of a resize, if anything is."""
+    """Return the error of a random part of a resize, or None."""
     vertical_first, reach = choice.random() < 0.5, pillow_model.FILTERS[filter][1]
     top, bottom, first_row, last_row = cut(pixels.shape[0], size[0], reach, choice)
     left, right, first_column, last_column = cut(pixels.shape[1], size[1], reach, choice)
@@ -73,7 +73,7 @@ def wrong_part(module: Any, pixels: Any, size: tuple[int, int], filter: Any, cho
 
 
 def wrong_rows(pixels: Any, size: tuple[int, int], filter: Any, box: pillow_resize.Box, rows: int) -> str | None:
-    """What is wrong with a resize of rows that come one after the other to two sizes, if anything is."""
+    """Return the error of resizing row by row to two sizes, or None."""
     outs = [np.empty((*one, pixels.shape[2]), np.uint8) for one in (size, (size[1], 13))]
     first = pillow_resize.row_sink(pixels.shape[:2], outs[0], filter, box)
     sink = pillow_resize.row_sink(pixels.shape[:2], outs[1], filter, box, first)
@@ -87,7 +87,7 @@ def wrong_rows(pixels: Any, size: tuple[int, int], filter: Any, box: pillow_resi
 
 
 def wrong(module: Any, choice: random.Random) -> str | None:
-    """What is wrong with one random resize, if anything is."""
+    """Return the error of one random resize, or None."""
     (height, width), size = (side(choice), side(choice)), (side(choice), side(choice))
     channels = choice.choice([1, 2, 3, 3, 4])
     if height * width * channels > 1 << 18 or max(size[0] * width, size[1] * height, size[0] * size[1]) > 1 << 17:

@@ -1,8 +1,9 @@
-"""Make the pictures of docs/choosing.md, and the table of what each choice costs.
+"""Make the pictures of docs/choosing.md, and the table with the size and error of each choice.
 
-python tools/make_docs_pictures.py [PHOTO]    # by default the photograph that Matplotlib comes with
+python tools/make_docs_pictures.py [PHOTO]
 
-That is Grace Hopper's portrait by the US Navy, 512×600 px, in the public domain.
+The default is the photograph that ships with Matplotlib: Grace Hopper's portrait by the US Navy, 512×600 px, in the
+public domain.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ PICTURES = Path(__file__).resolve().parent.parent / "docs" / "pictures"
 PANEL = 192
 """Side of a panel, in pixels."""
 FACE, RIBBONS = (0.33, 0.2), (0.6, 0.77)
-"""Where a detail begins: shares of the width and the height."""
+"""Left and top of a detail, as shares of the width and the height."""
 DETAIL = 0.25
 """Side of a detail, as a share of the width."""
 
@@ -42,7 +43,7 @@ FITS = {
 
 
 def stored(photo: bytes, options: ImageOptions) -> tuple[bytes, Image.Image]:
-    """What a build stores of a photograph: the bytes, and the picture."""
+    """Return the bytes that a build stores for a photograph, and their picture."""
     (record,) = transcode(photo, options).records
     if options.format == "raw":
         return record.value, Image.frombytes("RGB", (record.width, record.height), record.value)
@@ -50,7 +51,7 @@ def stored(photo: bytes, options: ImageOptions) -> tuple[bytes, Image.Image]:
 
 
 def detail(picture: Image.Image, corner: tuple[float, float], resample: Image.Resampling) -> Image.Image:
-    """A square of a picture, as large as a panel."""
+    """Return a square part of a picture, resized to a panel."""
     left, top = round(corner[0] * picture.width), round(corner[1] * picture.height)
     side = round(DETAIL * picture.width)
     return picture.resize((PANEL, PANEL), resample, (left, top, left + side, top + side))
@@ -69,7 +70,7 @@ def strip(panels: dict[str, Image.Image], path: Path) -> None:
 
 
 def rows(photo: bytes) -> list[dict[str, Any]]:
-    """What each choice costs: bytes, and the error against the same pixels stored without loss."""
+    """Return the bytes of each choice, and its error relative to the same pixels stored without loss."""
     exact = np.asarray(stored(photo, ImageOptions(format="png"))[1])
     found = []
     for choice, variants in (("size", SIZES), ("quality", QUALITIES), ("subsampling", CHROMA), ("format", FORMATS)):

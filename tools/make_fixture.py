@@ -1,7 +1,7 @@
-"""Make tests/fixtures/format-1: a dataset whose bytes are committed, and which every later version must open.
+"""Make tests/fixtures/format-1, a committed dataset that every later version must open.
 
-It was run once, on a machine with 4 KiB pages, and is kept to show how. Do not rerun it to repair a failing test: if
-the format has changed, it needs a new version, and a fixture of its own beside this one.
+This script was run once, on a machine with 4 KiB pages, and is kept as a record. Do not rerun it to repair a failing
+test: a changed format needs a new version and another fixture.
 
     python tools/make_fixture.py FOLDER
 """

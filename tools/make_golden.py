@@ -1,8 +1,8 @@
-"""Make presize/codecs/golden/decoder.zip and sources.zip: small images that codecs are tried on.
+"""Make presize/codecs/golden/decoder.zip and sources.zip: small images for checks of the codecs.
 
-It is kept to show how. The sources must stay as they are: what the codecs make of them is part of the identity of
-datasets, so with other images none could be updated any more. What later releases need goes into a set of its own.
-Images for the decoder may be added.
+This script is kept as a record. The sources must never change: their transcoded bytes are part of the identity of
+datasets, and with other images no existing dataset could be updated. Images that later releases need go into another
+set. Images for the decoder may be added.
 
     python tools/make_golden.py FOLDER
 """
@@ -33,11 +33,11 @@ ARITHMETIC = base64.b64decode(
     "/9j/4AAQSkZJRgABAQAAAQABAAD/2wBDAAIBAQEBAQIBAQECAgICAgQDAgICAgUEBAMEBgUGBgYFBgYGBwkIBgcJBwYGCAsICQoKCgoK"
     "BggLDAsKDAkKCgr/yQALCAAIAAgBAREA/8wABgAQEAX/2gAIAQEAAD8A/wC5UE9+0si6i0qA9z1c/9k="
 )
-"""8 x 8 pixels of grey; no library at hand writes such."""
+"""8 x 8 grey pixels; no available library writes arithmetic coding."""
 
 
 def picture(height: int, width: int, seed: int, noise: int = 4) -> np.ndarray:
-    """Waves, edges and noise: uint8 (height, width, 3) RGB."""
+    """Draw waves, edges and noise: uint8 (height, width, 3) RGB."""
     random = np.random.default_rng(seed)
     y, x = np.mgrid[0:height, 0:width]
     waves = [128 + 110 * np.sin((x * (c + 1) + y * (seed % 5 + 1)) / 11 + c) for c in range(3)]
@@ -98,7 +98,7 @@ def saved(image: Image.Image, kind: str, **options: object) -> bytes:
 
 
 def profile(space: bytes, tags: dict[bytes, bytes]) -> bytes:
-    """An ICC profile, version 2, of these tags."""
+    """Return an ICC profile, version 2, with these tags."""
     white = struct.pack(">3i", 63190, 65536, 54061)
     name = b"golden\0"
     tags = {b"desc": b"desc" + bytes(4) + struct.pack(">I", len(name)) + name + bytes(78), **tags}
@@ -117,7 +117,7 @@ def curve(gamma: float) -> bytes:
 
 
 def wide_profile() -> bytes:
-    """Adobe RGB's primaries with gamma 1.8."""
+    """Return a profile with the primaries of Adobe RGB and gamma 1.8."""
     primaries = [(0.6097, 0.3111, 0.0195), (0.2053, 0.6257, 0.0609), (0.1492, 0.0632, 0.7446)]
     colors = [b"XYZ " + bytes(4) + struct.pack(">3i", *(round(v * 65536) for v in color)) for color in primaries]
     tags = dict(zip((b"rXYZ", b"gXYZ", b"bXYZ"), colors, strict=True))

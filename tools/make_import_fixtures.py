@@ -1,7 +1,6 @@
-"""Make tests/fixtures/imports: tar shards as webdataset writes them, and Parquet files as Hugging Face's datasets does.
+"""Make tests/fixtures/imports: tar shards by webdataset, and Parquet files by Hugging Face's datasets.
 
-Both libraries are needed here, and not by the tests. What each sample holds is in CONTENTS of
-tests/support/foreign.py.
+This script needs both libraries; the tests do not. CONTENTS in tests/support/foreign.py lists the samples.
 
     pip install webdataset datasets pillow
     python tools/make_import_fixtures.py tests/fixtures/imports
@@ -23,7 +22,7 @@ NAMES = ("ant", "bee", "cow")
 
 
 def encoded(number: int, kind: str = "JPEG") -> bytes:
-    """A picture of 24 x 16 pixels or a little more."""
+    """Encode a picture 16 pixels high and 24 + `number` wide."""
     y, x = np.mgrid[0:16, 0 : 24 + number]
     waves = [128 + 100 * np.sin((x * (c + 1) + y * (number + 1)) / 9 + c) for c in range(3)]
     buffer = io.BytesIO()

@@ -2,9 +2,9 @@
 
     python tools/mutants.py [--sample N] [--seed N] [--jobs N] [--all-tests] [MODULE[:LINE] ...]
 
-Changes a copy of the installed package, one place at a time, by an operator of cosmic-ray drawn at random, and runs the
-tests of that module on it. Prints each mutant that no test noticed: test what it does, or say in tools/harmless.txt why
-it does no harm.
+Changes a copy of the installed package, one place at a time, with a random operator of cosmic-ray, and runs the tests
+of that module on it. Prints each mutant that no test noticed: add a test, or explain in tools/harmless.txt why it is
+harmless.
 """
 
 from __future__ import annotations
@@ -81,28 +81,28 @@ TESTS = {
     "datasets/reading/order.py": (*ORDER, "tests/datasets/test_subsets.py", "tests/datasets/test_loader.py"),
     "datasets/reading/draws.py": ORDER,
 }
-"""The modules, and what tests each, the likeliest to notice first: the first pattern that fits counts."""
+"""Tests of each module, most sensitive ones first; the first matching pattern applies."""
 
 HARMLESS = Path(__file__).with_name("harmless.txt")
 HEAVY = ("torch", "torch.utils.data", "pyarrow.parquet", "hypothesis", "cv2", "lmdb", "simplejpeg", "PIL.Image")
-"""What tests import and no mutant changes."""
+"""Modules to import once before forking, since no mutant changes them."""
 
 SECONDS, WHOLE_S = 100, 1200
-"""A mutant with which the tests that run it, or all of a module, take longer hangs, which is noticed."""
+"""Time limits for the tests that run a mutant, and for all tests of a module. A mutant that exceeds them is noticed."""
 
 
 Covering = dict[str, dict[int, list[str]]]
-"""For each module the tests that run a line."""
+"""For each module, the tests that run each line."""
 
 
 class Mutant(NamedTuple):
-    """A change of one place.
+    """Change of one place.
 
     Attributes:
-        module: from the package.
-        operator: of cosmic-ray.
-        occurrence: which of the places to which the operator applies.
-        line: of the place.
+        module: its path in the package.
+        operator: the name of an operator of cosmic-ray.
+        occurrence: the index of the place among those to which the operator applies.
+        line: the line of the place.
     """
 
     module: str
@@ -117,8 +117,8 @@ def modules(patterns: list[str]) -> list[str]:
 
 
 def ignored(source: str) -> set[tuple[int, int]]:
-    """The (line, column) of what has no effect: annotations, which are not evaluated, and what catches mistakes of our
-    own alone, which there are not: ``strict=`` and ``frozen=``."""
+    """Return each (line, column) whose change has no effect: annotations, which are not evaluated, and ``strict=`` and
+    ``frozen=``, which only catch programming errors."""
     places = set()
     for node in ast.walk(ast.parse(source)):
         found = [getattr(node, name, None) for name in ("annotation", "returns")]
@@ -132,7 +132,7 @@ def ignored(source: str) -> set[tuple[int, int]]:
 
 
 def mutants(module: str, seed: int) -> Iterator[Mutant]:
-    """One for each place that can be changed, the same as long as its line is the same."""
+    """Yield one mutant for each place that can be changed. It stays the same as long as the line does."""
     source = (PACKAGE / module).read_text("utf-8")
     tree, skipped = get_ast(source), ignored(source)
     places: dict[tuple[int, int], list[Mutant]] = {}
@@ -151,7 +151,7 @@ def mutants(module: str, seed: int) -> Iterator[Mutant]:
 
 
 def is_at(mutant: Mutant, place: str) -> bool:
-    """Whether a ``MODULE`` or ``MODULE:LINE`` names where it is."""
+    """Return whether a mutant is at a ``MODULE`` or ``MODULE:LINE``."""
     module, _, line = place.partition(":")
     return fnmatch(mutant.module, f"*{module}") and (not line or int(line) == mutant.line)
 
@@ -161,8 +161,9 @@ def tests_of(module: str) -> tuple[str, ...]:
 
 
 def is_noticed(mutant: Mutant, tree: Path, covering: Covering) -> bool:
-    """Whether a test fails on the package in `tree` with this change, which is then undone: of those that run the line,
-    or of all for what runs once, at the import, or in processes of its own only."""
+    """Return whether a test fails on the package in `tree` with this change, then undo the change. Run the tests that
+    run the line, or all tests of the module if none is known to: for code that runs at import, once, or only in other
+    processes."""
     path = tree / "presize" / mutant.module
     whole = path.read_text("utf-8")
     running = tests_that_run(mutant, whole, covering)
@@ -174,8 +175,8 @@ def is_noticed(mutant: Mutant, tree: Path, covering: Covering) -> bool:
 
 
 def tests_that_run(mutant: Mutant, source: str, covering: Covering) -> tuple[str, ...]:
-    """Those that run any line of the statement which the mutant changes; none for what runs once a process: what the
-    import runs, and functions that keep their results."""
+    """Return the tests that run any line of the changed statement; none for code that runs once in a process: at
+    import, or in cached functions."""
     first = last = mutant.line
     in_function = is_cached = False
     for node in ast.walk(ast.parse(source)):
@@ -192,8 +193,8 @@ def tests_that_run(mutant: Mutant, source: str, covering: Covering) -> tuple[str
 
 
 def pass_on(tree: Path, tests: tuple[str, ...], seconds: float, coverage_of: Path | None = None) -> bool:
-    """Whether these tests pass, in time, on the package in `tree`. They run in a copy of this process, which has
-    imported all that takes long, and nothing of the package but this script's own."""
+    """Return whether these tests pass, in time, on the package in `tree`. They run in a fork of this process, which has
+    already imported the slow dependencies."""
     child = os.fork()
     if child == 0:
         try:
@@ -213,11 +214,11 @@ def pass_on(tree: Path, tests: tuple[str, ...], seconds: float, coverage_of: Pat
         return False
     finally:
         with suppress(ProcessLookupError):
-            os.killpg(child, signal.SIGKILL)  # what its tests have left
+            os.killpg(child, signal.SIGKILL)  # processes that its tests left behind
 
 
 class _Contexts:
-    """A plug-in of pytest that tells coverage which test runs."""
+    """Plug-in of pytest that sets coverage's context to the running test."""
 
     def __init__(self, found: coverage.Coverage) -> None:
         self._found = found
@@ -228,7 +229,7 @@ class _Contexts:
 
 
 def run_tests(tree: Path, tests: tuple[str, ...], coverage_of: Path | None) -> int:
-    """The exit code of pytest. `coverage_of` is where to write the Covering of these tests."""
+    """Run pytest and return its exit code. If `coverage_of` is given, write the Covering of these tests to it."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for standard in range(3):
         os.dup2(nowhere, standard)
@@ -263,15 +264,15 @@ def changed(mutant: Mutant, whole: str) -> str:
 
 
 def difference(mutant: Mutant) -> str:
-    """The lines before and after."""
+    """Return the lines before and after."""
     whole = (PACKAGE / mutant.module).read_text("utf-8")
     lines = list(difflib.unified_diff(whole.splitlines(), changed(mutant, whole).splitlines(), lineterm="", n=0))
     return "\n".join(f"    {line}" for line in lines if not line.startswith(("---", "+++", "@@")))
 
 
 def harmless() -> set[tuple[str, str]]:
-    """Module and difference of each mutant in tools/harmless.txt: the module on a line of its own, the lines before and
-    after, indented, and then in which way it does no harm."""
+    """Read the module and difference of each mutant in tools/harmless.txt: a line with the module, then for each mutant
+    the lines before and after, indented, and the reason why it is harmless."""
     found = set()
     module, lines = "", list[str]()
     for line in [*HARMLESS.read_text("utf-8").splitlines(), ""]:
@@ -285,11 +286,11 @@ def harmless() -> set[tuple[str, str]]:
 
 
 _tree = Path()
-"""That of a worker process."""
+"""Tree of this worker process."""
 
 
 def copy_package(place: str) -> None:
-    """Give this worker process a tree of its own."""
+    """Copy the package for this worker process."""
     global _tree
     _tree = Path(place, str(os.getpid()))
     shutil.copytree(PACKAGE, _tree / "presize")
@@ -300,7 +301,7 @@ def tried(mutant: Mutant, covering: Covering) -> tuple[Mutant, bool]:
 
 
 def covered(tests: tuple[str, ...]) -> Covering | None:
-    """Which tests run which lines; None where they fail without any change."""
+    """Return which tests run which lines; None if they fail on the unchanged package."""
     file = _tree / "covering.json"
     if not pass_on(_tree, tests, 2 * WHOLE_S, file):
         return None
@@ -311,14 +312,14 @@ def covered(tests: tuple[str, ...]) -> Covering | None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "places", nargs="*", metavar="MODULE[:LINE]", help="such as store/dealing.py, or a line of it; all by default"
+        "places", nargs="*", metavar="MODULE[:LINE]", help="a module such as store/dealing.py, or a line; default: all"
     )
     parser.add_argument(
-        "--all-tests", action="store_true", help="all of a module, without asking first which of them run which lines"
+        "--all-tests", action="store_true", help="run all tests of a module, not only those that run the changed line"
     )
-    parser.add_argument("--sample", type=int, metavar="N", help="try N mutants, drawn at random; all by default")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the drawing; 0 by default")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), metavar="N", help="processes; all cores by default")
+    parser.add_argument("--sample", type=int, metavar="N", help="try N random mutants; default: all")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="random seed; default: 0")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), metavar="N", help="processes; default: all cores")
     options = parser.parse_args()
     known = harmless()
     all_of_them = [
@@ -332,7 +333,7 @@ def main() -> None:
         found if options.sample is None else random.Random(options.seed).sample(found, min(options.sample, len(found)))
     )
     survived = 0
-    sys.dont_write_bytecode = True  # a change within a second would not be seen
+    sys.dont_write_bytecode = True  # Python would not notice a change within the same second
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     for name in HEAVY:
         importlib.import_module(name)
@@ -345,7 +346,7 @@ def main() -> None:
         coverings: dict[tuple[str, ...], Covering] = {}
         for tests, covering in zip(sets, pool.map(covered, sets), strict=True):
             if covering is None:
-                raise SystemExit(f"{' '.join(tests)}: fail without any change")
+                raise SystemExit(f"{' '.join(tests)}: these tests fail on the unchanged package")
             coverings[tests] = covering
         waiting = []
         for mutant in chosen:

@@ -1,1 +1,1 @@
-"""One image, bytes to pixels and back, and nothing else: no module here opens a file or knows a dataset."""
+"""Conversion of one image from bytes to pixels and back. No module here opens a file or knows a dataset."""

@@ -1,20 +1,20 @@
 /* A decoder of baseline JPEG: bit-identical to libjpeg-turbo, and faster.
 
-   Huffman decoding takes two thirds of the time to decode a photograph. Here stuffed zero bytes are removed from
-   a scan first, one table look-up gives everything that a code means, and the coefficient follows from it without a
-   branch. Of a tile-indexed JPEG (docs/format.md) only the tiles under a box are read. At 1/2, 1/4 and 1/8 the inverse
-   DCT gives as many samples fewer, and where only means are left, all codes in a look-up are passed at once.
+   Huffman decoding takes two thirds of the time to decode a photograph. This decoder first removes stuffed zero bytes
+   from a scan. One table look-up then returns everything that a code means, and the coefficient follows without a
+   branch. With a tile index (docs/format.md), only the tiles under a box are read. At 1/2, 1/4 and 1/8, the inverse DCT
+   computes only the smaller blocks; where only DC coefficients are needed, one look-up skips several codes.
 
-       headers.h     up to the scan
+       headers.h     parses everything before the scan
        huffman.h     bits to coefficients
        idct.h        coefficients to samples
-       decode.h      samples to pixels, and the way through all of these
-       recode.h      bits to the bits of other restart intervals
-       vectors.h     AVX2, SSE2 and NEON by one name
-       any.c avx2.c  the last two, compiled for either kind of processor
+       decode.h      samples to pixels, and the decoder, which combines these steps
+       recode.h      recodes bits with other restart intervals
+       vectors.h     common names for AVX2, SSE2 and NEON
+       any.c avx2.c  compile decode.h and recode.h for each kind of processor
 
-   Everything unusual (progressive and other processes, damage, whatever a decoder would warn about) is left to
-   libjpeg-turbo: decode() returns False. The input may be hostile: each length is checked before it is used, sizes
+   Everything unusual (progressive and other processes, damage, anything that a decoder would warn about) is left to
+   libjpeg-turbo: decode() returns False. The input may be malicious: each length is checked before it is used, sizes
    have 64 bits, and each restart interval is followed by more memory than an MCU can consume.
    tools/fuzz_jpeg_decoder.py and tests/fuzz/jpeg_decoder.c test this; the latter includes this file without Python. */
 
@@ -28,8 +28,8 @@
 
 #include "jpeg/decoder.h"
 
-/* Write the lengths of `tiles` tiles, from `at` to the end, to `lengths` in the format of the index. False if there
-   are fewer or more, one is longer than 65,535 bytes, or one ends with the wrong marker. */
+/* Write the lengths of `tiles` tiles, from `at` to `end`, to `lengths` in the format of the index. Return false if the
+   number of tiles differs, one is longer than 65,535 bytes, or one ends with the wrong marker. */
 static bool measure_tiles(const uint8_t *at, const uint8_t *end, int64_t tiles, uint8_t *lengths)
 {
     for (int64_t tile = 0; tile < tiles; tile++) {

@@ -1,5 +1,5 @@
-/* Pillow's arithmetic on colours, to the byte: what ImageEnhance, GaussianBlur, HSV and affine transforms make of
-   images of 8 bits, (height, width, channels) or (height, width). And their pixels as floats, a plane for each channel.
+/* Pillow's arithmetic on colours, byte for byte: ImageEnhance, GaussianBlur, HSV and affine transforms of 8-bit images,
+   (height, width, channels) or (height, width). Also converts pixels to planes of floats, one for each channel.
 
    Arrays are C-contiguous; `out` never overlaps the others. */
 
@@ -20,7 +20,7 @@
 #define CAN_AVX2 0
 #endif
 
-/* Defines `name`, which calls `name_loop` compiled for the processor. */
+/* Define `name`, which calls `name_loop`, compiled for the processor. */
 #define FOR_PROCESSOR(name, parameters, arguments)                                                                     \
     AVX2 static void name##_avx2 parameters { name##_loop arguments; }                                                 \
     static void name##_any parameters { name##_loop arguments; }                                                       \
@@ -68,7 +68,7 @@ INLINE void gray_rgb_loop(const u8 *rgb, u8 *out, Py_ssize_t pixels)
 }
 FOR_PROCESSOR(gray_rgb, (const u8 *restrict rgb, u8 *restrict out, Py_ssize_t pixels), (rgb, out, pixels))
 
-/* ImageFilter.SMOOTH of one row: a float for each of nine weights, summed up in Pillow's order. */
+/* ImageFilter.SMOOTH of one row: nine float products, summed in Pillow's order. */
 INLINE void smooth_row_loop(const u8 *above, const u8 *row, const u8 *below, u8 *out, Py_ssize_t count, Py_ssize_t step)
 {
     const float one = 1.0f / 13, five = 5.0f / 13;
@@ -85,7 +85,7 @@ FOR_PROCESSOR(smooth_row,
                Py_ssize_t count, Py_ssize_t step),
               (above, row, below, out, count, step))
 
-/* One row of a box blur of columns, whose sums of 2 * radius + 1 rows are `sums`. */
+/* One row of a vertical box blur. `sums` has the sums of 2 * radius + 1 rows. */
 INLINE void box_row_loop(uint32_t *sums, const u8 *gone, const u8 *come, const u8 *next, u8 *out, Py_ssize_t count,
                           uint32_t inner, uint32_t outer)
 {
@@ -117,14 +117,14 @@ static void box_columns(const u8 *in, u8 *out, uint32_t *sums, Py_ssize_t rows, 
     }
 }
 
-/* Hue moved by `shift` of 256. Tables of what Pillow makes: hues[3][256][256] of red, green or blue as the largest, by
-   how much the other two are smaller; saturations[256][256] by the largest and how much the smallest is smaller;
-   smallest[256][256] by saturation and value. */
+/* Shift the hue by `shift`/256 of the circle. The tables have Pillow's results: hues[3][256][256], for red, green or
+   blue as the largest, by the differences of the other two from it; saturations[256][256], by the largest and the
+   difference of the smallest from it; smallest[256][256], by saturation and value. */
 static void move_hue(const u8 *in, u8 *out, Py_ssize_t pixels, int shift, const u8 *hues, const u8 *saturations,
                      const u8 *smallest)
 {
     static const u8 places[6][3] = {{0, 1, 2}, {1, 0, 2}, {1, 2, 0}, {2, 1, 0}, {2, 0, 1}, {0, 2, 1}};
-    /* of the largest, the middle and the smallest */
+    /* indices of the largest, the middle and the smallest channel */
     float parts[256];
     u8 sectors[256];
     for (int hue = 0; hue < 256; hue++) {
@@ -158,11 +158,11 @@ INLINE void copy_pixel(u8 *out, const u8 *in, Py_ssize_t channels)
 
 static int32_t fixed(double value) { return (int32_t)floor(value * 65536.0 + 0.5); }
 
-/* Image.transform by an affine matrix of moderate numbers, NEAREST. `out` has the colour of what lies outside. */
+/* Image.transform by an affine matrix of moderate numbers, NEAREST. `out` already has the fill colour. */
 static void move(const u8 *in, Py_ssize_t rows, Py_ssize_t columns, Py_ssize_t channels, u8 *out, Py_ssize_t out_rows,
                  Py_ssize_t out_columns, const double *a, Py_ssize_t *places)
 {
-    if (a[1] == 0 && a[3] == 0) { /* each row and column by itself */
+    if (a[1] == 0 && a[3] == 0) { /* rows and columns are independent */
         double x = a[2] + a[0] * 0.5, y = a[5] + a[4] * 0.5;
         for (Py_ssize_t i = 0; i < out_columns; i++, x += a[0])
             places[i] = x < 0 || (Py_ssize_t)x >= columns ? -1 : (Py_ssize_t)x * channels;
@@ -183,7 +183,7 @@ static void move(const u8 *in, Py_ssize_t rows, Py_ssize_t columns, Py_ssize_t c
     }
 }
 
-/* ---- what Python sees: `pixels`, an array for the result, and numbers, which the caller has checked ---- */
+/* ---- Python interface: functions of pixels, an array for the result, and numbers that the caller has checked ---- */
 
 enum {
     IN,
@@ -191,7 +191,7 @@ enum {
     MORE
 };
 
-/* Releases the buffers. Returns None, or raises. */
+/* Release the buffers. Return None, or set an exception. */
 static PyObject *finish(Py_buffer *views, int count, bool fits, bool has_memory)
 {
     for (int i = 0; i < count; i++)
@@ -243,7 +243,7 @@ static PyObject *saturate(PyObject *self, PyObject *arguments)
     return finish(views, 2, fits, true);
 }
 
-/* Image.blend of an image of one grey and this one */
+/* Image.blend of a uniformly grey image with this one. */
 static PyObject *blend(PyObject *self, PyObject *arguments)
 {
     (void)self;
@@ -293,7 +293,7 @@ static PyObject *sharpen(PyObject *self, PyObject *arguments)
     return finish(views, 2, fits, smooth != NULL);
 }
 
-/* Three box blurs of columns of bytes. */
+/* Three vertical box blurs. */
 static PyObject *blur_columns(PyObject *self, PyObject *arguments)
 {
     (void)self;
@@ -361,7 +361,7 @@ static PyObject *affine(PyObject *self, PyObject *arguments)
     return finish(views, 2, fits, places != NULL);
 }
 
-/* A plane of floats for each channel, from a table of 256 for each. */
+/* Convert to a plane of floats for each channel, with a table of 256 floats for each channel. */
 static PyObject *planes(PyObject *self, PyObject *arguments)
 {
     (void)self;

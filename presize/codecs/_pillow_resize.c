@@ -1,6 +1,6 @@
-/* Resizes images of 8 bits as Pillow does, to the byte: what Python sees of resampling/ (see resampling/resampling.h).
+/* Python interface of resampling/ (see resampling/resampling.h): resizes 8-bit images like Pillow, byte for byte.
 
-   What a table says is trusted, since make_table has made it; that it is one for an image of this size is not. */
+   The contents of a table are trusted, since make_table wrote them. Its sizes are compared with those of the image. */
 
 #include <stdlib.h>
 
@@ -42,7 +42,7 @@ static PyObject *table(PyObject *self, PyObject *arguments)
 
 static Py_ssize_t channels_of(const Py_buffer *view) { return view->ndim == 3 ? view->shape[2] : 1; }
 
-/* Whether its pixels lie side by side, from left to right. */
+/* Return whether the pixels of each row are adjacent, from left to right. */
 static bool is_image(const Py_buffer *view)
 {
     if ((view->ndim != 2 && view->ndim != 3) || view->itemsize != 1)
@@ -60,7 +60,7 @@ static bool is_contiguous(const Py_buffer *view)
     return view->shape[0] == 1 || view->strides[0] == view->shape[1] * channels_of(view);
 }
 
-/* A table, or NULL for None. False if it is not one for these sizes. */
+/* Read a table into `*found`, NULL for None. Return false if it is not for these sizes. */
 static bool read_axis(const Py_buffer *bytes, Py_ssize_t inputs, Py_ssize_t outputs, Py_ssize_t channels, int level,
                       Table *table, const Table **found)
 {
@@ -122,12 +122,12 @@ static PyObject *resize(PyObject *self, PyObject *arguments)
     return result;
 }
 
-/* ---- of rows that come one after the other ---- */
+/* ---- row by row ---- */
 
-/* What a RowSink works with. */
+/* Objects that a RowSink keeps alive. */
 typedef struct {
     Py_buffer across, down, to;
-    PyObject *behind; /* NULL, or the capsule of the sink that takes the rows, too */
+    PyObject *behind; /* the capsule of another sink for the same rows, or NULL */
 } Held;
 
 static void release(Held *held)

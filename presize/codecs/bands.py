@@ -1,6 +1,5 @@
-"""TIFFs with bands beside the colours, such as near infrared. Pillow takes an undeclared fourth band for alpha, and
-reads few other layouts, so bands are read as grey here, and colours and declared alpha written as a plain TIFF. Pure.
-"""
+"""TIFFs with extra bands, such as near infrared. Pillow takes an undeclared fourth band for alpha and reads few other
+layouts. This module reads each band as grey, and writes the colours and the declared alpha as a plain TIFF. Pure."""
 
 from __future__ import annotations
 
@@ -18,20 +17,20 @@ from presize.errors import ImageError
 Values = npt.NDArray[Any]
 
 _COLORS: Final = {2: 3, 5: 4, 6: 3, 8: 3}
-"""The bands of each PHOTOMETRIC that has more than one."""
+"""Number of colour bands of each PHOTOMETRIC with more than one."""
 _RGB, _CMYK, _YCBCR, _LAB = 2, 5, 6, 8
 _ALPHA: Final = (1, 2, 999)
-"""EXTRA_SAMPLES: associated and unassociated alpha, and Corel Draw's."""
+"""Values of EXTRA_SAMPLES: associated alpha, unassociated alpha, and Corel Draw's alpha."""
 
 _BYTEWISE: Final = {1: False, 5: True, 8: True, 32773: False, 32946: True, 34925: True, 50000: True}
-"""COMPRESSION that knows nothing of bands, and whether it heeds PREDICTOR: none, LZW, Deflate, PackBits, Deflate, LZMA,
+"""Values of COMPRESSION that ignore bands, and whether PREDICTOR applies: none, LZW, Deflate, PackBits, Deflate, LZMA,
 Zstandard."""
 _AS_MODE: Final = {2: (1, (2,)), 3: (_RGB, ()), 4: (_CMYK, ())}
-"""PHOTOMETRIC and EXTRA_SAMPLES under which Pillow gives so many bands as they are."""
+"""PHOTOMETRIC and EXTRA_SAMPLES with which Pillow returns this many bands unchanged."""
 
 
 class Bands(NamedTuple):
-    """The bands of a TIFF: what its colours are, how many come first, how many there are, which is declared alpha."""
+    """Bands of a TIFF: its PHOTOMETRIC, the number of leading colour bands and of all bands, the index of its alpha."""
 
     photometric: int
     colors: int
@@ -57,12 +56,12 @@ def bands_of(image: Tiff, fields: Fields) -> Bands:
 
 
 def plain(image: Tiff, fields: Fields, bands: Bands, max_pixels: int) -> bytes:
-    """A TIFF of one directory, of its colours and alpha alone. Raises ImageError for bands that are not read."""
+    """Return a TIFF of one directory with only the colours and alpha. Raises ImageError for unsupported bands."""
     bits = {*image.numbers(fields, tiff.BITS)}
     planar = image.number(fields, tiff.PLANAR, 1) == 2
     if bands.alpha is not None and (bands.photometric in (0, _CMYK, _LAB) or (bands.colors, bits) == (1, {16})):
-        raise ImageError("its alpha is not supported, which is read beside RGB, a palette, and grey of 8 bits")
-    # Pillow mixes up planes with alpha, and planes of 16 bits that are not compressed.
+        raise ImageError("its alpha is not supported; expected alpha with RGB, a palette or 8-bit grey")
+    # Pillow mixes up planes if one is alpha, or if they are uncompressed 16-bit.
     deep = 16 in bits and bands.total > 1 and image.number(fields, tiff.COMPRESSION, 1) == 1
     mixed = planar and (bands.alpha is not None or deep)
     if not bands.has_surplus and not mixed:
@@ -74,12 +73,12 @@ def plain(image: Tiff, fields: Fields, bands: Bands, max_pixels: int) -> bytes:
         )
     unsigned = {*image.numbers(fields, tiff.SAMPLE_FORMAT)} <= {1}
     if bits not in ({8}, {16}) or not unsigned or bands.photometric == _YCBCR:
-        kind = "unsigned numbers of 8 or 16 bits, and not as YCbCr"
-        raise ImageError(f"{bands.total} bands, which are only read as {kind}")
+        kind = "unsigned numbers of 8 or 16 bits, not as YCbCr"
+        raise ImageError(f"{bands.total} bands are only supported as {kind}")
     (depth,) = bits
     values = (_planes if planar else _interleaved)(image, fields, bands)
     if values.shape[:2] != (height, width):
-        raise ImageError("broken TIFF: its bands have other sizes than the image")
+        raise ImageError("broken TIFF: its bands differ from the image in size")
     pixels = values.astype(f"{image.order}u{depth // 8}").tobytes()
     meaning = image.numbers(fields, tiff.EXTRA_SAMPLES)
     changes = {
@@ -100,9 +99,9 @@ def plain(image: Tiff, fields: Fields, bands: Bands, max_pixels: int) -> bytes:
 
 
 def declares_alpha(data: bytes, name: str) -> bool:
-    """Return whether an image that Pillow gives an alpha channel declares it: a TGA or JPEG 2000 may not."""
+    """Return whether an image declares the alpha channel that Pillow gives it. TGA and JPEG 2000 may not."""
     if name == "tga":
-        return data[17] & 15 != 0 or data[1] == 1  # bits of alpha; a palette has its own
+        return data[17] & 15 != 0 or data[1] == 1  # alpha bits, or a palette with its own alpha
     return name != "jpeg2000" or _opacity_in_boxes(data)
 
 
@@ -116,7 +115,7 @@ def _opacity_in_boxes(data: bytes) -> bool:
         elif kind == b"cdef":
             types = [int.from_bytes(data[field : field + 2]) for field in range(at + 12, min(at + nbytes, end) - 1, 6)]
             return 1 in types or 2 in types
-        elif nbytes < 8:  # of 64 bits, or up to the end: the codestream
+        elif nbytes < 8:  # the codestream: its length has 64 bits (1), or it lasts until the end of the file (0)
             return False
         else:
             at += nbytes
@@ -124,7 +123,6 @@ def _opacity_in_boxes(data: bytes) -> bool:
 
 
 def _planes(image: Tiff, fields: Fields, bands: Bands) -> Values:
-    """The kept bands of a TIFF in which each lies by itself."""
     planes = []
     for band in bands.kept:
         changes: dict[int, Sequence[int]] = {}
@@ -137,16 +135,15 @@ def _planes(image: Tiff, fields: Fields, bands: Bands) -> Values:
 
 
 def _interleaved(image: Tiff, fields: Fields, bands: Bands) -> Values:
-    """The kept bands of a TIFF in which those of a pixel follow one another."""
     compression = image.number(fields, tiff.COMPRESSION, 1)
     width, tile = image.number(fields, tiff.WIDTH, 0), image.number(fields, tiff.TILE_WIDTH, 0)
     if compression not in _BYTEWISE:
         if bands.total not in _AS_MODE:
-            raise ImageError(f"{bands.total} bands in compression {compression}, which is read with at most 4")
+            raise ImageError(f"{bands.total} bands in compression {compression}; expected at most 4")
         photometric, extra = _AS_MODE[bands.total]
         values = _read(image, fields, {tiff.PHOTOMETRIC: (photometric,), tiff.EXTRA_SAMPLES: extra})
         return values[:, :, bands.kept]
-    # All bands of a row as grey pixels; the predictor, which would look at the neighbour of another band, by hand.
+    # Read all bands of a row as grey pixels. Undo the predictor here: libtiff would add neighbours of another band.
     changes = {tiff.WIDTH: (width * bands.total,), tiff.TILE_WIDTH: (tile * bands.total,) if tile else ()}
     values = _grey(image, fields, {**changes, tiff.PREDICTOR: ()})
     values = values.reshape(values.shape[0], width, bands.total)[:, :, bands.kept]
@@ -154,7 +151,7 @@ def _interleaved(image: Tiff, fields: Fields, bands: Bands) -> Values:
     if predictor == 1:
         return values
     if predictor != 2:
-        raise ImageError(f"broken TIFF: predictor {predictor} for whole numbers")
+        raise ImageError(f"broken TIFF: predictor {predictor} for integers")
     cuts = [*range(tile, width, tile)] if tile else []
     parts = np.split(values, cuts, axis=1)
     return np.concatenate([part.cumsum(axis=1, dtype=part.dtype) for part in parts], axis=1)

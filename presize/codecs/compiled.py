@@ -1,5 +1,5 @@
-"""Compiled code that is optional, and tried before it is trusted: it may change the time, never a byte. Where it is not
-compiled, is switched off or fails its check, callers do the same by a library."""
+"""Optional compiled code, checked before it is used. It changes speed, never a byte. Where it is not compiled, is
+switched off or fails its check, callers fall back to a library."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from typing import Literal, NamedTuple
 from presize.errors import PresizeWarning
 
 VARIABLE = "PRESIZE_DECODER"
-"""The environment variable: "libjpeg" switches the compiled code off, "no-avx2" holds it to instructions that every
-processor has, "auto" or nothing leaves it on."""
+"""Environment variable: "libjpeg" switches the compiled code off, "no-avx2" limits it to instructions that every
+processor has, "auto" or an empty value leaves it on."""
 
 
 class SwitchedOff(NamedTuple):
-    """Why compiled code is not used, and the warning of that, if there is one."""
+    """Reason why compiled code is not used, and the text of the warning; empty for no warning."""
 
     by: Literal["environment", "self-check"]
     reason: str
@@ -28,13 +28,13 @@ class SwitchedOff(NamedTuple):
 
 @dataclass(eq=False)
 class Compiled:
-    """One extension module, checked at its first use in a process. A forked child inherits the outcome.
+    """One extension module, checked at its first use in a process. A forked child inherits the result.
 
     Attributes:
-        module: the extension; None where it is not compiled, or must not be used.
-        difference: how the results of the module differ from the library's; None if they do not.
-        name, instead: for messages: the code, and which library does what without it.
-        off: why the code is not used; None if it is, or has not been tried yet.
+        module: the extension; None if it is not compiled or must not be used.
+        difference: returns how the results of the module differ from the library's, or None if they are equal.
+        name, instead: for messages: a name for the code, and the fallback ("Pillow resizes").
+        off: why the code is not used; None if it is used or not yet checked.
     """
 
     module: ModuleType | None
@@ -43,12 +43,12 @@ class Compiled:
     instead: str
     off: SwitchedOff | None = field(default=None, init=False)
     _is_tried: bool = field(default=False, init=False)
-    # Taken by the first thread, and never released.
+    # The first thread acquires it and never releases it.
     _right_to_warn: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def trusted(self) -> ModuleType | None:
-        """The module, once it has been tried; None if there is none, or it is switched off. Threads may try it at the
-        same time, with the same outcome: there is no lock that a fork could leave locked."""
+        """Return the module after checking it; None if it is missing or switched off. Several threads may check it at
+        once, with the same result: there is no lock, since a fork could leave it locked."""
         module = self.module
         if module is not None and not self._is_tried:
             off = self._tried(module)
@@ -76,5 +76,5 @@ class Compiled:
             "self-check",
             found,
             f"presize's own {self.name} failed its self-check and is switched off in this process: {found}. "
-            f"{self.instead} instead: slower, and the pixels are right. Please report it",
+            f"{self.instead} instead: slower, with correct pixels. Please report it",
         )

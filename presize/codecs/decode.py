@@ -1,5 +1,5 @@
-"""Bytes -> upright pixels in sRGB: ordinary JPEGs by presize.codecs.jpeg.decoder, all else by Pillow. Unless something
-else is wanted, profiles are converted, alpha is composed on white, and 16 bits are scaled to 8. Pure, thread-safe."""
+"""Bytes -> upright pixels in sRGB: ordinary JPEGs by presize.codecs.jpeg.decoder, all others by Pillow. By default,
+profiles are converted, alpha is composed on white, and 16 bits are scaled to 8. Pure, thread-safe."""
 
 from __future__ import annotations
 
@@ -33,13 +33,16 @@ def decode(
     targets: list[resize.Target] | None = None,
     filter: Filter = "nearest",
 ) -> Decoded:
-    """The upright image in `data`, of at most `max_pixels` pixels, as `wanted`; 16 bits are uint16, white 65535.
+    """Decode an image to upright pixels of the format `wanted`. 16-bit pixels are uint16, with white 65535.
 
-    An ordinary JPEG is decoded at 1/scale, 1, 2, 4 or 8, each side rounded up. If `unfinished`, it may come in its own
-    colours (`icc`), and as BGRX with X = 255, which is faster: `finish` does the rest, cheaper after a resize; not with
-    "rgba" or 16 bits. It may then come resized by `filter` to `targets`, in the pixels that it is decoded to.
+    Args:
+        scale: 1, 2, 4 or 8: decode an ordinary JPEG at 1/scale, each side rounded up.
+        header: the parsed header, if `data` is a JPEG.
+        unfinished: for speed, a JPEG may stay in its own colours (`Decoded.icc`), or be BGRX with X = 255. `finish`
+            converts it, cheaper after a resize. Not with "rgba" or 16 bits.
+        targets: with `unfinished`, resize to these by `filter` while decoding if possible; in pixels at 1/scale.
 
-    Raises NotAnImageError, and ImageError if it is broken, too large, or has pixels that have no such meaning."""
+    Raises NotAnImageError, and ImageError if the image is broken, exceeds `max_pixels`, or cannot be converted."""
     name = "jpeg" if header else sniff(data)
     if name is None:
         raise NotAnImageError(_why_no_image(data))
@@ -63,9 +66,9 @@ def _why_no_image(data: bytes) -> str:
     if not data:
         return "the file is empty"
     if data.startswith((NPY, EXR)):
-        return "an array of numbers, not an image; --pair-format npy stores it beside one"
+        return "an array, not an image; --pair-format npy stores it as a companion"
     if data.startswith(b"PK\3\4"):
-        return "a zip, as .npz and .pt are; save an array by numpy.save"
+        return "a zip archive, such as .npz or .pt; save an array with numpy.save"
     start = data[:1024].lstrip(b"\xef\xbb\xbf \t\r\n").lower()
     if start.startswith((b"<!doctype html", b"<html", b"<head", b"<body")):
         return "an HTML page, not an image"
@@ -73,9 +76,9 @@ def _why_no_image(data: bytes) -> str:
 
 
 def finish(pixels: Pixels, icc: bytes | None, color: Color) -> Pixels:
-    """Convert `pixels` of decode(unfinished=True), with the profile `icc` (None for sRGB), to sRGB and `color`."""
+    """Convert `pixels` from decode(unfinished=True), with the profile `icc` (None for sRGB), to sRGB and `color`."""
     if pixels.shape[2:] == (4,):
-        import cv2  # takes 150 ms in each worker, and not all need it
+        import cv2  # takes 150 ms in each worker, and not all workers need it
 
         pixels = np.asarray(cv2.cvtColor(pixels, cv2.COLOR_BGRA2RGB), np.uint8)
     if icc is None:
@@ -104,7 +107,7 @@ def _decode_jpeg(
     mode = _JPEG_MODE.get(header.colorspace, "RGB")
     has_profile = header.icc is not None and to_srgb(header.icc, mode) is not None
     convert = has_profile and icc is not None
-    # Y of YCbCr is the luma of its RGB, unless a profile has to change that first.
+    # Y of YCbCr is the luma of its RGB, unless a profile changes the RGB first.
     as_gray = gray if convert else wants_gray and header.colorspace != "RGB"
     converts_first = not convert and as_gray != wants_gray
     pixels: Pixels | None = None
@@ -140,9 +143,9 @@ def _decode_jpeg(
 
 
 def _second_opinion(data: bytes, refusal: ValueError | None) -> Image.Image:
-    """A JPEG by Pillow, which also reads CMYK, and tolerates stray bytes, but not a file that ends too early."""
+    """Decode a JPEG with Pillow, which also reads CMYK and tolerates stray bytes, but not a truncated file."""
     try:
-        # Inks are inverted, as in browsers. Without metadata: Pillow would read the EXIF and warn about it.
+        # Pillow inverts inks, as browsers do. It would read EXIF and warn about it, so the metadata is removed.
         image = open_image(jpeg_metadata.bare(data), "jpeg")
         load(image, "jpeg")
     except ImageError as error:

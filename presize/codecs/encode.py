@@ -1,4 +1,4 @@
-"""Pixels -> stored bytes. Pure, deterministic for given library versions, thread-safe."""
+"""Pixels -> stored bytes. Pure, thread-safe, deterministic for given library versions."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from presize.options import MAX_SIDE, ImageOptions
 _CHANNELS = {3: "RGB", 4: "BGRX"}
 
 MAX_JPEG_SIDE = 65_500
-"""libjpeg's limit."""
+"""Limit of libjpeg, in pixels."""
 _LONGEST = {"jpeg": ("JPEG", MAX_JPEG_SIDE), "webp": ("WebP", MAX_SIDE)}
-"""The longest side of an image of a format, in pixels."""
+"""Name and longest side in pixels of each limited format."""
 
 
 class Metadata(NamedTuple):
-    """Metadata to store: EXIF as TIFF bytes, XMP, a JPEG comment. Empty by default."""
+    """Metadata to store: EXIF as TIFF bytes, XMP, and a JPEG comment. Empty by default."""
 
     exif: bytes | None = None
     xmp: bytes | None = None
@@ -34,16 +34,16 @@ class Metadata(NamedTuple):
 
 
 def encode(pixels: npt.NDArray[Any], options: ImageOptions, metadata: Metadata = Metadata()) -> bytes:
-    """Encode pixels as `options` say: jpeg is baseline, with a tile index unless `tiles` is "none"; webp lossy; png of
-    zlib level 6; raw is numbers of 8 or 16 bits, little-endian, row by row, without header or metadata.
+    """Encode pixels in the format of `options`: jpeg is baseline, with a tile index unless `tiles` is "none"; webp is
+    lossy; png has zlib level 6; raw is 8- or 16-bit little-endian numbers, row by row, without header or metadata.
 
-    `pixels` are C-contiguous, (height, width, 3) RGB or (height, width) grey; for jpeg also (height, width, 4) BGRX,
-    for all else also RGBA; uint8, for png and raw also uint16. Raises ImageError if they are too long for the format.
-    """
+    `pixels` are C-contiguous, (height, width, 3) RGB or (height, width) grey; (height, width, 4) is BGRX for jpeg and
+    RGBA for the others. They are uint8, or uint16 for png and raw. Raises ImageError if a side is too long for the
+    format."""
     name, longest = _LONGEST.get(options.format, ("", max(pixels.shape)))
     if max(pixels.shape[:2]) > longest:
         height, width = pixels.shape[:2]
-        raise ImageError(f"{width}x{height} pixels are more than {name} stores: {longest} a side")
+        raise ImageError(f"{width}x{height} pixels exceed the limit of {name}: {longest} a side")
     if options.format == "jpeg":
         value = _jpeg(pixels, options)
         return jpeg_metadata.with_metadata(value, *metadata) if any(metadata) else value
@@ -100,7 +100,7 @@ def _pillow(pixels: npt.NDArray[np.uint8], options: ImageOptions, metadata: Meta
 
 
 def _deep_png(pixels: npt.NDArray[np.uint16], metadata: Metadata) -> bytes:
-    """A PNG of 16 bits, which Pillow writes of grey alone. Metadata follows the header, its first chunk."""
+    """Encode a 16-bit PNG with OpenCV: Pillow writes only grey ones. Metadata follows the header, the first chunk."""
     import cv2  # takes 150 ms in each worker
 
     order = {(3,): [2, 1, 0], (4,): [2, 1, 0, 3]}.get(pixels.shape[2:])

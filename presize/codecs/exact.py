@@ -1,4 +1,4 @@
-"""Images whose pixels are numbers, such as the class of each, and not colours: decoded without changing one. Pure."""
+"""Images whose pixels are numbers, such as class indices, not colours: decoded without changing a value. Pure."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _PNM_HEADER_BYTES = 4096
 
 
 def decode_exact(data: bytes, max_pixels: int) -> tuple[Values, Facts]:
-    """The values that the pixels of an image have, and what it was: uint8 or uint16, upright, C-contiguous; (height,
-    width) for the indices of a palette, and not its colours, and for grey of 1 to 16 bits; (height, width, 3) for RGB
-    of 8 bits. Profiles and transparency are not applied. Raises ImageError for pixels of another kind, too."""
+    """Decode an image to the numbers in its file: uint8 or uint16, upright, C-contiguous, (height, width) for palette
+    indices and for grey of 1 to 16 bits, (height, width, 3) for 8-bit RGB. Profiles and transparency are ignored.
+    Raises ImageError if the image is broken, and for other kinds of pixels."""
     values, facts = decode_numbers(data, max_pixels)
     return narrowed(values), facts
 
 
 def decode_any(data: bytes, max_pixels: int) -> tuple[Values, Facts]:
-    """Decode like decode_exact, and also the grey of 32 bits that a TIFF may have: int32, or float32."""
+    """Decode like decode_exact, and also 32-bit grey from a TIFF: int32 or float32."""
     if sniff(data) == "tiff":
         image, _, facts, _ = pillow_decoder.open_other(data, "tiff", max_pixels)
         if image.mode in ("I", "F"):
@@ -36,8 +36,8 @@ def decode_any(data: bytes, max_pixels: int) -> tuple[Values, Facts]:
 
 
 def decode_numbers(data: bytes, max_pixels: int) -> tuple[Values, Facts]:
-    """Decode like decode_exact, with int32 for numbers of 16 bits that Pillow holds in 32, which it resizes
-    otherwise."""
+    """Decode like decode_exact, but return 16-bit numbers that Pillow holds in 32 bits as int32: Pillow resizes them
+    differently."""
     name = sniff(data)
     if name is None or name == "jpeg":
         decoded = decode.decode(data, pillow_decoder.Wanted("keep", icc="ignore"), max_pixels)
@@ -48,25 +48,25 @@ def decode_numbers(data: bytes, max_pixels: int) -> tuple[Values, Facts]:
     if mode == "RGBA" and image.getchannel("A").getextrema() == (255, 255):
         mode = "RGB"
     if deep and mode == "RGB":
-        raise ImageError("16 bits in three channels; nearest keeps RGB of 8 bits, grey of 16, and indices of palettes")
+        raise ImageError("16 bits in three channels; nearest supports 8-bit RGB, 16-bit grey and palette indices")
     if mode not in ("1", "L", "P", "RGB", "I") and not mode.startswith("I;16"):
-        fix = "--pair-format npy keeps these" if mode == "F" else "or choose another filter"
-        raise ImageError(f"pixels of mode {image.mode}; nearest keeps grey, palettes and RGB, {fix}")
+        fix = "--pair-format npy keeps these" if mode == "F" else "choose another filter"
+        raise ImageError(f"pixels of mode {image.mode}; nearest supports grey, palettes and RGB; {fix}")
     values = np.asarray(image)
     if mode == "I" or mode.startswith("I;16"):
         if values.size and not (values.min() >= 0 and values.max() <= 0xFFFF):
-            raise ImageError(f"values from {values.min()} to {values.max()}; nearest keeps those from 0 to 65535")
+            raise ImageError(f"values from {values.min()} to {values.max()}; nearest supports 0 to 65535")
         values, deep = values.astype(np.int32 if mode == "I" else np.uint16), True
     else:
         values = values[:, :, :3].astype(np.uint8) if mode == "RGB" else values.astype(np.uint8)
     bits = pillow_decoder.sample_bits(image, data, name)
     if name == "sgi" and bits > 8:
-        raise ImageError("16 bits in an SGI; nearest keeps those of PNG, TIFF and PGM")
+        raise ImageError("16 bits in an SGI; nearest supports 16 bits in PNG, TIFF and PGM")
     if name == "jpeg2000" and mode != "P":
         held = 16 if deep else 8
         if bits > held:
-            raise ImageError(f"{bits} bits in a channel; nearest keeps RGB of 8 bits, and grey of 16")
-        values >>= held - bits  # Pillow makes the largest one white
+            raise ImageError(f"{bits} bits in a channel; nearest supports 8-bit RGB and 16-bit grey")
+        values >>= held - bits  # Pillow scales the largest value to white
     elif mode == "L":
         values //= pillow_decoder.PILLOW_SCALE.get(bits, 1)
     if mode in ("1", "L") and pillow_decoder.zero_is_white(image, name):
@@ -78,15 +78,15 @@ def decode_numbers(data: bytes, max_pixels: int) -> tuple[Values, Facts]:
 
 
 def narrowed(values: Values) -> Values:
-    """Numbers from decode_numbers, in 8 or 16 bits."""
+    """Convert int32 from decode_numbers to uint16."""
     return values.astype(np.uint16) if values.dtype == np.int32 else values
 
 
 def _unscaled(values: Values, data: bytes) -> Values:
-    """The numbers of a PGM or PPM, which Pillow has multiplied to make its largest one white."""
+    """Undo the scaling of a PGM or PPM: Pillow makes the largest value white."""
     words = re.sub(rb"#[^\n\r]*", b" ", data[:_PNM_HEADER_BYTES]).split(None, 4)
     largest = int(words[3])
     if largest > 255 and values.ndim == 3:
-        raise ImageError("16 bits in three channels; nearest keeps RGB of 8 bits, grey of 16, and indices of palettes")
+        raise ImageError("16 bits in three channels; nearest supports 8-bit RGB, 16-bit grey and palette indices")
     white = 255 if values.dtype == np.uint8 else 65535
     return values if largest == white else np.rint(values * (largest / white)).astype(values.dtype)

@@ -1,4 +1,4 @@
-"""Fingerprint of the codecs: their results for the golden images. Pure."""
+"""Fingerprint of the codecs: a hash of their results for the golden images. Pure."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from presize.errors import ImageError
 from presize.options import MAX_PIXELS, ImageOptions, Size
 
 _SIZES = ((Size(24, 24), Size(9, 13)), (Size(14, 14),), (Size(7, 7),))
-"""For these the largest JPEG is decoded at 1/2, 1/4 and 1/8. Some images are smaller than the first."""
+"""At these sizes, the largest JPEG is decoded at 1/2, 1/4 and 1/8. Some images are smaller than the first size."""
 
 
 @functools.cache
 def codecs_digest(options: ImageOptions) -> str:
-    """SHA-256 of what `transcode` makes of the golden images under `options`, at small sizes, in hexadecimal: it
-    changes when a codec changes the bytes of such a build. A format that this Pillow lacks counts as rejected."""
+    """Return the SHA-256, in hexadecimal, of the golden images transcoded with `options` at small sizes. It changes
+    when a codec changes the bytes of such a build. A format that the installed Pillow lacks counts as rejected."""
     options = replace(options, max_pixels=MAX_PIXELS)
     digest = hashlib.sha256()
     if options.format == "jpeg" and options.tiles != "none":
         digest.update(bytes(map(restart_interval, range(1, 256))))  # the golden images have short rows of MCUs
-    # Versions of Pillow resize such an image in another order of passes; the golden images are not as tall.
+    # The order of passes for such a tall image depends on the version of Pillow; no golden image is as tall.
     tall = resize.Target(resize.Box(0, 0, 60, 20), Size(13, 17))
     resized = resize.resize(pillow_resize.noise((60, 20, 3)), tall, options.filter, options.resize_backend)
     digest.update(resized.tobytes())

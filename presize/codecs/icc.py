@@ -1,5 +1,5 @@
-"""ICC colour profiles: which are sRGB, and conversions from the others to it, by Little CMS. From three curves and a
-matrix, as displays and cameras have them, OpenCV is five times as fast, and checked against it. Pure, thread-safe."""
+"""ICC colour profiles: detection of sRGB, and conversion to it by Little CMS. For profiles of three curves and a matrix
+(displays, cameras), OpenCV is five times as fast, and is checked against Little CMS. Pure, thread-safe."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ Pixels = npt.NDArray[np.uint8]
 # From linear sRGB to the XYZ of profiles: the primaries of IEC 61966-2-1, adapted to D50 (Bradford).
 _SRGB_TO_XYZ: Final = ((0.43607, 0.38515, 0.14307), (0.22249, 0.71687, 0.06061), (0.01392, 0.09708, 0.71410))
 _MAX_TAGS: Final = 100  # as in Little CMS
-_STRIP: Final = 1 << 14  # pixels: what stays in the cache, and too few for OpenCV to start threads
+_STRIP: Final = 1 << 14  # pixels: few enough to stay in the cache, and too few for OpenCV to start threads
 
 
 def is_srgb(icc: bytes) -> bool:
-    """Return whether pixels with this ICC profile need no conversion: it is sRGB, or equivalent, or unusable."""
+    """Return whether pixels with this ICC profile need no conversion: it is sRGB, equivalent to sRGB, or unusable."""
     return all(to_srgb(icc, mode) is None for mode in ("RGB", "L", "CMYK"))
 
 
 @lru_cache(maxsize=32)
 def to_srgb(icc: bytes, mode: str) -> ImageCms.ImageCmsTransform | None:
-    """The conversion from pixels of `mode` (L, RGB, CMYK) with this profile to sRGB. None if they need none: the
-    profile is for other colours, broken, or makes no difference."""
+    """Return the conversion to sRGB of pixels of `mode` (L, RGB, CMYK) with this profile. None if none is needed: the
+    profile is for another colour space, is broken, or makes no difference."""
     from PIL import ImageCms
 
     try:
@@ -46,7 +46,7 @@ def to_srgb(icc: bytes, mode: str) -> ImageCms.ImageCmsTransform | None:
         return None
     try:
         named = "srgb" in (profile.profile.profile_description or "").lower()
-    except ValueError:  # a name that is no Unicode
+    except ValueError:  # the name is not valid Unicode
         named = False
     if mode == "CMYK":
         return transform
@@ -54,14 +54,14 @@ def to_srgb(icc: bytes, mode: str) -> ImageCms.ImageCmsTransform | None:
     grid = steps[np.newaxis] if mode == "L" else np.stack(np.meshgrid(steps, steps, steps), -1).reshape(1, -1, 3)
     converted = np.asarray(transform.apply(Image.fromarray(grid)), np.int16)
     change = np.abs(converted - (grid[:, :, np.newaxis] if mode == "L" else grid)).max()
-    # Apple's "sRGB Profile" is up to 6 off, with its plain gamma of 2.2; a linear "sRGB" is much further.
+    # Apple's "sRGB Profile", with its plain gamma of 2.2, is off by up to 6; a linear "sRGB" by much more.
     return None if change <= (8 if named else 2) else transform
 
 
 def _shaped(curves: npt.NDArray[np.uint16], matrix: npt.NDArray[np.float32], pixels: Pixels) -> Pixels:
-    """`pixels`, (height, width, 3), in sRGB, a new array. `curves`, (1, 256, 3), or (1, 256) where all are equal, lead
-    to linear light, and `matrix`, (3, 3), from that to the linear light of sRGB."""
-    import cv2  # only in workers that meet such a profile
+    """Convert `pixels`, (height, width, 3), to sRGB, in a new array. `curves`, (1, 256, 3), or (1, 256) if all three
+    are equal, map to linear light; `matrix`, (3, 3), maps that to the linear light of sRGB."""
+    import cv2  # slow, and needed only for such profiles
 
     result = np.empty(pixels.shape, np.uint8)
     rows = max(1, _STRIP // pixels.shape[1])
@@ -73,8 +73,8 @@ def _shaped(curves: npt.NDArray[np.uint16], matrix: npt.NDArray[np.float32], pix
 
 @lru_cache(maxsize=32)
 def matrix_shaper(icc: bytes) -> Callable[[Pixels], Pixels] | None:
-    """The fast conversion from RGB pixels with this profile to sRGB, within 1 level of to_srgb's on all greys and a
-    grid of 17 x 17 x 17 colours; None if there is none, or none is needed."""
+    """Return the fast conversion to sRGB of RGB pixels with this profile; None if the profile has no matrix, or needs
+    no conversion. On all greys and a grid of 17 x 17 x 17 colours it is within 1 level of to_srgb."""
     transform = to_srgb(icc, "RGB")
     if transform is None:
         return None
@@ -86,7 +86,7 @@ def matrix_shaper(icc: bytes) -> Callable[[Pixels], Pixels] | None:
     try:
         shaper = partial(_shaped, *_parse(icc))
         converted = shaper(samples)
-    # What broken tags lead to; and an older OpenCV has no tables for 16 bits.
+    # Broken tags raise these, and an old OpenCV has no 16-bit tables.
     except (ValueError, KeyError, ArithmeticError, struct.error, cv2.error):
         return None
     exact = np.asarray(transform.apply(Image.fromarray(samples)), np.int16)
@@ -94,10 +94,10 @@ def matrix_shaper(icc: bytes) -> Callable[[Pixels], Pixels] | None:
 
 
 def _parse(icc: bytes) -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.float32]]:
-    """The curves and the matrix of a profile, by ICC.1:2010: 7.2 (header), 7.3 (tags), F.3 (the model)."""
+    """Parse the curves and the matrix of a profile, by ICC.1:2010: 7.2 (header), 7.3 (tags), F.3 (the model)."""
     (count,) = struct.unpack_from(">I", icc, 128)
     if icc[16:24] != b"RGB XYZ " or count > _MAX_TAGS:
-        raise ValueError("not of the kind that has a matrix")
+        raise ValueError("the profile has no matrix")
     entries = [struct.unpack_from(">4sII", icc, 132 + 12 * i) for i in reversed(range(count))]
     tags = {name: memoryview(icc)[begin : begin + size] for name, begin, size in entries}
     if any(name[:3] in (b"A2B", b"D2B") for name in tags):
@@ -107,7 +107,7 @@ def _parse(icc: bytes) -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.float32]]
     colorants = np.array([struct.unpack_from(">3i", tags[name], 8) for name in (b"rXYZ", b"gXYZ", b"bXYZ")]).T / 65536
     table = np.stack(curves, -1)[np.newaxis]
     if np.abs(table - 0.5).max() > 0.501:
-        raise ValueError("curves out of range, which 16 bits cannot hold")
+        raise ValueError("the curves exceed the range of 16 bits")
     if (table == table[:, :, :1]).all():
         table = table[:, :, 0]
     matrix = np.linalg.inv(_SRGB_TO_XYZ) @ colorants
@@ -115,7 +115,7 @@ def _parse(icc: bytes) -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.float32]]
 
 
 def _curve(tag: memoryview) -> npt.NDArray[np.float64]:
-    """Linear light, (256,) float64, for the values of a channel: curveType (10.5), parametricCurveType (10.15)."""
+    """Return linear light, (256,) float64, of a channel's values: curveType (10.5), parametricCurveType (10.15)."""
     x = np.linspace(0, 1, 256)
     if bytes(tag[:4]) == b"curv":
         (count,) = struct.unpack_from(">I", tag, 8)
@@ -126,18 +126,18 @@ def _curve(tag: memoryview) -> npt.NDArray[np.float64]:
         return np.asarray(x**gamma)
     (kind,) = struct.unpack_from(">H", tag, 8)
     if bytes(tag[:4]) != b"para" or kind > 4:
-        raise ValueError("a curve of no known type")
+        raise ValueError("unknown type of curve")
     values = struct.unpack_from(f">{(1, 3, 4, 5, 7)[kind]}i", tag, 12)
     g, a, b, c, d, e, f = np.array((*values, *(0, 65536, 0, 0, 0, 0, 0)[len(values) :])) / 65536
     with np.errstate(over="raise", invalid="raise", divide="raise"):
-        if kind in (1, 2):  # 0, or c, where a x + b is negative
+        if kind in (1, 2):  # 0 (type 1) or c (type 2) where a x + b is negative
             c, d, e, f = 0.0, -b / a, c, c
         return np.asarray(np.where(x >= d, np.maximum(a * x + b, 0) ** g + e, c * x + f))
 
 
 @lru_cache(maxsize=1)
 def _encoding() -> Pixels:
-    """(1, 65536) uint8: the sRGB value of linear light, by IEC 61966-2-1."""
+    """Return the sRGB value of each 16-bit linear light, (1, 65536) uint8, by IEC 61966-2-1."""
     light = np.linspace(0, 1, 65536)
     value = np.where(light <= 0.0031308, 12.92 * light, 1.055 * light ** (1 / 2.4) - 0.055)
     return (value * 255).round().astype(np.uint8)[np.newaxis]

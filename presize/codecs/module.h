@@ -1,4 +1,4 @@
-/* What the extension modules have in common: Python's limited API, and how a module begins. */
+/* Common parts of the extension modules: Python's limited API, and the definition of a module. */
 
 #pragma once
 
@@ -11,9 +11,9 @@
 
 #include <stdbool.h>
 
-static bool is_held; /* to what every processor has */
+static bool is_held; /* limited to instructions that every processor has */
 
-/* use_avx2(): whether it is then used, on a processor that can. */
+/* Implement use_avx2(). Return whether AVX2 is now used; `can`: whether the processor supports it. */
 static PyObject *hold(PyObject *wanted, bool can)
 {
     const int is_wanted = PyObject_IsTrue(wanted);
@@ -29,7 +29,7 @@ static PyObject *hold(PyObject *wanted, bool can)
 #define SLOTS {0, NULL}
 #endif
 
-/* Defines the module `name`, of `methods`. */
+/* Define the module `name` with `methods`. */
 #define MODULE(name)                                                                                                   \
     static PyModuleDef_Slot slots[] = {SLOTS};                                                                         \
     static PyModuleDef module = {PyModuleDef_HEAD_INIT, #name, NULL, 0, methods, slots, NULL, NULL, NULL};             \

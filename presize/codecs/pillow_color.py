@@ -1,6 +1,6 @@
-"""Pillow's operations on colours of 8-bit images, to the byte, in a fraction of the time, where _pillow_color.c is
-compiled. At its first use in a process, each is compared with the installed Pillow's, which callers use where they
-differ."""
+"""Pillow's colour operations on 8-bit images, byte for byte, in a fraction of the time, if _pillow_color.c is compiled.
+At its first use in a process, each operation is compared with the installed Pillow's. If they differ, callers use
+Pillow."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _MAX_FACTOR = 1e4
 
 
 class Operation(NamedTuple):
-    """An operation on the pixels of an RGB or L image: `ours` gets _pillow_color.c, C-contiguous pixels and arguments,
-    and returns None where only Pillow can; `pillows` gets an image; for the arguments `tried` the two are compared."""
+    """Operation on an RGB or L image. `ours` takes the module, C-contiguous pixels and arguments, and returns None if
+    only Pillow can do it; `pillows` takes an image and arguments. The two are compared for the arguments `tried`."""
 
     ours: Callable[..., Pixels | None]
     pillows: Callable[..., Image.Image]
@@ -40,8 +40,8 @@ class Operation(NamedTuple):
 
 
 def run(name: Name, pixels: Pixels, *arguments: Any) -> Pixels | None:
-    """Return what Pillow makes of an image, uint8 (height, width, 3) or (height, width); None where only Pillow can,
-    for these pixels or numbers, or without the compiled code. Thread-safe; releases the GIL."""
+    """Return Pillow's result for an image, uint8 (height, width, 3) or (height, width). None without the compiled code,
+    and for pixels or arguments that only Pillow supports. Thread-safe; releases the GIL."""
     module = compiled.trusted()
     if module is None or pixels.dtype != np.uint8 or pixels.shape[2:] not in ((), (3,)) or not pixels.size:
         return None
@@ -51,8 +51,8 @@ def run(name: Name, pixels: Pixels, *arguments: Any) -> Pixels | None:
 
 
 def planes(pixels: Pixels, tables: npt.NDArray[np.float32], out: npt.NDArray[np.float32]) -> bool:
-    """Fill `out`, float32 (channels, height, width), with `tables[channel, value]`, float32 (channels, 256), of each of
-    `pixels`, uint8. False without the compiled code, which then leaves `out` as it is."""
+    """Fill `out`, float32 (channels, height, width), with `tables[channel, value]` for each value of `pixels`, uint8;
+    `tables` is float32 (channels, 256). Return False, with `out` unchanged, without the compiled code."""
     module = compiled.trusted()
     if module is not None:
         module.planes(np.ascontiguousarray(pixels), out, np.ascontiguousarray(tables), len(tables))
@@ -61,7 +61,7 @@ def planes(pixels: Pixels, tables: npt.NDArray[np.float32], out: npt.NDArray[np.
 
 @functools.cache
 def _is_pillows(name: Name) -> bool:
-    """Return whether the installed Pillow makes the same bytes of images of noise."""
+    """Return whether our bytes and those of the installed Pillow are equal for images of noise."""
     module, (ours, pillows, tried) = compiled.trusted(), OPERATIONS[name]
     for pixels in (noise((97, 61, 3)), noise((41, 64))):
         for arguments in tried:
@@ -115,8 +115,8 @@ def _blur(module: ModuleType, pixels: Pixels, radii: tuple[float, float]) -> Pix
 
 
 def _box_radius(deviation: float) -> float | None:
-    """Return the radius of the three box blurs that Pillow uses for a Gaussian one; None for other than small numbers.
-    Its arithmetic is in single precision."""
+    """Return the radius of the three box blurs with which Pillow approximates a Gaussian blur, in single precision like
+    Pillow. None unless 0 <= deviation < 100."""
     if not 0 <= deviation < 100:
         return None
     variance = np.float32(deviation) * np.float32(deviation) / np.float32(3)
@@ -133,7 +133,7 @@ def _hue(module: ModuleType, pixels: Pixels, shift: int) -> Pixels | None:
 
 @functools.cache
 def _hue_tables() -> tuple[Pixels, Pixels, Pixels]:
-    """Pillow's hues, saturations and smallest colours for _pillow_color.c: each depends on two numbers alone."""
+    """Return Pillow's hues, saturations and smallest colours for _pillow_color.c, each indexed by two numbers."""
     by = np.arange(256, dtype=np.uint8)
     most, first, second = (np.broadcast_to(each, (256, 256)) for each in (np.uint8(255), 255 - by[:, None], 255 - by))
     hues = [_converted(colors, "RGB", "HSV")[0] for colors in (
@@ -152,7 +152,7 @@ def _converted(bands: tuple[Pixels, Pixels, Pixels], mode: str, to: str) -> list
 
 
 def pillows_hue(image: Image.Image, shift: int) -> Image.Image:
-    """Move the hue by `shift` of 256, as torchvision does it with Pillow."""
+    """Shift the hue by `shift`/256 of the circle, as torchvision does with Pillow."""
     if image.mode == "L":
         return image
     hue, saturation, value = image.convert("HSV").split()
@@ -169,7 +169,7 @@ def _affine(
     a, b, c, d, e, f = matrix
     corners = [(x, y) for x in (0, width) for y in (0, height)]
     if not all(abs(end) < 8000 for x, y in corners for end in (a * x + b * y + c, d * x + e * y + f)):
-        return None  # Pillow computes in fixed point, which ends at 32768
+        return None  # Pillow's fixed-point coordinates overflow at 32768
     out = np.empty((height, width, *pixels.shape[2:]), np.uint8)
     outside = Image.new("RGB" if pixels.ndim == 3 else "L", (1, 1), 0 if fill is None else fill)
     out[:] = np.asarray(outside)[0, 0]
@@ -208,4 +208,4 @@ OPERATIONS: dict[Name, Operation] = {
 }
 
 
-compiled = Compiled(_pillow_color, lambda _: None, "colours", "Pillow makes the colours")
+compiled = Compiled(_pillow_color, lambda _: None, "colour operations", "Pillow computes the colours")

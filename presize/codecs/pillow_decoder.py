@@ -1,4 +1,4 @@
-"""Any image that is not an ordinary JPEG, decoded by Pillow's plugins. Pure, thread-safe."""
+"""Decoding of all images except ordinary JPEGs, by Pillow's plug-ins. Pure, thread-safe."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ from presize.options import Color, Depth, Icc, Size
 
 Pixels = npt.NDArray[np.uint8]
 
-# Without those of an animation (the default image is its first frame) and of metadata nobody asks for.
+# Excludes the chunks of animations (the default image is the first frame) and unused metadata.
 _PNG_CHUNKS: Final = frozenset((b"IHDR", b"PLTE", b"tRNS", b"iCCP", b"eXIf", b"iTXt", b"IDAT", b"IEND"))
 
 PILLOW_SCALE: Final = {2: 85, 4: 17}
-"""What Pillow multiplies grey values of so many bits with, to make white 255."""
+"""By bits of a grey value: the factor with which Pillow makes white 255."""
 
 _J2K_BEGIN, _J2K_BITS = b"\xff\x4f\xff\x51", 42
-"""How a codestream of JPEG 2000 begins, and where it has the bits of its first component, less one, beside a flag."""
+"""First bytes of a JPEG 2000 codestream; offset of the byte with the first component's bits, less one, and a flag."""
 
 _GREY_MODES: Final = ("1", "L", "LA", "La", "I", "F")
 
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """An image, upright.
+    """Decoded image, upright.
 
     Attributes:
         pixels: uint8 or uint16, C-contiguous: (height, width, 3) RGB, (height, width, 4) RGBA, (height, width) grey, or
-            as `unfinished` allows.
+            as decode(unfinished=True) allows.
         source: (height, width) of the whole image, upright; larger than `pixels` after a scaled decode.
-        icc: the profile that the pixels are still in; None for sRGB.
+        icc: the profile of the pixels if they are not converted yet; None for sRGB.
         exif: the bytes of a TIFF file, without the tags of a TIFF source.
-        resized: the pixels for each target that decode() was asked for, if it has resized; `pixels` are the first.
+        resized: the pixels for each target, if decode() has resized; `pixels` is then the first of them.
     """
 
     pixels: npt.NDArray[Any]
@@ -58,7 +58,7 @@ class Decoded:
 
 
 class Wanted(NamedTuple):
-    """The pixels that an image is decoded to: as the attributes of ImageOptions that have these names."""
+    """Pixel format to decode to; its fields are options of ImageOptions."""
 
     color: Color = "rgb"
     depth: Depth = 8
@@ -69,8 +69,8 @@ class Wanted(NamedTuple):
 
 
 class Opened(NamedTuple):
-    """An image with its pixels as they are stored: loaded from `data`, not upright, without the bands beside its
-    colours and alpha. `facts` lack what conversion brings to light: transparency, and whether the profile counts."""
+    """Image loaded from `data` with its stored pixels: not rotated upright, without extra bands. `facts` still lack
+    `transparent` and `profile`, which only the conversion determines."""
 
     image: Image.Image
     data: bytes
@@ -79,14 +79,14 @@ class Opened(NamedTuple):
 
 
 def open_other(data: bytes, name: str, max_pixels: int) -> Opened:
-    """Load an image of any format, `name` as from sniff()."""
+    """Load an image of the format `name`, as returned by sniff()."""
     orientation = 1
     several = has_several(data, name)
     surplus = previewed = False
     if name == "png":
         data = png_of(data, _PNG_CHUNKS)
     elif name == "webp":
-        check_size(*webp_size(data), max_pixels)  # opening it would allocate its pixels
+        check_size(*webp_size(data), max_pixels)  # opening a WebP allocates its pixels
     elif name == "tiff":
         tiff, fields, orientation, several, previewed = find_image(data)
         check_size(tiff.number(fields, HEIGHT, 0), tiff.number(fields, WIDTH, 0), max_pixels)
@@ -94,7 +94,7 @@ def open_other(data: bytes, name: str, max_pixels: int) -> Opened:
         surplus = bands.has_surplus
         data = plain(tiff, fields, bands, max_pixels)
     elif name == "jxl":
-        check_size(*plugins.jxl_size(data), max_pixels)  # opening it decodes it
+        check_size(*plugins.jxl_size(data), max_pixels)  # opening a JPEG XL decodes it
     form = name
     if name == "ico":
         data, form = largest_icon(data)
@@ -104,7 +104,7 @@ def open_other(data: bytes, name: str, max_pixels: int) -> Opened:
         load(opened, name)
     except ImageError as error:
         if previewed:
-            raise ImageError(f"a camera's raw file, of which only a preview can be read ({error})") from error
+            raise ImageError(f"a camera's raw file; only its preview can be read ({error})") from error
         raise
     if name in ("webp", "avif", "heic"):
         several = getattr(opened, "n_frames", 1) > 1
@@ -143,7 +143,7 @@ def decode_other(data: bytes, name: str, max_pixels: int, wanted: Wanted) -> Dec
         pixels = wanted.deepened(pixels_of(converted, icc, wanted.color))
     elif has_profile:
         raise ImageError(
-            "its colour profile cannot be converted with 16 bits; --icc ignore stores its pixels as they are"
+            "its colour profile cannot be converted with 16 bits; --icc ignore stores its pixels unconverted"
         )
     else:
         pixels = sixteen.in_color(values, wanted.color)
@@ -157,20 +157,20 @@ def _bytes(value: object) -> bytes | None:
 
 
 def _eight_bit(image: Image.Image, data: bytes, name: str) -> Image.Image:
-    """The loaded `image` in one of the modes L, LA, RGB, RGBA, CMYK."""
+    """Convert the loaded `image` to one of the modes L, LA, RGB, RGBA, CMYK."""
     white, inverted = _white(image, data, name)
     if white:
         bands = sixteen.gray_values(image, white, inverted, top=255).astype(np.uint8)
         return Image.fromarray(bands if bands.shape[2] == 2 else bands[:, :, 0])
     converted = _converted(image, data, name)
     if sample_bits(image, data, name) == 16 and (name == "png" or (name == "tiff" and image.mode in ("RGB", "RGBA"))):
-        values = sixteen.values_behind(converted, data, name)  # Pillow drops the low byte
+        values = sixteen.values_behind(converted, data, name)  # Pillow dropped the low byte
         return converted if values is None else Image.fromarray(sixteen.rounded(values), converted.mode)
     return converted
 
 
 def _sixteen_bit(image: Image.Image, data: bytes, name: str) -> sixteen.Deep:
-    """The loaded `image`, of more than 8 bits: (height, width, 1 to 4), as the modes L, LA, RGB, RGBA."""
+    """Return the 16-bit pixels of the loaded `image`: (height, width, 1 to 4) for L, LA, RGB, RGBA."""
     white, inverted = _white(image, data, name)
     if white:
         return sixteen.gray_values(image, white, inverted)
@@ -182,7 +182,7 @@ def _sixteen_bit(image: Image.Image, data: bytes, name: str) -> sixteen.Deep:
 
 
 def _white(image: Image.Image, data: bytes, name: str) -> tuple[int, bool]:
-    """The number that is white, and whether it is black instead, of grey of more than 8 bits; 0 of all else."""
+    """Return the largest value of grey of more than 8 bits (0 for other images), and whether it is black, not white."""
     if not (image.mode.startswith("I;16") or (image.mode == "I" and name == "ppm")):
         return 0, False
     is_12_bits = name == "tiff" and sample_bits(image, data, name) == 12
@@ -190,12 +190,12 @@ def _white(image: Image.Image, data: bytes, name: str) -> tuple[int, bool]:
 
 
 def zero_is_white(image: Image.Image, name: str) -> bool:
-    """Return whether 0 is white in the file. Up to 8 bits, Pillow inverts its values."""
+    """Return whether 0 is white in the file. Pillow itself inverts values of up to 8 bits."""
     return name == "tiff" and image.tag_v2.get(PHOTOMETRIC) == 0  # type: ignore[attr-defined]
 
 
 def sample_bits(image: Image.Image, data: bytes, name: str) -> int:
-    """The most bits that a number of a pixel has in the file; 8 where the format has no others."""
+    """Return the largest number of bits of a sample in the file; 8 for formats that have only 8."""
     if name == "png":
         return data[PNG_BITS]
     if name == "tiff":
@@ -209,7 +209,7 @@ def sample_bits(image: Image.Image, data: bytes, name: str) -> int:
 
 
 def _converted(image: Image.Image, data: bytes, name: str) -> Image.Image:
-    """Convert like Pillow: of 16 bits a channel, the high ones."""
+    """Convert with Pillow, which keeps only the high 8 bits of 16 in a channel."""
     mode = image.mode
     if mode in ("I", "F"):
         kind = "floating-point" if mode == "F" else "signed or 32-bit"
@@ -219,13 +219,12 @@ def _converted(image: Image.Image, data: bytes, name: str) -> Image.Image:
     target = {"1": "L", "L": "L", "LA": "LA", "La": "LA", "CMYK": "CMYK"}.get(mode, "RGB")
     if image.has_transparency_data:
         target = {"L": "LA", "RGB": "RGBA"}.get(target, target)
-        if name == "png" and mode == "L" and data[PNG_BITS] in PILLOW_SCALE:  # Pillow scales the values and not the key
+        if name == "png" and mode == "L" and data[PNG_BITS] in PILLOW_SCALE:  # Pillow scales the values, not the key
             image.info["transparency"] *= PILLOW_SCALE[data[PNG_BITS]]
     return image if mode == target else image.convert(target)
 
 
 def colors_of(mode: str) -> Colors:
-    """The colours of a Pillow mode."""
     if mode in _GREY_MODES or mode.startswith("I;16"):
         return "grey"
     if mode in ("P", "PA"):
@@ -238,13 +237,13 @@ def _opaque(mode: str) -> str:
 
 
 def pixels_of(image: Image.Image, icc: bytes | None, color: Color) -> Pixels:
-    """`image`, of mode L, LA, RGB, RGBA or CMYK, in sRGB, as `color`; composed on white unless that has alpha."""
+    """Convert `image` (L, LA, RGB, RGBA or CMYK) to sRGB and `color`, composed on white unless that has alpha."""
     source_is_gray, opaque = image.mode in ("L", "LA"), _opaque(image.mode)
     transform = to_srgb(icc, opaque) if icc else None
     if image.mode == "RGBA" and color == "rgba" and transform is None:
         return np.array(image)
     alpha = image.getchannel("A") if image.mode in ("LA", "RGBA") else None
-    image.info.pop("transparency", None)  # it is in alpha by now, and would confuse conversions
+    image.info.pop("transparency", None)  # already part of alpha; it would confuse conversions
     if alpha is not None:
         image = image.convert(opaque)
     if transform is not None:
@@ -264,7 +263,7 @@ def pixels_of(image: Image.Image, icc: bytes | None, color: Color) -> Pixels:
 
 
 def upright(pixels: npt.NDArray[Any], orientation: int) -> npt.NDArray[Any]:
-    """`pixels` rotated and mirrored according to EXIF orientation 1 to 8, C-contiguous."""
+    """Rotate and mirror `pixels` according to EXIF orientation 1 to 8. The result is C-contiguous."""
     if orientation == 1:
         return pixels
     if orientation >= 5:

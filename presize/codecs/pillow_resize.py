@@ -1,11 +1,10 @@
-"""Pillow's resize of 8-bit pixels, to the byte, in a fraction of the time, where _pillow_resize.c is compiled.
+"""Pillow's resize of 8-bit pixels, byte for byte, in a fraction of the time, if _pillow_resize.c is compiled.
 
-The bytes depend neither on the processor nor on the Pillow that is installed. Without the compiled code, `resize` gives
-None, and callers resize by Pillow itself.
+The bytes depend neither on the processor nor on the installed Pillow. Without the compiled code, `resize` returns None,
+and callers fall back to Pillow itself.
 
-Versions of Pillow differ in the order of the two passes, and other libraries take its place: `resize_as_installed`
-makes the bytes of the installed one, where `installed_order` knows it.
-"""
+Versions of Pillow differ in the order of the two passes, and other libraries can replace Pillow. `resize_as_installed`
+returns the bytes of the installed library, if `installed_order` recognizes it."""
 
 from __future__ import annotations
 
@@ -29,9 +28,9 @@ except ImportError:
 
 Pixels = npt.NDArray[np.uint8]
 Filter = Literal["box", "bilinear", "hamming", "bicubic", "lanczos"]
-"""In the order of resampling/resampling.h."""
+"""In the order of the filters in resampling/resampling.h."""
 Box = tuple[float, float, float, float]
-"""(left, top, right, bottom) in pixels; fractions are parts of a pixel."""
+"""(left, top, right, bottom) in pixels; may be fractional."""
 Order = Literal["horizontal first", "vertical when it shrinks more", "another"]
 
 _UINT8 = np.dtype(np.uint8)
@@ -39,13 +38,13 @@ _MOST_SIDE = (1 << 24) - 1
 
 
 class Whole(NamedTuple):
-    """The image whose part is resized, to a part of the result. All in pixels.
+    """Geometry for computing a part of the result from a part of an image. All in pixels.
 
     Attributes:
-        shape: its (height, width).
-        start: (top, left) of the part that `pixels` are; they hold all that the filter needs.
-        size: (height, width) to which it would be resized.
-        corner: (top, left) of the part of that which is made.
+        shape: (height, width) of the whole image.
+        start: (top, left) of `pixels` in the image; they must include all pixels that the filter needs.
+        size: (height, width) of the whole result.
+        corner: (top, left) of the computed part in the whole result.
     """
 
     shape: tuple[int, int]
@@ -59,12 +58,13 @@ class How(TypedDict, total=False):
 
     Attributes:
         flip: mirror the result left to right.
-        out: filled and returned; uint8, C-contiguous, of the shape of the result; must not overlap the pixels.
-        whole: the image, if the pixels and the result are parts of it; it decides the order of passes. Without a box.
-        vertical_first: the order of passes of Pillow 13 and later, which is vertical first for an image that shrinks by
-            more than twice as many rows as columns, whatever the box. The default is horizontal first, always.
-        alpha: the fourth channel is alpha, and colours count as much as they cover; horizontal first alone. By default
-            it is a channel as the others are.
+        out: an array to fill and return; uint8, C-contiguous, of the shape of the result; must not overlap `pixels`.
+        whole: the geometry, if pixels and result are parts of larger images; it decides the order of passes. Not with a
+            box.
+        vertical_first: use the order of passes of Pillow 13 and later: vertical first if an image loses more than twice
+            as many rows as columns, whatever the box. The default is always horizontal first.
+        alpha: treat the fourth channel as alpha, and weight colours by it; only horizontal first. By default it is a
+            channel like the others.
     """
 
     flip: bool
@@ -77,18 +77,18 @@ class How(TypedDict, total=False):
 def resize(
     pixels: Pixels, size: tuple[int, int], filter: Filter, box: Box | None = None, **how: Unpack[How]
 ) -> Pixels | None:
-    """Return what Pillow's resize makes of an image: uint8, C-contiguous. Thread-safe; releases the GIL.
+    """Return the result of Pillow's resize: uint8, C-contiguous. Thread-safe; releases the GIL.
 
     Args:
-        pixels: uint8 (height, width) or (height, width, 1 to 4), of any memory layout in which the channels of a pixel
-            lie side by side, and the pixels of a row; rows may be apart, in either order, and mirrored.
+        pixels: uint8 (height, width) or (height, width, 1 to 4). The channels of a pixel and the pixels of a row must
+            be adjacent; rows may be apart, in either order, and mirrored.
         size: (height, width) of the result.
-        filter: how to resample.
-        box: the part of the image that is used, as Pillow's `box`; cut to float32. None takes all of it.
+        filter: the resampling filter.
+        box: the part of the image to use, like Pillow's `box`; rounded to float32. None uses the whole image.
         how: options.
 
-    None without the compiled code, and for pixels, sizes or boxes that are not among those above. Raises MemoryError,
-    and ValueError if `out` has another shape or memory layout."""
+    Return None without the compiled code, and for other pixels, sizes or boxes. Raises MemoryError, and ValueError if
+    `out` has the wrong shape or memory layout."""
     module = compiled.trusted()
     return None if module is None else resize_by(module, pixels, size, filter, box, level=module.level(), **how)
 
@@ -98,9 +98,8 @@ def resize_as_installed(
 ) -> Pixels | None:
     """Resize like resize(), in the order of passes of the installed Pillow.
 
-    None where that is not known, too: for another library; and for an image over a hundred times as high as wide that
-    gets lower, unless Pillow is 13 or later: 12.2 and 12.3 resize it vertically first, earlier ones do not.
-    """
+    Also return None if that order is unknown: for another library, and before Pillow 13 when reducing the height of an
+    image over a hundred times as high as wide: 12.2 and 12.3 resize it vertically first, earlier versions do not."""
     order, whole = installed_order(), how.get("whole")
     shape, height = (pixels.shape, size[0]) if whole is None else (whole.shape, whole.size[0])
     is_tall = len(shape) > 1 and shape[0] > 100 * shape[1] and height < shape[0]
@@ -111,7 +110,7 @@ def resize_as_installed(
 
 
 def is_available() -> bool:
-    """Return whether the compiled code is used. Otherwise resize always gives None."""
+    """Return whether the compiled code is used. Otherwise resize always returns None."""
     return compiled.trusted() is not None
 
 
@@ -129,7 +128,7 @@ def resize_by(
     vertical_first: bool = False,
     alpha: bool = False,
 ) -> Pixels | None:
-    """Resize like resize(), by `module`, with instructions up to a level: 0 for plain C, 1 for AVX2, 2 for AVX-512."""
+    """Resize like resize(), with `module` and its instructions up to `level`: 0 is plain C, 1 AVX2, 2 AVX-512."""
     shape, strides = pixels.shape, pixels.strides
     if pixels.dtype != _UINT8 or not 2 <= len(shape) <= 3 or filter not in _NUMBERS:
         return None
@@ -152,7 +151,7 @@ def resize_by(
     vertical_first = vertical_first and fewer_rows > 0 and fewer_rows > 2 * fewer_columns
     if spans is None or (alpha and (channels != 4 or vertical_first)):
         return None
-    if alpha:  # a pass that changes nothing, which the C does not leave out
+    if alpha:  # the C code needs both passes, even one that changes nothing
         spans = [span or (side, 0.0, float(side), side) for span, side in zip(spans, size, strict=True)]
     rows_span, columns_span = spans
     across = down = None
@@ -173,7 +172,7 @@ def resize_by(
         out[:] = pixels
     else:
         module.resize(pixels, out, across, down, vertical_first, level, alpha)
-    if across is None and mirrored != flip:  # a table of columns sees to that itself
+    if across is None and mirrored != flip:  # a table of columns includes the mirroring
         out[:] = out[:, ::-1].copy()
     return out
 
@@ -181,11 +180,11 @@ def resize_by(
 def row_sink(
     shape: tuple[int, int], out: Pixels, filter: Filter, box: Box, behind: object | None = None
 ) -> object | None:
-    """Begin to resize an image of `shape` (height, width) into `out`, horizontally first, once.
+    """Return a sink that resizes one image of `shape` (height, width) into `out`, horizontally first, row by row.
 
-    jpeg_decoder.decode_into() gives its rows, and completes `out`, and that of `behind`: another sink of this image.
-    Other arguments and bytes are those of resize(). None where resize() gives None, and where an axis keeps its size.
-    """
+    jpeg_decoder.decode_into() passes it the rows, and completes `out` and the output of `behind`, another sink for the
+    same image. A sink can be used once. The other arguments and the bytes are those of resize(). Return None if
+    resize() would return None, and if an axis keeps its size."""
     module = compiled.trusted()
     rows, columns = _spans_of_box(shape, out.shape[:2], box) or (None, None)
     if module is None or rows is None or columns is None:
@@ -197,10 +196,10 @@ def row_sink(
 
 
 Span = tuple[float, ...]
-"""How an axis is resized: its inputs, where the part of them begins and ends that is used, and the outputs. Of a part
-also the inputs and outputs of the whole, and how many of them are skipped."""
+"""Resizing of one axis: the number of inputs, begin and end of the used part of them, and the number of outputs; for a
+part, also the inputs and outputs of the whole, and how many of each are skipped."""
 Spans = list[Span | None]
-"""Of the rows and of the columns; None where they keep their size."""
+"""Spans of the rows and of the columns; None for an axis that keeps its size."""
 
 
 def _spans_of_box(shape: tuple[int, int], size: tuple[int, ...], box: Box | None) -> Spans | None:
@@ -218,7 +217,7 @@ def _spans_of_box(shape: tuple[int, int], size: tuple[int, ...], box: Box | None
 
 
 def _spans_of_part(pixels: Pixels, size: tuple[int, int], whole: Whole, mirrored: bool) -> tuple[Pixels, Spans | None]:
-    """The spans of a part, and its pixels, cut along an axis that is not resized."""
+    """Return the pixels of a part, cropped along each axis that is not resized, and its spans."""
     spans: Spans = []
     for axis in (0, 1):
         inputs, outputs = pixels.shape[axis], size[axis]
@@ -229,7 +228,7 @@ def _spans_of_part(pixels: Pixels, size: tuple[int, int], whole: Whole, mirrored
         begin = corner - start
         if not 0 <= begin <= inputs - outputs:
             return pixels, None
-        # Mirrored pixels are turned round here, from right to left.
+        # Mirrored pixels run from right to left here.
         begin = inputs - outputs - begin if axis and mirrored else begin
         pixels = pixels[begin : begin + outputs] if axis == 0 else pixels[:, begin : begin + outputs]
         spans.append(None)
@@ -239,11 +238,12 @@ def _spans_of_part(pixels: Pixels, size: tuple[int, int], whole: Whole, mirrored
 def _table(
     module: ModuleType, span: Span, filter: Filter, channels: int, mirrored: bool, flip: bool, level: int
 ) -> bytes | None:
-    """The weights of an axis, of rows without channels; None where they are not for the C. Those of usual sizes are
-    kept: small tables have some 45 kB at most, and 10 kB for random crops of photographs at 256 px, which have fewer
-    than 1024; most photographs of a folder have a few sizes."""
+    """Return the weights of an axis (for rows, `channels` is 0); None if the C code cannot handle them.
+
+    Tables of usual sizes are cached. A small one takes 45 kB at most, and 10 kB for random crops of photographs at
+    256 px, which need fewer than 1024 tables. The photographs of a folder mostly have few sizes."""
     inputs, begin, end, outputs, *part = span
-    taps = 2 * _SUPPORT[filter] * max(outputs, end - begin) + outputs  # of all outputs, at most
+    taps = 2 * _SUPPORT[filter] * max(outputs, end - begin) + outputs  # upper limit for all outputs together
     weights = (channels or 1) * taps
     make = _kept_table if weights < 8000 else _kept_large_table if weights < 40_000 else _make_table
     axis = (inputs, begin, end, outputs, _NUMBERS[filter], channels, mirrored, flip, level, *part)
@@ -252,7 +252,7 @@ def _table(
 
 _NUMBERS = {name: number for number, name in enumerate(get_args(Filter))}
 _SUPPORT = {"box": 0.5, "bilinear": 1, "hamming": 1, "bicubic": 2, "lanczos": 3}
-"""Pixels that a pixel is blended of, to either side."""
+"""Radius of each filter in pixels."""
 
 
 def _make_table(table: Callable[..., bytes | None], *axis: Any) -> bytes | None:
@@ -263,7 +263,7 @@ _kept_table = functools.lru_cache(1024)(_make_table)
 _kept_large_table = functools.lru_cache(16)(_make_table)
 
 
-# ---- what is tried ----
+# ---- self-check ----
 
 TRIED: tuple[tuple[Filter, tuple[int, ...], tuple[int, int], Box | None, tuple[int, int]], ...] = (
     ("bilinear", (23, 17, 3), (40, 37), None, (0x5D4000D4, 0x5D4000D4)),
@@ -277,15 +277,15 @@ TRIED: tuple[tuple[Filter, tuple[int, ...], tuple[int, int], Box | None, tuple[i
     ("box", (60, 50, 3), (17, 23), None, (0x3E00F50F, 0x3E00F50F)),
     ("hamming", (40, 50, 3), (27, 49), (3.25, 0.5, 47.125, 39.0), (0xF891E5DA, 0x94B145F8)),
 )
-"""Filter, shape of the image, size of the result and box, and the checksums of the bytes that Pillow makes with the
-passes in either order, the second one of 13 and later; tests compute them from the definition."""
+"""Filter, shape of the image, size of the result, box, and CRC-32s of Pillow's bytes with each order of passes: always
+horizontal first, and that of Pillow 13 and later. Tests compute them from the definition."""
 
 TRIED_ALPHA: tuple[Filter, tuple[int, ...], tuple[int, int], int] = ("lanczos", (33, 70, 4), (25, 40), 0xDD906D53)
-"""The same of an image with alpha."""
+"""Filter, shape, size and checksum for an image with alpha."""
 
 
 def noise(shape: tuple[int, ...]) -> Pixels:
-    """The same pixels always: half of them are black or white, where sums are clipped."""
+    """Return deterministic noise. Half of the pixels are black or white, so that sums are clipped."""
     numbered = np.arange(math.prod(shape), dtype=np.uint32) * np.uint32(747796405)
     mixed = (numbered ^ (numbered >> 16)) * np.uint32(2246822519)
     hashed = mixed ^ (mixed >> 13)
@@ -294,11 +294,10 @@ def noise(shape: tuple[int, ...]) -> Pixels:
 
 @functools.cache
 def installed_order() -> Order:
-    """The order of passes of the installed Pillow.
+    """Return the order of passes of the installed Pillow.
 
-    The first call in a process takes a few milliseconds. "another" is a library that makes other bytes, such as
-    pillow-simd or a later Pillow: callers that want its bytes resize by it.
-    """
+    The first call in a process takes a few milliseconds. "another" means a library with different bytes, such as
+    pillow-simd or a later Pillow: callers that want its bytes must call it."""
     possible = [True, True]
     for filter, shape, (height, width), box, expected in TRIED:
         mode = {1: "L", 3: "RGB", 4: "RGBX"}[math.prod(shape[2:])]
@@ -316,11 +315,11 @@ def difference(module: ModuleType) -> str | None:
             how: dict[str, Any] = {"vertical_first": vertical_first, "level": module.level()}
             resized = resize_by(module, noise(shape), size, filter, box, **how)
             if resized is None or zlib.crc32(resized.tobytes()) != expected[vertical_first]:
-                return "it makes other pixels than Pillow"
+                return "its pixels differ from Pillow's"
     filter, shape, size, checksum = TRIED_ALPHA
     resized = resize_by(module, noise(shape), size, filter, alpha=True, level=module.level())
     if resized is None or zlib.crc32(resized.tobytes()) != checksum:
-        return "it makes other pixels than Pillow of images with alpha"
+        return "its pixels differ from Pillow's for images with alpha"
     return None
 
 

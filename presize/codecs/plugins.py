@@ -1,4 +1,4 @@
-"""Readers of formats: a plug-in of Pillow's own, or one that users install, for HEIC and JPEG XL."""
+"""Plug-ins of Pillow that read formats: its own, and for HEIC and JPEG XL those that users install."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
     ImageClass = Callable[[io.BytesIO], ImageFile]
 
-# Straight to the one plugin: Image.open would try others, and would hold an image to Pillow's own limit.
+# Plug-ins are called directly: Image.open would try others too, and apply Pillow's own size limit.
 _PILLOW_SPELLS: Final = {"webp": "WebP", "jpeg2000": "Jpeg2K"}
-"""Formats whose name in Pillow's modules and classes has other capitals than its first."""
+"""Formats whose name in Pillow's modules and classes is not the capitalized name."""
 
 
 class Plugin(NamedTuple):
-    """A plug-in that users install: its name for pip, the module and the name of the class that reads the format, the
-    module with DECODE_THREADS and what means one there, since workers are processes, and the suffixes of its files."""
+    """Plug-in that users install: its distribution, the module and class that read the format, the module that has
+    DECODE_THREADS and its value for one thread (workers are processes), and the suffixes of its files."""
 
     distribution: str
     module: str
@@ -45,9 +45,9 @@ PLUGINS: Final = {
     ),
     "jxl": Plugin("pillow-jxl-plugin", _JXL, "JXLImageFile", _JXL, 0, (".jxl",)),
 }
-"""By the names that sniff() gives."""
+"""Plug-ins by format, as sniff() names it."""
 
-# What Pillow raises for broken files, found by feeding it a million damaged ones of all formats.
+# Pillow raised these for a million damaged files of all formats.
 _DECODER_ERRORS: Final = (
     OSError, SyntaxError, ValueError, Image.DecompressionBombError, EOFError, OverflowError, RuntimeError, TypeError,
     ZeroDivisionError, struct.error, zlib.error,
@@ -55,7 +55,7 @@ _DECODER_ERRORS: Final = (
 
 
 def image_file(name: str) -> ImageClass:
-    """The class that reads a format. Raises ImageError where its plug-in is not installed."""
+    """Return the class that reads a format. Raises ImageError if its plug-in is not installed."""
     plugin = PLUGINS.get(name)
     if plugin is None:
         own = _PILLOW_SPELLS.get(name, name.capitalize())
@@ -79,7 +79,7 @@ def open_image(data: bytes, name: str) -> ImageFile:
 
 def load(image: ImageFile, name: str) -> None:
     if name == "tiff":
-        # Pillow holds TIFFs to its own limit, and warns, unless the memory is there already.
+        # Pillow applies its own size limit to a TIFF, and warns, unless the memory is already allocated.
         image.im = Image.new(image.mode, image.size).im
     try:
         image.load()
@@ -88,31 +88,31 @@ def load(image: ImageFile, name: str) -> None:
 
 
 def reason(error: BaseException) -> str:
-    """The error in one line that is the same in every run: no addresses, nothing unprintable."""
+    """Return the error as one line that is the same in every run, without addresses or unprintable characters."""
     cause = error.args[0] if error.args else None
-    if isinstance(cause, Exception):  # Pillow wraps what it did not expect
+    if isinstance(cause, Exception):  # Pillow wraps unexpected exceptions
         error = cause
     if isinstance(error, KeyError):
         return f"unknown value {error}"
     if isinstance(error, (struct.error, IndexError)):
-        return "it ends too early"
+        return "it is truncated"
     if isinstance(error, TypeError) or str(error).startswith("invalid literal"):
-        return "a value in its header is none that it may have"
+        return "a value in its header is invalid"
     text = re.sub(r"<[^<>]* at 0x[0-9a-fA-F]+>", "the file", str(error))
     text = "".join(c if c.isprintable() else " " for c in text)
     return " ".join(text.split())[:200] or type(error).__name__
 
 
 def versions(suffixes: Iterable[str]) -> dict[str, str]:
-    """The plug-ins that files with these suffixes call for, each with its version, "none" where it is missing."""
+    """Return the version of each plug-in that files with these suffixes need; "none" if it is not installed."""
     wanted = set(suffixes)
     names = [plugin.distribution for plugin in PLUGINS.values() if not wanted.isdisjoint(plugin.suffixes)]
     return dict.fromkeys(names, "none") | installed(names)
 
 
 def jxl_size(data: bytes) -> tuple[int, int]:
-    """(height, width) from the header of a JPEG XL's codestream, as coded; (0, 0) without one. The plug-in decodes an
-    image when it opens it, so its size has to be known before."""
+    """Return the coded (height, width) from the header of a JPEG XL codestream; (0, 0) without one. The plug-in decodes
+    an image when it opens it, so the size must be checked first."""
     begin = data.find(b"\xff\x0a", 0, 1 << 16)
     if begin < 0:
         return 0, 0
@@ -137,11 +137,11 @@ def jxl_size(data: bytes) -> tuple[int, int]:
 
 
 OPENCVS: Final = ("opencv-python-headless", "opencv-python", "opencv-contrib-python-headless", "opencv-contrib-python")
-"""Distributions of OpenCV. Each owns the folder cv2, whichever others are installed."""
+"""Distributions of OpenCV. All of them install into the folder cv2."""
 
 
 def installed(distributions: Iterable[str]) -> dict[str, str]:
-    """Return the versions of those that are installed."""
+    """Return the versions of the installed distributions."""
     found = {}
     for name in distributions:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):

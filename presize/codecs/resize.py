@@ -1,8 +1,7 @@
-"""The target of an image for each --fit, and the back-ends that resample it. Pure.
+"""Target geometry for each --fit, and the back-ends that resample. Pure.
 
-Both back-ends antialias. "bicubic" is the cubic convolution with a = -0.5 (Catmull-Rom). "nearest" takes the pixels
-that Pillow takes, and is the same for both.
-"""
+Both back-ends antialias. "bicubic" is the cubic convolution with a = -0.5 (Catmull-Rom). "nearest" picks the same
+pixels as Pillow, with both back-ends."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ Pixels = npt.NDArray[Any]
 
 
 class Box(NamedTuple):
-    """A part of an image, in pixels from its top left corner; fractions are parts of a pixel."""
+    """Part of an image, in pixels from its top left corner; may be fractional."""
 
     top: float
     left: float
@@ -30,12 +29,12 @@ class Box(NamedTuple):
 
 
 class Target(NamedTuple):
-    """Geometry that brings one image to one target size.
+    """Geometry of resizing one image to one target size.
 
     Attributes:
         box: the part of the source that is used.
-        size: (height, width) that the box is resampled to.
-        canvas: (height, width) of the black canvas that the result is centred on; None for none.
+        size: (height, width) to which the box is resampled.
+        canvas: (height, width) of the black canvas on which the result is centred; None for no canvas.
     """
 
     box: Box
@@ -44,27 +43,27 @@ class Target(NamedTuple):
 
     @property
     def is_whole_image(self) -> bool:
-        """Return whether every source pixel is kept as it is and none is added."""
+        """Return whether every source pixel is kept unchanged and none is added."""
         return self.canvas is None and self.box == (0, 0, *self.size)
 
     @property
     def reduction(self) -> float:
-        """Source pixels for each stored pixel, along the axis that is reduced least."""
+        """Return the source pixels per stored pixel, along the axis that is reduced least."""
         return min(self.box.height / self.size.height, self.box.width / self.size.width)
 
 
 def target(source: Size, wanted: Size, fit: Fit, upscale: bool) -> Target:
-    """Return how an upright image of size `source` is brought to `wanted`, both (height, width) in pixels, or to KEEP.
+    """Return the geometry that resizes an upright image of size `source` to `wanted`, both (height, width) in pixels.
+    `wanted` may be KEEP.
 
-    shorter: the image covers `wanted` and keeps its shape; for N that makes its shorter side N and its
-        longer side ``int(N * long / short)``, as torchvision's Resize computes it.
-    longer: the image lies inside `wanted` and keeps its shape.
-    stretch: exactly `wanted`, whatever the shape.
-    crop: exactly `wanted`, covered, the surplus cut off evenly at both ends.
-    pad: exactly `wanted`, inside, black bars around it.
+    shorter: the image covers `wanted` and keeps its aspect ratio. For a size N, the shorter side becomes N and the
+        longer side ``int(N * long / short)``, as in torchvision's Resize.
+    longer: the image fits inside `wanted` and keeps its aspect ratio.
+    stretch: exactly `wanted`; the aspect ratio may change.
+    crop: exactly `wanted`; the image covers it, and the excess is cut off evenly at both ends.
+    pad: exactly `wanted`; the image fits inside, with black bars around it.
 
-    Without `upscale` no axis grows, so crop and stretch give less than `wanted` for a small image; pad does not.
-    """
+    Without `upscale` no axis grows: for a small image, crop and stretch return less than `wanted`; pad does not."""
     height, width = source
     whole = Box(0, 0, height, width)
     if wanted == KEEP:
@@ -74,7 +73,7 @@ def target(source: Size, wanted: Size, fit: Fit, upscale: bool) -> Target:
         return Target(whole, wanted if upscale else shrunk)
     if fit == "crop":
         return _crop(source, wanted, upscale)
-    # Compared across, not divided: no rounding decides which side meets its target.
+    # Cross-multiplied, so that no rounding decides which side meets its target.
     height_meets = wanted.height * width >= wanted.width * height
     if fit != "shorter":
         height_meets = wanted.height * width <= wanted.width * height
@@ -101,15 +100,14 @@ def _crop(source: Size, wanted: Size, upscale: bool) -> Target:
 
 
 def resize(pixels: Pixels, target: Target, filter: Filter, backend: ResizeBackend, alpha: bool = False) -> Pixels:
-    """`pixels` as `target` says: a C-contiguous array, `pixels` itself when there is nothing to do. Thread-safe.
+    """Resize `pixels` to `target`. Return a C-contiguous array, `pixels` itself if nothing changes. Thread-safe.
 
     `pixels` are uint8 or uint16, (height, width, 3), (height, width, 4) or (height, width), C-contiguous; "nearest"
-    takes any number of channels, and int32. With `alpha` the fourth channel is alpha, and colours count as much as they
-    cover; otherwise all channels are treated alike.
-    """
+    also takes int32 and any number of channels. With `alpha`, the fourth channel is alpha, and colours are weighted by
+    it; otherwise all channels are treated alike."""
     box, size, _ = target
-    if box[2:] == size:  # nothing to resample, at most to cut
-        half = 0.5 if filter == "nearest" else 0  # the pixel under the centre of the first
+    if box[2:] == size:  # crop without resampling
+        half = 0.5 if filter == "nearest" else 0  # nearest takes the pixel under the centre of the first one
         top, left = int(box.top + half), int(box.left + half)
         pixels = pixels[top : top + size.height, left : left + size.width]
     else:
@@ -124,11 +122,11 @@ def resize(pixels: Pixels, target: Target, filter: Filter, backend: ResizeBacken
 def decode_resized(
     data: bytes, mode: jpeg_decoder.Mode, shape: tuple[int, int], scale: int, targets: list[Target], filter: Filter
 ) -> list[Pixels]:
-    """Return the result of resize() by "presize" for a JPEG of `shape` at 1/scale for each target, row by row as it is
-    decoded.
+    """Return the result of resize() with backend "presize" for each target, resizing the rows of a JPEG of `shape` at
+    1/scale as they are decoded.
 
-    Empty where that takes the whole image: an axis keeps its size, the decoder refuses the JPEG, or the code is not
-    compiled."""
+    Return an empty list if that is not possible: for "nearest", if a target keeps the size of an axis, if the decoder
+    refuses the JPEG, and without the compiled code."""
     height, width = -(-shape[0] // scale), -(-shape[1] // scale)
     keeps = any(target.box[2:] == target.size for target in targets)
     if keeps or filter == "nearest" or not jpeg_decoder.is_available():
@@ -150,7 +148,7 @@ _MORE: dict[jpeg_decoder.Mode, tuple[int, ...]] = {"GRAY": (), "RGB": (3,), "BGR
 
 
 def _inside(box: Box, height: int, width: int) -> Box:
-    """`box`, which by rounding may end past the image."""
+    """Limit `box` to the image: rounding may have moved its end past it."""
     return Box(box.top, box.left, min(box.height, height - box.top), min(box.width, width - box.left))
 
 
@@ -173,8 +171,8 @@ def _nearest(pixels: Pixels, box: Box, size: Size) -> Pixels:
 
 
 def _centres(begin: float, length: float, count: int, dtype: np.dtype[Any]) -> npt.NDArray[np.float64]:
-    """The centres of `count` pixels that share `length` from `begin`, computed as Pillow does, where a centre lies
-    between two pixels: its boxes are float32; it multiplies the steps of 16 bits, and adds up others."""
+    """Return the centres of `count` equal pixels over `length` from `begin`, rounded like Pillow's, which decides ties:
+    its boxes are float32, and it multiplies the step for 16-bit pixels but sums it for others."""
     first, last = np.float32(begin), np.float32(begin + length)
     step = np.float64(last - first) / count
     if dtype == np.uint16:
@@ -202,7 +200,7 @@ def _pillow(pixels: Pixels, box: Box, size: Size, filter: pillow_resize.Filter, 
 
 
 def _image(pixels: Pixels) -> Image.Image:
-    """A Pillow image over uint8 pixels. Four channels become CMYK, so that none is taken for alpha."""
+    """Return a Pillow image of uint8 pixels. Four channels become CMYK, so that none is taken for alpha."""
     if pixels.shape[2:] != (4,):
         return Image.fromarray(pixels)
     return Image.frombuffer("CMYK", pixels.shape[1::-1], pixels, "raw", "CMYK", 0, 1)
@@ -213,7 +211,7 @@ def _corners(box: Box) -> pillow_resize.Box:
 
 
 def _in_one_call(image: Image.Image, box: Box, size: Size, filter: pillow_resize.Filter) -> Image.Image:
-    """Resize as the installed Pillow does, in its order of passes."""
+    """Resize with the installed Pillow, in its order of passes."""
     return image.resize((size.width, size.height), Image.Resampling[filter.upper()], _corners(box))
 
 
@@ -231,7 +229,7 @@ def _in_planes(
     alpha: bool,
     resample: Callable[..., Image.Image],
 ) -> Pixels:
-    """Resize 16 bits in floating point, channel by channel."""
+    """Resize 16-bit pixels in floating point, channel by channel."""
     channels = np.atleast_3d(pixels).astype(np.float32)
     if alpha:
         channels[:, :, :3] *= channels[:, :, 3:] / 65535
@@ -248,9 +246,8 @@ BACKENDS: dict[ResizeBackend, Callable[[Pixels, Box, Size, pillow_resize.Filter,
     "presize": _presize,
     "pillow": _pillow,
 }
-"""Each takes pixels, the box of them to use, its new size, the filter, and whether the fourth channel is alpha.
+"""Functions of pixels, the box to use, its new size, the filter, and whether the fourth channel is alpha.
 
-"presize" makes the bytes of Pillow with the horizontal pass first, always: in C, or by two calls of Pillow. "pillow" is
-whatever is installed as PIL, in its order of passes. OpenCV is no back-end: its linear and cubic interpolations alias
-when they shrink, and its area interpolation is another filter.
-"""
+"presize" always makes Pillow's bytes with the horizontal pass first: in C, or by two calls of Pillow. "pillow" calls
+the installed PIL, in its order of passes. OpenCV is not a back-end: its linear and cubic interpolations alias when
+shrinking, and its area interpolation is a different filter."""

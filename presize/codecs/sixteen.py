@@ -1,4 +1,4 @@
-"""16 bits a channel: found in an image that Pillow has opened, and brought to the colours that are stored. Pure."""
+"""Images of 16 bits a channel: reading the values that Pillow drops, and conversion to the stored colours. Pure."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ WHITE = 65535
 
 
 def gray_values(image: Image.Image, white: int, inverted: bool, top: int = WHITE) -> Deep:
-    """Grey of more than 8 bits, scaled so that the number `white`, or 0 if `inverted`, becomes `top`: (height, width,
-    1), or (height, width, 2) with alpha where one number is transparent."""
+    """Scale grey of more than 8 bits so that `white`, or 0 if `inverted`, becomes `top`. Return (height, width, 1), or
+    (height, width, 2) with alpha if one value is transparent."""
     values = np.asarray(image).astype(np.uint32)
     shades = white - values if inverted else values
     if top != white:
@@ -30,16 +30,16 @@ def gray_values(image: Image.Image, white: int, inverted: bool, top: int = WHITE
 
 
 def values_behind(coarse: Image.Image, data: bytes, name: str) -> Deep | None:
-    """The 16 bits of a PNG or TIFF of which Pillow has kept the high ones in `coarse` (LA, RGB or RGBA), in its shape.
-    None where OpenCV does not read the file, or takes it for something else."""
-    import cv2  # 150 ms in each worker, and seldom needed
+    """Read the 16-bit values of a PNG or TIFF with OpenCV; `coarse` (LA, RGB or RGBA, of the same shape) has Pillow's
+    high 8 bits. None if OpenCV cannot read the file or interprets it differently."""
+    import cv2  # takes 150 ms in each worker, and is seldom needed
 
     key = None
     if name == "png":
         key = _transparent_color(data)
         data = png_of(data, PNG_IMAGE)
     level = cv2.utils.logging.getLogLevel()
-    cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)  # it would print what it dislikes
+    cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)  # it would print warnings
     try:
         values = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
     except cv2.error:
@@ -50,36 +50,36 @@ def values_behind(coarse: Image.Image, data: bytes, name: str) -> Deep | None:
     if values is None or values.dtype != np.uint16 or values.ndim != 3 or values.shape[:2] != shallow.shape[:2]:
         return None
     channels = (1, 3) if coarse.mode == "LA" else (2, 1, 0, 3)[: values.shape[2]]
-    deep = values.take(channels, axis=2)  # C-contiguous, as values[:, :, channels] is not
+    deep = values.take(channels, axis=2)  # C-contiguous, unlike values[:, :, channels]
     bands = min(deep.shape[2], shallow.shape[2])
-    # Where the two differ by more than rounding, OpenCV took the file for something else.
+    # If the two differ by more than rounding, OpenCV interpreted the file differently.
     if np.abs(rounded(deep[:, :, :bands]).astype(np.int16) - shallow[:, :, :bands]).max() > 1:
         return None
     others = widened(shallow[:, :, bands:])
-    if key is not None and others.shape[2] == 1:  # which Pillow compares with the high bytes alone
+    if key is not None and others.shape[2] == 1:  # Pillow compares only the high bytes with the key
         others = np.where((deep == key).all(axis=2, keepdims=True), 0, WHITE)
     return np.asarray(np.concatenate((deep[:, :, :bands], others), axis=2), np.uint16)
 
 
 def _transparent_color(data: bytes) -> npt.NDArray[np.uint16] | None:
-    """The colour of a PNG's tRNS chunk, (3,); None without one."""
+    """Return the colour of a PNG's tRNS chunk, (3,); None without one."""
     chunk = png_of(data, (b"tRNS",))[8:]
     return np.frombuffer(chunk, ">u2", 3, 8).astype(np.uint16) if len(chunk) >= 18 else None
 
 
 def rounded(values: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-    """16 bits as 8."""
+    """Round 16-bit values to 8 bits."""
     return np.asarray((values.astype(np.uint32) + 128) // 257, np.uint8)
 
 
 def widened(pixels: npt.NDArray[Any]) -> Deep:
-    """8 bits as 16: 255 becomes 65535."""
+    """Scale 8-bit values to 16 bits: 255 becomes 65535."""
     return np.asarray(np.multiply(pixels, 257, dtype=np.uint16))
 
 
 def in_color(values: Deep, color: Color) -> Deep:
-    """(height, width, 1 to 4): grey, grey and alpha, RGB or RGBA, as pixels of `color`; composed on white unless that
-    has alpha."""
+    """Convert (height, width, 1 to 4), which is grey, grey and alpha, RGB or RGBA, to `color`, composed on white unless
+    `color` has alpha."""
     gray = values.shape[2] <= 2
     shades, alpha = (values[:, :, :-1], values[:, :, -1:]) if values.shape[2] in (2, 4) else (values, None)
     if alpha is not None and color != "rgba":
@@ -95,6 +95,6 @@ def in_color(values: Deep, color: Color) -> Deep:
 
 
 def _luma(shades: Deep) -> Deep:
-    """ITU-R 601, with the weights that Pillow has for 8 bits."""
+    """Return the luma of ITU-R 601, with Pillow's weights for 8 bits."""
     weighted = shades.astype(np.uint32) * np.array((19595, 38470, 7471), np.uint32)
     return np.asarray(weighted.sum(axis=2, dtype=np.uint32) + 0x8000 >> 16, np.uint16)

@@ -1,4 +1,4 @@
-"""Recognition of image formats, the bytes that a decoder should see, and the limit of an image's size. Pure."""
+"""Recognition of image formats, the bytes to give to a decoder, and the limit on image size. Pure."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _SIGNATURES: Final = (
     (b"DDS \x7c\0\0\0", "dds"),
 )
 NPY, EXR = b"\x93NUMPY", b"v/1\x01"
-"""How files of numbers begin."""
+"""First bytes of array files."""
 _BMP_HEADER_BYTES: Final = (12, 40, 52, 56, 64, 108, 124)
 _HEIC_BRANDS: Final = frozenset((b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis", b"mif1", b"msf1"))
 
 
 def sniff(data: bytes) -> str | None:
-    """The image format of `data` by its first bytes, or None."""
+    """Return the image format of `data`, by its first bytes, or None."""
     for signature, name in _SIGNATURES:
         if data.startswith(signature):
             return name
@@ -52,13 +52,12 @@ def sniff(data: bytes) -> str | None:
 
 
 def is_known(data: bytes) -> bool:
-    """Return whether `data` begins as an image, or as an array that may be beside one."""
+    """Return whether `data` begins like an image, or like an array that may accompany one."""
     return data.startswith((NPY, EXR)) or sniff(data) is not None
 
 
 def _is_ico(data: bytes) -> bool:
-    """Return whether the directory of an ICO begins `data`, and its first image lies within. .NET writes 255 for
-    reserved."""
+    """Return whether `data` has the directory of an ICO and its first image. .NET writes 255 to the reserved byte."""
     if data[:4] != b"\0\0\1\0" or len(data) < 22:
         return False
     count, reserved = int.from_bytes(data[4:6], "little"), data[9]
@@ -84,13 +83,13 @@ def _is_pcx(data: bytes) -> bool:
 
 
 def check_size(height: int, width: int, max_pixels: int) -> None:
-    """Raise ImageError for an image of more pixels than `max_pixels`."""
+    """Raise ImageError if an image has more than `max_pixels` pixels."""
     if height * width > max_pixels:
         raise ImageError(f"{width} x {height} pixels, more than max_pixels allows ({max_pixels})")
 
 
 def webp_size(data: bytes) -> tuple[int, int]:
-    """(height, width) from a WebP's first chunk; (0, 0) without one, which the decoder then refuses."""
+    """Return (height, width) from the first chunk of a WebP; (0, 0) without one: the decoder then refuses the file."""
     head = data[12:30].ljust(18, b"\0")
     if head[:4] == b"VP8X":
         return int.from_bytes(head[15:18], "little") + 1, int.from_bytes(head[12:15], "little") + 1
@@ -103,14 +102,14 @@ def webp_size(data: bytes) -> tuple[int, int]:
 
 
 def has_several(data: bytes, name: str) -> bool:
-    """Return whether a GIF or PNG is an animation of several frames. Damage counts as its end."""
+    """Return whether a GIF or PNG is an animation of several frames, counted up to the first damage."""
     if name == "gif":
         return _gif_frames(data, most=2) > 1
-    return name == "png" and any(kind == b"fdAT" for kind, _, _ in png_chunks(data))  # frames beside the image
+    return name == "png" and any(kind == b"fdAT" for kind, _, _ in png_chunks(data))  # frames besides the default image
 
 
 def _gif_frames(data: bytes, most: int) -> int:
-    """The number of frames of a GIF, up to `most`, counted block by block."""
+    """Count the frames of a GIF block by block, up to `most`."""
     frames, size = 0, len(data)
     position = 13 + _gif_colors(data, 10)
     while position < size and frames < most:
@@ -128,13 +127,13 @@ def _gif_frames(data: bytes, most: int) -> int:
 
 
 def _gif_colors(data: bytes, at: int) -> int:
-    """The length in bytes of the colour table that the flags at `at` declare."""
+    """Return the length in bytes of the colour table declared by the flags at `at`."""
     flags = data[at] if at < len(data) else 0
     return 3 << (flags & 7) + 1 if flags & 0x80 else 0
 
 
 def png_chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
-    """(kind, begin, end) of each chunk of a PNG, up to its last or to one that is truncated."""
+    """Yield (kind, begin, end) for each chunk of a PNG, up to IEND or the first truncated chunk."""
     kind, end = b"", 8
     while kind != b"IEND" and end + 12 <= len(data):
         begin, kind = end, data[end + 4 : end + 8]
@@ -145,19 +144,19 @@ def png_chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
 
 
 def png_of(data: bytes, kinds: Collection[bytes]) -> bytes:
-    """A PNG reduced to its chunks of `kinds`."""
+    """Reduce a PNG to its chunks of `kinds`."""
     return b"".join((data[:8], *(data[begin:end] for kind, begin, end in png_chunks(data) if kind in kinds)))
 
 
 _PNG = b"\x89PNG\r\n\x1a\n"
 PNG_BITS = 24
-"""Where the header of a PNG has the bits of a sample."""
+"""Byte offset of the bits of a sample in a PNG."""
 PNG_IMAGE: Final = frozenset((b"IHDR", b"IDAT", b"IEND"))
-"""The chunks without which a PNG is none."""
+"""Chunks that every PNG must have."""
 
 
 def largest_icon(data: bytes) -> tuple[bytes, str]:
-    """The largest image of an ICO, by its own header: a PNG, or an ICO that holds it alone; and the format of that."""
+    """Return the largest image of an ICO, by its own header, as a PNG or as an ICO of one image, and its format."""
     (count,) = struct.unpack_from("<H", data, 4)
     found = []
     for at in range(6, 6 + 16 * count, 16):
@@ -186,14 +185,13 @@ def _icon_size(image: bytes) -> tuple[int, int]:
     header_bytes = int.from_bytes(image[:4], "little")
     if header_bytes not in _BMP_HEADER_BYTES or len(image) < header_bytes:
         return 0, 0
-    # The height counts the mask below the image, too, and is negative where rows go down.
+    # The height includes the mask below the image, and is negative if the first row is the top one.
     width, doubled = struct.unpack_from("<HH" if header_bytes == 12 else "<ii", image, 4)
     return abs(doubled) // 2, max(width, 0)
 
 
 def is_tga(data: bytes) -> bool:
-    """Return whether the header is that of a TGA, and either its footer follows or exactly the pixels that it
-    announces."""
+    """Return whether `data` has a valid TGA header, and either a TGA footer or exactly the announced pixels."""
     if len(data) < 18:
         return False
     id_bytes, has_map, kind, _, map_length, map_bits, _, _, width, height, depth, flags = struct.unpack_from(
@@ -213,7 +211,7 @@ def is_tga(data: bytes) -> bool:
 
 
 def _run_length_end(data: bytes, position: int, pixel: int, pixels: int) -> int:
-    """Return the end of the packets of so many pixels; -1 where they do not."""
+    """Return the end of the packets of `pixels` pixels; -1 if `data` ends first."""
     while pixels > 0 and position < len(data):
         count = (data[position] & 127) + 1
         position += 1 + pixel * (1 if data[position] & 128 else count)
@@ -222,4 +220,4 @@ def _run_length_end(data: bytes, position: int, pixel: int, pixels: int) -> int:
 
 
 _HEADERS: Final[dict[str, Callable[[bytes], bool]]] = {"ico": _is_ico, "sgi": _is_sgi, "pcx": _is_pcx, "tga": is_tga}
-"""Formats without a signature of their own, by the sanity of their headers."""
+"""Formats without a signature, recognized by valid headers."""

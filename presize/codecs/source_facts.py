@@ -1,5 +1,5 @@
-"""Properties of a source image before conversion, packed into 32 bits, the ``source_facts`` of every index
-(docs/format.md): values may be added here, never moved. 0 is an image of which nothing is known. Pure."""
+"""Properties of a source image before conversion, packed into 32 bits: the ``source_facts`` column of an index
+(docs/format.md). Values may be added, never moved. 0 means that nothing is known about the image. Pure."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ FIELDS: Final = {
 
 
 class Facts(NamedTuple):
-    """One source image, in the order of the bits of docs/format.md. A `kind` that KINDS lacks, such as SGI and PCX, is
-    packed as "other"; `kept` is its compressed image where it need not be resized."""
+    """Facts about one source image, in the order of the bits in docs/format.md. A `kind` that is not in KINDS, such as
+    "sgi", is packed as "other". `kept`: its compressed image is stored, without decoding it."""
 
     kind: str = "unknown"
     colors: Colors = "unknown"
@@ -59,11 +59,11 @@ class Facts(NamedTuple):
     like_image: bool = False
 
     def pack(self) -> int:
-        """The fields as 32 bits, laid out as in FIELDS."""
+        """Pack the fields into 32 bits, laid out as in FIELDS."""
         return _packed(self)
 
 
-@functools.lru_cache(256)  # the images of a folder have few, and to store one as it is takes but 40 µs
+@functools.lru_cache(256)  # a folder has few distinct ones, and storing an image unchanged takes only 40 µs
 def _packed(facts: Facts) -> int:
     numbers = facts._asdict() | {
         "kind": KINDS.index(facts.kind if facts.kind in KINDS else "other"),
@@ -74,13 +74,13 @@ def _packed(facts: Facts) -> int:
 
 
 def unpack_facts(packed: npt.NDArray[Any], field: str) -> npt.NDArray[np.int64]:
-    """The values of one field: indices into KINDS, COLORS and PROCESSES, 0 and 1, or plain numbers."""
+    """Unpack the values of one field: indices into KINDS, COLORS or PROCESSES, 0 and 1, or plain numbers."""
     shift, mask = FIELDS[field]
     return packed.astype(np.int64) >> shift & mask
 
 
 class Losses(NamedTuple):
-    """Numbers of images that lost something, much of which another option keeps: see LOSSES."""
+    """Numbers of images that lost information, by kind of loss (see LOSSES)."""
 
     deep: int = 0
     transparent: int = 0
@@ -94,13 +94,13 @@ LOSSES: Final = {
     "transparent": ("with transparency, composed on white", "--color rgba keeps it, as png, webp or raw"),
     "palette": ("with a palette, stored as its colours", "--pair keeps the numbers of a mask"),
     "several": ("of several frames or pages, only the first stored", "split such a file to store the others"),
-    "surplus": ("with bands beside the colours, stored without them", "save such a band as a file to store it"),
+    "surplus": ("with extra bands, stored without them", "save an extra band as its own file to store it"),
 }
-"""What each loss is, and what avoids it. An MPO is a photograph, and no file of several frames."""
+"""Description of each loss, and how to avoid it. An MPO counts as one photograph, not as several frames."""
 
 
 def loss_sentences(images: Losses, companions: Mapping[str, Losses]) -> list[str]:
-    """Return sentences about what images lost, and then companions by their names, each with what avoids it."""
+    """Return a sentence for each loss of the images, then of the companions by name, with how to avoid it."""
     lost = {"image": images} | {f"{name} image": losses for name, losses in companions.items()}
     return [
         f"{plural(count, kind)} {what}; {fix}"
@@ -111,8 +111,7 @@ def loss_sentences(images: Losses, companions: Mapping[str, Losses]) -> list[str
 
 
 def losses(packed: npt.NDArray[Any], image: Mapping[str, Any]) -> Losses:
-    """Return the losses of images with these packed facts; `image` are the options of the build, as the manifest has
-    them."""
+    """Count the losses of images with these packed facts; `image` are the image options from the manifest."""
     palette = unpack_facts(packed, "colors") == COLORS.index("palette")
     return companion_losses(packed)._replace(
         deep=0 if image.get("depth") == 16 else int(unpack_facts(packed, "deep").sum()),
@@ -122,6 +121,6 @@ def losses(packed: npt.NDArray[Any], image: Mapping[str, Any]) -> Losses:
 
 
 def companion_losses(packed: npt.NDArray[Any]) -> Losses:
-    """Return the losses of companions with these facts, whatever their options: frames and bands."""
+    """Count the losses of companions with these packed facts that no option avoids: frames and bands."""
     several = (unpack_facts(packed, "several") == 1) & (unpack_facts(packed, "kind") != KINDS.index("jpeg"))
     return Losses(several=int(several.sum()), surplus=int(unpack_facts(packed, "surplus").sum()))

@@ -1,4 +1,4 @@
-"""A stored value -> pixels, for reading, verifying and comparing datasets. Pure."""
+"""Stored value -> pixels, for reading, verifying and comparing datasets. Pure."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from presize.options import MAX_PIXELS, Color, CompanionFormat, StoredColor
 Pixels = npt.NDArray[Any]
 
 DAMAGE = (ValueError, ImageError, MemoryError)
-"""What decode_value raises for damaged bytes, or for so many pixels that there is no memory for them."""
+"""Exceptions that decode_value raises for damaged bytes, or when memory is too small for the pixels."""
 
 
 def check_shape(found: tuple[int, int], expected: tuple[int, int]) -> None:
-    """Raise ValueError unless an image has the (height, width) that the index says."""
+    """Raise ValueError unless an image has the (height, width) of the index."""
     if found != expected:
         raise ValueError(
             f"it is {found[0]} pixels high and {found[1]} wide, and the index says {expected[0]} and {expected[1]}"
@@ -36,10 +36,11 @@ def decode_value(
     max_pixels: int = MAX_PIXELS,
     depth: int = 8,
 ) -> Pixels:
-    """Decode a stored value of a dataset of this format, color and depth (which a companion's values may differ from)
-    as a new uint8 or uint16 array, (height, width, 3) RGB, (height, width, 4) RGBA or (height, width) grey; "npy" as
-    one of any numbers and shape. `shape` is the image's (height, width) as the index says: the header is compared with
-    it before any memory is allocated. Raises what DAMAGE lists."""
+    """Decode a stored value of this format, color and depth.
+
+    Return a new uint8 or uint16 array: (height, width, 3) RGB, (height, width, 4) RGBA or (height, width) grey; for
+    "npy", an array of any numeric type and shape. `shape` is the (height, width) from the index: an image with more
+    pixels is refused before memory is allocated. Raises the exceptions in DAMAGE, also for another shape."""
     check_size(*shape, max_pixels)
     if format == "npy":
         values = decode_array(value)
@@ -49,7 +50,7 @@ def decode_value(
         return _decode_raw(value, color, shape, depth)
     if format == "jpeg" and color != "exact":
         return _decode_jpeg(value, color, shape, max_pixels)
-    from presize.codecs import decode, exact, pillow_decoder  # brings Pillow, which JPEG does not need
+    from presize.codecs import decode, exact, pillow_decoder  # imports Pillow, which JPEG does not need
 
     if color == "exact":
         pixels = exact.decode_exact(bytes(value), shape[0] * shape[1])[0]
@@ -67,16 +68,16 @@ def decode_jpeg(
     box: tuple[int, int, int, int] | None = None,
     max_pixels: int = MAX_PIXELS,
 ) -> Pixels:
-    """Decode a JPEG as presize's readers do, with the pixels of libjpeg-turbo. Thread-safe; releases the GIL.
+    """Decode a JPEG like presize's readers, with the pixels of libjpeg-turbo. Thread-safe; releases the GIL.
 
-    presize's own decoder takes intact baseline JPEGs of 8 bits, grey or YCbCr; of a JPEG in tiles it decodes only the
-    tiles under the box. libjpeg-turbo takes all others. EXIF orientation and colour profiles are ignored.
+    presize's own decoder decodes intact baseline JPEGs of 8 bits, grey or YCbCr; of a JPEG in tiles, only the tiles
+    under the box. libjpeg-turbo decodes all others. EXIF orientation and colour profiles are ignored.
 
     Args:
         data: the JPEG.
-        gray: return the luma channel alone.
+        gray: return only the luma channel.
         box: (top, left, height, width) in pixels, inside the image; None decodes all of it.
-        max_pixels: refuse an image of more pixels before any memory is allocated.
+        max_pixels: refuse an image of more pixels before allocating memory.
 
     Returns:
         A new uint8 array, (height, width, 3) RGB, or (height, width) with `gray`.
@@ -112,14 +113,14 @@ def _decode_jpeg(value: memoryview, color: Color, shape: tuple[int, int], max_pi
     if color == "keep":
         color = "gray" if is_gray else "rgb"
     mode: jpeg_decoder.Mode = "GRAY" if color == "gray" else "RGB"
-    # Not strictly: one that a build has kept as it was may have stray bytes.
+    # Not strict: a JPEG that a build stored unchanged may have stray bytes.
     pixels = jpeg_decoder.decode_whole(value, mode, shape, max_pixels=max_pixels, strict=False)
     return pixels[:, :, 0] if color == "gray" else pixels
 
 
 def _decode_raw(value: memoryview, color: StoredColor, shape: tuple[int, int], depth: int) -> Pixels:
     pixels = shape[0] * shape[1]
-    if color == "exact":  # numbers of 8 bits or, in grey, of 16
+    if color == "exact":  # 8-bit numbers or, for grey, 16-bit ones
         depth = 16 if len(value) == 2 * pixels else 8
     numbers = np.array(value) if depth == 8 else np.frombuffer(value, "<u2").astype(np.uint16)
     if color == "gray" or (color in ("keep", "exact") and numbers.size == pixels):

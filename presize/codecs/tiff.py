@@ -1,5 +1,5 @@
-"""TIFF: its directories, which of them is the image, and files of one directory that decoders read. EXIF is a TIFF, and
-so is a camera's raw file: mostly a small preview first, with the sensor's values in a sub-image. Pure, thread-safe."""
+"""TIFF: its directories, the choice of the main image, and one-directory files for decoders. EXIF is a TIFF, and so is
+a camera's raw file, mostly with a small preview first and the sensor's values in a sub-image. Pure, thread-safe."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SUB_IMAGES, EXTRA_SAMPLES, SAMPLE_FORMAT = 330, 338, 339
 
 SHORT, LONG, LONG8 = 3, 4, 16
 _TYPES: Final = {1: "B", 3: "H", 4: "I", 13: "I", 16: "Q", 18: "Q"}
-"""The unsigned whole numbers, as in struct; 13 and 18 are places of directories."""
+"""Types of unsigned integers, with their letters in struct; 13 and 18 are offsets of directories."""
 _TYPE_BYTES: Final = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 13: 4, 16: 8, 18: 8}
 
 _SINGLE: Final = frozenset((
@@ -29,25 +29,25 @@ _LISTS: Final = frozenset(
 ) | frozenset(range(512, 533))
 _BLOBS: Final = frozenset((700, 34675))  # XMP, ICC profile
 _OURS: Final = frozenset((SUBFILE, OLD_SUBFILE, ORIENTATION, SUB_IMAGES))
-"""Tags that are read here and kept from decoders."""
+"""Tags that this module reads and hides from decoders."""
 
 _MAX_FIELDS: Final = 4096
-"""As libtiff has it."""
+"""The limit of libtiff."""
 _MAX_DIRECTORIES: Final = 64
 _MAX_PAGES: Final = 8
-"""Directories that are read where the first is whole: a raw file has fewer, and a stack may have thousands."""
+"""Limit on directories if the first is not a reduced image: a raw file has fewer, a stack may have thousands."""
 
 _NONE: Final[Mapping[int, Sequence[int]]] = MappingProxyType({})
 
 _REDUCED: Final = 1
 _ASIDE: Final = _REDUCED | 4 | 8
-"""Bits of SUBFILE: a reduced version of another image, a mask, or a depth map."""
+"""Bits of SUBFILE: a reduced version of another image, a mask, a depth map."""
 _RAW: Final = (32803, 34892)
-"""PHOTOMETRIC of a camera's sensor: a colour filter array, and linear raw."""
+"""Values of PHOTOMETRIC for a camera's sensor: colour filter array, and linear raw."""
 
 
 class Field(NamedTuple):
-    """A field of a directory: the type of its values, their number, and where in the file they begin."""
+    """Field of a directory: the type of its values, their number, and their byte offset in the file."""
 
     kind: int
     length: int
@@ -58,14 +58,14 @@ Fields = Mapping[int, Field]
 
 
 class Directory(NamedTuple):
-    """An image of a TIFF: its fields by tag, and the offset of the next directory, 0 after the last."""
+    """Directory of a TIFF, for one image: its fields by tag, and the offset of the next directory, 0 after the last."""
 
     fields: Fields
     next: int
 
 
 class Tiff:
-    """The bytes of a TIFF or BigTIFF."""
+    """Reader of the bytes of a TIFF or BigTIFF."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -73,10 +73,10 @@ class Tiff:
         self.big = 43 in data[2:4]
         self.place, self.counter, self.inline = ("Q", "Q", 8) if self.big else ("I", "H", 4)
         self.field = struct.Struct(f"{self.order}HH{self.place}{self.inline}s")
-        self.first = self.read(self.place, 8 if self.big else 4)  # directory; None in a file that ends before
+        self.first = self.read(self.place, 8 if self.big else 4)  # offset of the first directory; None if truncated
 
     def directory(self, at: int) -> Directory | None:
-        """The directory at an offset, without fields whose values lie outside the file; None where it is outside."""
+        """Read the directory at an offset, without fields with values outside the file; None if it lies outside."""
         count = self.read(self.counter, at)
         if count is None:
             return None
@@ -96,16 +96,16 @@ class Tiff:
                 total_bytes += nbytes
                 if place + nbytes > len(self.data) or total_bytes > len(self.data) or tag in _SINGLE:
                     continue
-            fields[tag] = Field(kind, 1 if tag in _SINGLE else values, place)  # some writers repeat the one value
+            fields[tag] = Field(kind, 1 if tag in _SINGLE else values, place)  # some writers repeat the single value
         return Directory(fields, self.read(self.place, begin + count * size) or 0)
 
     def image(self, at: int) -> Directory | None:
-        """The directory at an offset, or None where no image is described."""
+        """Read the directory at an offset; None if it does not describe an image."""
         found = self.directory(at)
         return found if found is not None and WIDTH in found.fields else None
 
     def numbers(self, fields: Fields, tag: int) -> tuple[int, ...]:
-        """The whole numbers of a field; none where it is missing, or has numbers of another kind."""
+        """Return the unsigned integers of a field; () if the field is missing or has another type."""
         field = fields.get(tag)
         letter = _TYPES.get(field.kind) if field is not None else None
         if field is None or letter is None:
@@ -116,9 +116,9 @@ class Tiff:
         return next(iter(self.numbers(fields, tag)), default)
 
     def alone(self, fields: Fields, changes: Mapping[int, Sequence[int]] = _NONE, appended: bytes = b"") -> bytes:
-        """A TIFF of one directory, with the fields that decoders need: others would only make Pillow and libtiff warn.
-        `changes` has the numbers that fields have instead; without numbers a field is left out. `appended` begins where
-        this file ends."""
+        """Return a TIFF of one directory with only the fields that decoders need: others make Pillow and libtiff warn.
+        `changes` replaces the numbers of fields; an empty sequence removes the field. `appended` begins at the offset
+        where this file ends."""
         tail = [appended]
         end = len(self.data) + len(appended)
         entries = []
@@ -147,15 +147,15 @@ class Tiff:
         return b"".join((self.data[:header], start, rest, *tail, number, *entries, after))
 
     def read(self, letter: str, at: int) -> int | None:
-        """A number of this type; None outside the file."""
+        """Read a number of the struct type `letter`; None if it lies outside the file."""
         nbytes = struct.calcsize(self.order + letter)
         whole = at + nbytes <= len(self.data)
         return int.from_bytes(self.data[at : at + nbytes], "little" if self.order == "<" else "big") if whole else None
 
 
 class Found(NamedTuple):
-    """The image of a TIFF: the fields of its directory, its orientation, whether the file has `several` pages, and
-    whether the first directory is another: a preview."""
+    """Main image of a TIFF: the fields of its directory, its orientation, whether the file has `several` pages, and
+    whether the first directory is not this image but a preview."""
 
     tiff: Tiff
     fields: Fields
@@ -165,10 +165,10 @@ class Found(NamedTuple):
 
 
 def find_image(data: bytes) -> Found:
-    """The image of a TIFF: its first page, and not a preview or a mask of it. Raises ImageError for a raw file.
+    """Find the main image of a TIFF: its first page, not a preview or mask of it. Raises ImageError for a raw file.
 
-    Where the first directory says that it is reduced, the image is the largest that does not; else it is the first, or
-    a sub-image of it that is larger. Further pages, of whatever size, are not looked at."""
+    If the first directory is marked as reduced, the result is the largest image that is not. Otherwise it is the first
+    image or a larger sub-image of it, never a further page, whatever its size."""
     tiff = Tiff(data)
     first = None if tiff.first is None else tiff.directory(tiff.first)
     if first is None:
@@ -189,22 +189,22 @@ def find_image(data: bytes) -> Found:
     def whole(directories: list[Directory]) -> list[Directory]:
         return [each for each in directories if not _subfile(tiff, each) & _ASIDE]
 
-    # The header of a CR2 has 16 bytes; in other files pixels may follow the eighth.
+    # The header of a CR2 has 16 bytes; other TIFFs may have pixels after 8 bytes.
     if (data[8:11] == b"CR\2" and tiff.first == 16) or any(
         tiff.number(each.fields, PHOTOMETRIC, 0) in _RAW for each in whole(pages + sub_images)
     ):
-        raise ImageError("a camera's raw file, which has to be developed; save it as TIFF, PNG or JPEG")
+        raise ImageError("a camera's raw file; develop it and save it as TIFF, PNG or JPEG")
     candidates = whole((pages if reduced else [first]) + sub_images)
     image = max(candidates, key=lambda each: _area(tiff, each), default=first)
     if reduced and missing and image is first:
-        raise ImageError("broken TIFF: its image lies outside the file, and only a preview of it is left")
+        raise ImageError("broken TIFF: its image lies outside the file; only its preview is intact")
     alike = pages if reduced and image is first else whole(pages)
     orientation = _orientation(tiff, image) or _orientation(tiff, first) or 1
     return Found(tiff, image.fields, orientation, len(alike) > 1, image is not first)
 
 
 def _subfile(tiff: Tiff, directory: Directory) -> int:
-    """The bits of SUBFILE, or of the older tag what it means in them."""
+    """Return the bits of SUBFILE, or the equivalent bits of OLD_SUBFILE."""
     old = {2: _REDUCED}.get(tiff.number(directory.fields, OLD_SUBFILE, 0), 0)
     return tiff.number(directory.fields, SUBFILE, old)
 
@@ -214,7 +214,7 @@ def _area(tiff: Tiff, directory: Directory) -> int:
 
 
 def _orientation(tiff: Tiff, directory: Directory) -> int:
-    """1 to 8; 0 where it is missing or invalid."""
+    """Return the orientation, 1 to 8; 0 if it is missing or invalid."""
     field = directory.fields.get(ORIENTATION)
     if field is None or field.kind not in (SHORT, LONG) or field.length != 1:
         return 0
@@ -223,7 +223,7 @@ def _orientation(tiff: Tiff, directory: Directory) -> int:
 
 
 def orientation_of(exif: bytes) -> int:
-    """The orientation in EXIF (the bytes of a TIFF file), from 1 to 8; 1 if it is missing or invalid."""
+    """Return the orientation in EXIF (the bytes of a TIFF file), 1 to 8; 1 if it is missing or invalid."""
     found = _orientation_field(exif)
     if found is None:
         return 1
@@ -236,7 +236,7 @@ def orientation_of(exif: bytes) -> int:
 
 
 def with_orientation_reset(exif: bytes) -> bytes:
-    """`exif` with the orientation set to upright; its length, and all else in it, is unchanged."""
+    """Set the orientation in `exif` to upright. Its length and all other bytes stay the same."""
     found = _orientation_field(exif)
     if found is None:
         return exif
@@ -245,8 +245,8 @@ def with_orientation_reset(exif: bytes) -> bytes:
 
 
 def _orientation_field(exif: bytes) -> tuple[str, int] | None:
-    """The byte order, as in struct, and the offset of the 12-byte orientation field of IFD0. Each photograph has EXIF,
-    so this reads nothing else."""
+    """Return the byte order, as in struct, and the offset of the 12-byte orientation field of IFD0. Reads nothing else,
+    since every photograph has EXIF."""
     order = {b"II*\0": "<", b"MM\0*": ">"}.get(exif[:4])
     if order is None or len(exif) < 8:
         return None

@@ -1,7 +1,6 @@
-"""One source image -> one stored value for each size: all that a build does to an image. Pure.
+"""One source image -> one stored value for each size: everything that a build does to an image. Pure.
 
-bytes -> header -> targets -> one decode, at reduced size where that loses nothing -> resize -> encode
-"""
+bytes -> header -> targets -> one decode, at reduced size if that loses nothing -> resize -> encode"""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ from presize.options import KEEP, ImageOptions, Size
 
 
 class Record(NamedTuple):
-    """One stored image: its encoded bytes, and its height and width in pixels."""
+    """One stored image: its encoded bytes, and its size in pixels."""
 
     value: bytes
     height: int
@@ -31,7 +30,7 @@ class Record(NamedTuple):
 
 
 class Transcoded(NamedTuple):
-    """A source image, transcoded: a record for each of ImageOptions.sizes, its own upright size, its packed facts."""
+    """Transcoded image: a record for each of ImageOptions.sizes, and the source's upright size and packed facts."""
 
     records: tuple[Record, ...]
     source: Size
@@ -39,8 +38,8 @@ class Transcoded(NamedTuple):
 
 
 def transcode(data: bytes, options: ImageOptions) -> Transcoded:
-    """Decode, resize and encode one image of any format that is read here. Thread-safe. Raises ImageError if it cannot
-    be stored."""
+    """Decode, resize and encode one image of any supported format. Thread-safe. Raises ImageError if it cannot be
+    stored."""
     as_it_is = unchanged(data, options) if KEEP in options.sizes else None
     if as_it_is is not None and options.sizes == (KEEP,):
         value, height, width, found = as_it_is
@@ -51,7 +50,7 @@ def transcode(data: bytes, options: ImageOptions) -> Transcoded:
     if header is not None:
         upright = header.upright_size
         targets = _targets(upright, options)
-        if options.filter != "nearest":  # it takes pixels as they are, and a reduced decode gives means of them
+        if options.filter != "nearest":  # nearest needs the original pixels, and a reduced decode averages them
             scale = decode_scale(targets)
             if options.resize_backend == "presize":
                 shape = (-(-upright.height // scale), -(-upright.width // scale))
@@ -88,17 +87,17 @@ def transcode(data: bytes, options: ImageOptions) -> Transcoded:
 
 
 def _in_tiles(kept: bytes, options: ImageOptions) -> bytes:
-    """An image that is stored without being decoded, coded again in tiles if all JPEGs are to have them."""
+    """Recode a JPEG that would be stored unchanged, if all JPEGs are to have tiles."""
     return tiling.recoded(kept) if options.tiles == "all" and options.format == "jpeg" else kept
 
 
 _KEPT_BYTES = 1 << 20
-"""For images of any size: more than most photographs on the web have, and a shard of them can still be mapped."""
+"""Estimate for images of any size: more than most photographs on the web, and small enough to map a shard of them."""
 
 
 def record_bytes(options: ImageOptions, size: Size) -> int:
-    """An upper estimate of a stored record, in bytes, for sizing maps and transactions. With fit "shorter" twice the
-    square covers most photographs, and a shard that overflows is begun again with a larger map."""
+    """Return an upper estimate of the bytes of a stored record, for sizing maps and transactions. With fit "shorter",
+    twice the square covers most photographs; a shard that overflows is restarted with a larger map."""
     if size == KEEP:
         return _KEPT_BYTES
     channels = 4 if options.color == "rgba" else 3
@@ -110,18 +109,18 @@ def _targets(source: Size, options: ImageOptions) -> list[resize.Target]:
     for target in targets:
         height, width = target.size
         if height * width > max(options.max_pixels, source.height * source.width):
-            raise ImageError(f"{width}x{height} pixels, if it were enlarged, are more than {options.max_pixels}")
+            raise ImageError(f"{width}x{height} pixels after enlarging, more than max_pixels ({options.max_pixels})")
     return targets
 
 
 def decode_scale(targets: list[resize.Target]) -> int:
-    """k to decode at 1/k: the smallest of 1/2, 1/4 and 1/8 that leaves the filter twice the pixels of every target."""
+    """Return k to decode at 1/k: the largest of 8, 4 and 2 that leaves twice each target's pixels per axis, or 1."""
     reduction = min(target.reduction for target in targets)
     return next((k for k in (8, 4, 2) if reduction >= 2 * k), 1)
 
 
 def _scaled(target: resize.Target, source: Size, shape: tuple[int, ...]) -> resize.Target:
-    """`target` in the coordinates of an image that was decoded at a reduced size."""
+    """Convert `target` to the coordinates of an image decoded at a reduced size."""
     y, x = shape[0] / source.height, shape[1] / source.width
     if (y, x) == (1, 1):
         return target
@@ -130,12 +129,12 @@ def _scaled(target: resize.Target, source: Size, shape: tuple[int, ...]) -> resi
 
 
 def transcode_companion(data: bytes, source: Size, options: ImageOptions, is_array: bool = False) -> Transcoded:
-    """Decode, resize and encode a companion of an image, as Companion.image_options say. Thread-safe. Raises ImageError
-    if it cannot be stored.
+    """Decode, resize and encode a companion of an image, with options from Companion.image_options. Thread-safe. Raises
+    ImageError if it cannot be stored.
 
-    `source` is the upright (height, width) of the image, which has to be its own, too. With filter "nearest" each pixel
-    keeps the value that it has in the file. An array, which `is_array` stores as .npy, is resized with the image if its
-    first two axes, or last two of three, are those of the image, and its channels come last; else stored as it is."""
+    `source` is the upright (height, width) of the image; a companion image must have the same. With filter "nearest",
+    pixels keep their values from the file. With `is_array`, the companion is stored as .npy: resized, with channels
+    last, if its first two axes, or the last two of three, are those of the image, and otherwise unchanged."""
     if is_array:
         return _transcode_array(data, source, options)
     if options.filter != "nearest":
@@ -169,7 +168,7 @@ def _by_nearest(values: arrays.Values, source: Size, size: Size, options: ImageO
 
 
 def _decode_array(data: bytes, max_pixels: int) -> tuple[arrays.Values, Facts]:
-    """The numbers of a .npy, of OpenEXR, or of an image whose pixels are numbers."""
+    """Decode a .npy, an OpenEXR file, or an image whose pixels are numbers."""
     if data.startswith(sniff.EXR):
         return arrays.read_exr(data, max_pixels), Facts("other")
     if not data.startswith(sniff.NPY):
@@ -184,6 +183,6 @@ def _check_size(found: Size, source: Size) -> None:
     if found != source:
         turned = "; EXIF turns only one of the two" if (found.width, found.height) == source else ""
         raise ImageError(
-            f"{found.width} x {found.height} pixels, and its image has {source.width} x {source.height}, "
+            f"{found.width} x {found.height} pixels, but its image has {source.width} x {source.height}, "
             f"upright{turned}"
         )

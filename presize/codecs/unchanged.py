@@ -1,6 +1,6 @@
-"""Images that can be stored as they are, without metadata: of 8 bits a channel, in the colours of the options, upright
-and without a profile to convert. JPEGs and WebPs are walked to their end, a PNG's checksums compared; whether pixels
-decode is left to ``presize verify``. Pure, thread-safe."""
+"""Images that can be stored without recoding: 8 bits a channel, in the colours of the options, upright, and without a
+profile to convert. A JPEG must have its end marker, a WebP complete chunks, and a PNG correct checksums. Pixels are not
+decoded; ``presize verify`` does that. Metadata is removed unless it is to be kept. Pure, thread-safe."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from presize.options import ImageOptions
 
 
 class Unchanged(NamedTuple):
-    """The bytes to store of an image, its size in pixels, and what the source is."""
+    """Bytes to store for an image, its size in pixels, and the facts of the source."""
 
     value: bytes
     height: int
@@ -28,7 +28,7 @@ class Unchanged(NamedTuple):
 
 
 def unchanged(data: bytes, options: ImageOptions) -> Unchanged | None:
-    """`data` as it is stored at its own size, or None where it has to be decoded: to be converted, or to be refused."""
+    """Return the bytes to store for `data` at its own size; None if it must be decoded, to be converted or refused."""
     name = sniff.sniff(data)
     find = _FINDERS.get(options.format)
     if name != options.format or find is None or options.depth != 8:
@@ -41,8 +41,8 @@ def unchanged(data: bytes, options: ImageOptions) -> Unchanged | None:
 
 
 def fits(header: jpeg_segments.JpegHeader, options: ImageOptions) -> bool:
-    """Return whether a JPEG with this header can be stored as it is, since a second compression would only lose
-    quality: 8 bits, Huffman coded, YCbCr or grey, upright, sRGB, and in the colours of `options`."""
+    """Return whether a JPEG with this header can be stored unchanged: 8 bits, Huffman coded, YCbCr or grey, upright,
+    without a profile to convert, and in the colours of `options`. Recompression would only lose quality."""
     return (
         options.format == "jpeg"
         and header.precision == 8
@@ -59,7 +59,7 @@ def _jpeg(data: bytes, options: ImageOptions) -> Unchanged | None:
         return None
     in_one_scan = header.process == "baseline" and data[header.segments[-1][1] + 4] == len(header.sampling)
     if in_one_scan and not header.several and not options.keep_metadata and data.endswith(b"\xff\xd9"):
-        # Without searching its scan, which takes as long as all the rest.
+        # Avoid searching the scan: it takes as long as everything else.
         value = data if header.bare else jpeg_metadata.bare(data)
     else:
         value, scans = jpeg_metadata.strip(data, options.keep_metadata)
@@ -70,7 +70,7 @@ def _jpeg(data: bytes, options: ImageOptions) -> Unchanged | None:
 
 
 _PNG_COLORS: Final = {0: ("gray", "keep", "rgb", "rgba"), 2: ("keep", "rgb", "rgba"), 6: ("rgba",)}
-"""The options under which PNGs of a colour type are stored as they are: readers make RGB of grey, and add alpha."""
+"""Values of --color for which a PNG of a colour type is stored unchanged. Readers convert grey to RGB and add alpha."""
 _PNG_ANIMATION: Final = frozenset((b"acTL", b"fcTL", b"fdAT"))
 
 
@@ -100,7 +100,7 @@ _MAX_PROFILE_BYTES: Final = 1 << 20
 
 
 def _profile(chunk: bytes) -> bytes:
-    """The ICC profile of an iCCP chunk: a name, a NUL, the method, and the profile as a zlib stream."""
+    """Return the ICC profile of an iCCP chunk: a name, a NUL, the method, and the profile as a zlib stream."""
     _, _, compressed = chunk.partition(b"\0")
     return zlib.decompressobj().decompress(compressed[1:], _MAX_PROFILE_BYTES) if compressed else b""
 
@@ -149,7 +149,7 @@ def _riff(chunks: dict[bytes, bytes]) -> bytes:
 
 
 def _webp_chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """(kind, payload) of each chunk. Raises ImageError for one that is cut off."""
+    """Yield (kind, payload) of each chunk. Raises ImageError for a truncated chunk."""
     position, end = 12, 8 + int.from_bytes(data[4:8], "little")
     while position + 8 <= end:
         kind, length = struct.unpack_from("<4sI", data, position)

@@ -158,7 +158,7 @@ def test_images_are_stored_as_they_are_without_companions(build: Builder) -> Non
         (lambda path: path.write_bytes(path.read_bytes()[:80]), "companion mask: broken PNG: "),
         (
             lambda path: save_palette(path, mask_of(20, 20)),
-            "companion mask: 20 x 20 pixels, and its image has 54 x 34, upright",
+            "companion mask: 20 x 20 pixels, but its image has 54 x 34, upright",
         ),
         (lambda path: Image.new("RGBA", (54, 34)).save(path), "companion mask: pixels of mode RGBA; "),
     ],
@@ -449,7 +449,7 @@ def test_exported_arrays_are_built_from_again(arrays: Builder) -> None:
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"\x93NUMPY\1\0", "companion depth: it does not begin as a .npy does"),
+        (b"\x93NUMPY\1\0", "companion depth: not a .npy file: wrong first bytes"),
         (npy(np.array([{}])), "companion depth: an array of Python objects; expected numbers of up to 64 bits"),
         (npy(np.zeros((1, 2, 3, 4))), "companion depth: an array of shape (1, 2, 3, 4); expected 1 to 3 axes"),
         (b"", "companion depth: the file is empty"),
@@ -472,5 +472,5 @@ def test_arrays_that_lack_the_shape_of_their_images_beside_others_that_have_it_a
 def test_masks_do_not_take_arrays_and_say_what_does(build: Builder) -> None:
     (build.source / "masks" / "05.png").write_bytes(npy(np.zeros(3)))
     build()
-    said = "companion mask: an array of numbers, not an image; --pair-format npy stores it beside one"
+    said = "companion mask: an array, not an image; --pair-format npy stores it as a companion"
     assert rejects_of(build.out) == {"images/05.jpg": said}

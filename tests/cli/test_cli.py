@@ -154,7 +154,7 @@ def test_build_tells_of_frames_and_bands_that_are_left_out(build: Build, tmp_pat
     report = (OUT / "report.html").read_text()
     for lost, what_then in {
         "5 images of several frames or pages": "only the first stored; split such a file to store the others",
-        "1 image with bands beside the colours": "stored without them; save such a band as a file to store it",
+        "1 image with extra bands": "stored without them; save an extra band as its own file to store it",
     }.items():
         assert f"  {lost}, {what_then}" in ran.out.splitlines() and lost in report
     losses = json.loads(build("--labels", "none", "--json", source=folder).out)["losses"]

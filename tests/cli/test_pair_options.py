@@ -57,6 +57,6 @@ def test_frames_and_bands_of_masks_that_are_left_out_are_told(build: Build) -> N
     lines = build().out.splitlines()
     frames, bands = (next(line.strip() for line in lines if what in line) for what in ("of several", "with bands"))
     assert frames.startswith("1 mask image of several frames or pages, only the first stored")
-    assert bands.startswith("1 mask image with bands beside the colours, stored without them")
+    assert bands.startswith("1 mask image with extra bands, stored without them")
     assert frames in Path("out", "report.html").read_text()
     assert json.loads(build("--json").out)["pair_losses"] == {"mask": {"several": 1, "surplus": 1}}

@@ -74,15 +74,15 @@ REFUSED = {
     ),
     "more than there is": (
         with_header("{'descr': '<f8', 'fortran_order': False, 'shape': (100000, 100000, 9), }"),
-        "it has 146 bytes, and its header says 720,000,000,082",
+        "it has 146 bytes, but its header says 720,000,000,082",
     ),
-    "cut short": (npy(np.zeros(30))[:-1], "it has 367 bytes, and its header says 368"),
-    "no shape": (with_header("{'descr': '<f8', 'fortran_order': False}"), "the header of a .npy without fortran_order"),
+    "cut short": (npy(np.zeros(30))[:-1], "it has 367 bytes, but its header says 368"),
+    "no shape": (with_header("{'descr': '<f8', 'fortran_order': False}"), "the .npy header lacks fortran_order"),
     "a huge header": (b"\x93NUMPY\2\0" + (1 << 30).to_bytes(4, "little") + bytes(99), "its header has 1,073,741,824 "),
     "code": (with_header("{'descr': __import__('os'), 'fortran_order': False, 'shape': (1,)}"), "several fields"),
     "deep nesting": (with_header("(" * 9000 + "{'fortran_order': False, 'shape': (1,)}"), "several fields"),
-    "the magic alone": (b"\x93NUMPY\1\0", "it does not begin as a .npy does"),
-    "an archive": (b"PK\3\4" + bytes(99), "a zip, as .npz and .pt are"),
+    "the magic alone": (b"\x93NUMPY\1\0", "not a .npy file: wrong first bytes"),
+    "an archive": (b"PK\3\4" + bytes(99), "a zip archive, such as .npz or .pt"),
 }  # fmt: skip
 
 
@@ -163,7 +163,7 @@ def test_other_channels_and_broken_files_of_openexr_are_refused(exr: Any) -> Non
     plane = np.zeros((4, 5), np.float32)
     good = exr({"Y": plane})
     for data, reason in (
-        (exr({"Y": plane, "Z": plane}), "its channels are Y, Z; expected one, or R, G and B, of every pixel"),
+        (exr({"Y": plane, "Z": plane}), "its channels are Y, Z; expected one, or R, G and B, without subsampling"),
         (good[:60], "broken EXR: "),
         (good[:-9], "broken EXR: "),
     ):

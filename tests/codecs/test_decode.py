@@ -192,8 +192,8 @@ NO_IMAGES = {
     b"": "the file is empty",
     b"\n <!DOCTYPE html><title>404</title>": "an HTML page, not an image",
     b"\xef\xbb\xbf<html>": "an HTML page, not an image",
-    b"PK\3\4" + bytes(30): "a zip, as .npz and .pt are; save an array by numpy.save",
-    b"\x93NUMPY\x01\x00v\x00" + bytes(200): "an array of numbers, not an image; --pair-format npy stores it beside one",
+    b"PK\3\4" + bytes(30): "a zip archive, such as .npz or .pt; save an array with numpy.save",
+    b"\x93NUMPY\x01\x00v\x00" + bytes(200): "an array, not an image; --pair-format npy stores it as a companion",
     **dict.fromkeys(
         (
             b"BM is how this text begins", b"P7\nWIDTH 1", b"P5", b"RIFF\0\0\0\0WAVEfmt ", b"%!PS-Adobe-3.0 EPSF-3.0",

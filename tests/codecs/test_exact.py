@@ -97,10 +97,10 @@ REFUSED = {
     "too many pixels": (palette(mask_of(101, 100)), "more than max_pixels allows"),
     "32 bits that 16 do not hold": (
         saved(WIDE.astype(np.int32) // 65_535 * 65_536, "tiff"),
-        "values from 0 to 65536; nearest keeps those from 0 to 65535",
+        "values from 0 to 65536; nearest supports 0 to 65535",
     ),
     **{
-        mode: (saved(Image.new(mode, (8, 8)), "tiff"), rf"^pixels of mode {mode}; nearest keeps grey, palettes and RGB")
+        mode: (saved(Image.new(mode, (8, 8)), "tiff"), rf"^pixels of mode {mode}; nearest supports grey, palettes")
         for mode in ("RGBA", "LA", "CMYK")
     },
     "floating point": (saved(Image.new("F", (8, 8)), "tiff"), "pixels of mode F; .* --pair-format npy keeps these"),
@@ -180,7 +180,7 @@ def test_a_mask_is_resized_as_pillow_resizes_the_file(
 @pytest.mark.parametrize("filter", ["nearest", "bicubic"])
 def test_another_size_than_that_of_its_image_is_refused(filter: str) -> None:
     options = Companion("mask", "x", filter=filter).image_options(ImageOptions(sizes=(Size(8, 8),)))
-    with pytest.raises(ImageError, match="31 x 20 pixels, and its image has 20 x 31, upright; EXIF turns only one"):
+    with pytest.raises(ImageError, match="31 x 20 pixels, but its image has 20 x 31, upright; EXIF turns only one"):
         transcode_companion(palette(mask_of(20, 31)), Size(31, 20), options)
 
 

@@ -156,7 +156,7 @@ def test_the_first_metadata_of_each_kind_counts_in_any_order() -> None:
         (b"\xff\xd8\xff\xd9", "no image data"),
         (b"\xff\xd8\xff\xd8\xff\xd9", "a second start marker"),
         (b"\xff\xd8" + segment(0xDA, b"\0"), "without a frame header"),
-        (header(height=0), "does not give its height"),
+        (header(height=0), "the header lacks the height"),
         (header(width=0), "its width is 0"),
         (header(segment(0xC0, b"x" * 9)), "two frame headers"),
         (b"\xff\xd8" + segment(0xC0, b"\x08\0\x08\0\x08\3") + segment(0xDA, b""), "of the wrong length"),
@@ -373,7 +373,7 @@ def test_one_scan_or_pixel_too_many_is_refused(scans: int, pixels: int, max_pixe
     with pytest.raises(ImageError) as caught:
         jpeg_segments.check_scans(data, pixels, max_pixels)
     assert str(caught.value) == (
-        f"{scans} scans of {pixels} pixels each, more than are decoded (at most 100 scans, and {10 * max_pixels} "
+        f"{scans} scans of {pixels} pixels each, more than allowed (at most 100 scans, and {10 * max_pixels} "
         "pixels in all)"
     )
 

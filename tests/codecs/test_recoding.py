@@ -198,5 +198,5 @@ def test_a_scan_has_room_up_to_twice_its_length_and_is_left_as_it_is_where_it_be
 
 def test_without_the_compiled_code_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     without_compiled_code(monkeypatch)
-    with pytest.raises(OptionError, match=r"^tiles: all needs presize's own JPEG decoder, which is not compiled here"):
+    with pytest.raises(OptionError, match=r"^tiles: all needs presize's own JPEG decoder, which is not compiled"):
         recoded(PLAIN)

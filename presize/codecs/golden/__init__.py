@@ -1,7 +1,6 @@
-"""Small images of every format, sampling and colour model, which tools/make_golden.py made once.
+"""Small images of every format, subsampling and colour model, made once by tools/make_golden.py.
 
-The sources must never change: what the codecs make of them is part of the identity of datasets.
-"""
+The sources must never change: their transcoded bytes are part of the identity of datasets."""
 
 from __future__ import annotations
 
@@ -11,12 +10,12 @@ from importlib import resources
 
 
 def decoder_images() -> dict[str, bytes]:
-    """Baseline JPEGs of every kind that presize's own decoder takes, by name."""
+    """Return baseline JPEGs of every kind that presize's own decoder supports, by name."""
     return _read("decoder.zip")
 
 
 def source_images() -> dict[str, bytes]:
-    """Images of every format that presize reads, by name."""
+    """Return images of every format that presize reads, by name."""
     return _read("sources.zip")
 
 

@@ -1,1 +1,1 @@
-"""JPEG: segments, metadata, tiles, and the decoder."""
+"""JPEG: segments, metadata, tiles and the decoder."""

@@ -1,4 +1,4 @@
-/* The decoder for any processor of the architecture: with SSE2 on x86-64, NEON on ARM64. */
+/* The decoder for any processor of the architecture, with SSE2 on x86-64 or NEON on ARM64. */
 
 #define ENTRY decode_jpeg
 #define RECODE recode_jpeg

@@ -1,6 +1,6 @@
-/* From a file to the pixels of a box. The sums and roundings of chroma upsampling and colour conversion are those of
-   libjpeg-turbo's jdsample and jdcolext, as its SIMD has them; which size each component is transformed to is decided as
-   in its jdmaster. Included once for each kind of processor. */
+/* The decoder, from a file to the pixels of a box. Chroma upsampling and colour conversion add and round like the SIMD
+   code of libjpeg-turbo (jdsample, jdcolext); the size of each transformed component is chosen as in its jdmaster.
+   Included once for each kind of processor. */
 
 #include <stdlib.h>
 
@@ -12,8 +12,8 @@
 #include "idct.h"
 
 enum {
-    GROUP = 8,    /* MCUs that are read before they are transformed; their coefficients stay in the L1 cache */
-    SLACK = 2048, /* bytes; an MCU has 6 blocks of 64 codes at most, of 27 bits with their values */
+    GROUP = 8,    /* MCUs to read before transforming them; their coefficients stay in the L1 cache */
+    SLACK = 2048, /* bytes; an MCU has at most 6 blocks of 64 codes of 27 bits, including their values */
     PADDING = 64  /* bytes past the end of a row that a vector may read or write */
 };
 
@@ -25,16 +25,16 @@ typedef struct {
     RowSink *sink; /* or NULL */
     int scale;
     int64_t height, width; /* of the image at this scale */
-    int sizes[3];          /* of a block of each component at this scale, in samples a side: 8, 4, 2 or 1 */
+    int sizes[3];          /* side of a block of each component at this scale, in samples: 8, 4, 2 or 1 */
     int h, v;              /* luma samples per chroma sample at this scale */
-    bool interpolates;     /* chroma, if it has fewer samples; or else repeats it */
+    bool interpolates;     /* interpolate subsampled chroma; otherwise repeat it */
     int64_t mcu_height, mcu_width; /* in pixels */
-    Box wanted;                    /* the MCUs that are decoded; all others are passed */
+    Box wanted;                    /* the MCUs to decode; all others are skipped */
     const Huffman *dc[3], *ac[3];
     int16_t quants[3][64];
-    bool only_means[3]; /* whether only the DC coefficients of a component are wanted */
+    bool only_means[3]; /* whether only the DC coefficients of a component are needed */
     int16_t *blocks[3]; /* one group of MCUs: row by row of blocks, from left to right */
-    uint8_t *kinds[3];  /* for each of them what read_block returned */
+    uint8_t *kinds[3];  /* the result of read_block for each block */
     uint8_t *planes[3]; /* samples of the last two rows of MCUs: row y is at y modulo their height */
     int64_t strides[3];
     int16_t *sums;      /* a row of chroma, interpolated vertically */
@@ -46,7 +46,7 @@ typedef struct {
     int64_t y; /* the next row of pixels to write */
 } Work;
 
-/* Copy a restart interval, up to its marker or to `end`, without stuffed bytes. Returns where it ended. */
+/* Copy a restart interval, up to its marker or to `end`, without stuffed bytes. Return its end. */
 TARGET static const uint8_t *begin_interval(Work *work, const uint8_t *at, const uint8_t *end)
 {
     uint8_t *to = work->clean;
@@ -77,7 +77,7 @@ TARGET static const uint8_t *begin_interval(Work *work, const uint8_t *at, const
     return at;
 }
 
-/* True if exactly the bytes of the interval were consumed. */
+/* Return whether exactly the bytes of the interval were consumed. */
 static bool ends_interval(const Work *work)
 {
     int64_t left = 8 * (work->clean_bytes - (work->bits.at - work->clean)) + work->bits.count;
@@ -112,7 +112,7 @@ TARGET static bool transform_blocks(const Work *work, int c, const int16_t *bloc
     return sound;
 }
 
-/* Transform a group of MCUs, from `column` to `end`, both counted from the first one that is wanted. */
+/* Transform a group of MCUs, from `column` to `end`, both counted from the first wanted MCU. */
 TARGET static bool transform_group(const Work *work, int64_t row, int64_t column, int64_t end)
 {
     const Image *image = work->image;
@@ -129,7 +129,7 @@ TARGET static bool transform_group(const Work *work, int64_t row, int64_t column
     return true;
 }
 
-/* Read an MCU, `column` MCUs behind the first one that is wanted, and transform the group that it completes. */
+/* Read the MCU at `column`, counted from the first wanted one, and transform the group if it is complete. */
 TARGET static bool read_mcu(Work *work, int64_t row, int64_t column)
 {
     const Image *image = work->image;
@@ -159,7 +159,7 @@ TARGET static bool read_mcu(Work *work, int64_t row, int64_t column)
     return transform_group(work, row, column - in_group, column + 1);
 }
 
-/* Read an MCU of which nothing is wanted, for what is behind it. */
+/* Skip an unwanted MCU, to reach the next one. */
 TARGET static bool pass_mcu(Work *work)
 {
     const Image *image = work->image;
@@ -174,7 +174,7 @@ TARGET static bool pass_mcu(Work *work)
     return bits.at <= work->clean + work->clean_bytes + 8;
 }
 
-/* As many pixels as there are lanes, of full-range BT.601 in 16-bit arithmetic. store3 writes past their end. */
+/* Convert LANES pixels of full-range BT.601 in 16-bit arithmetic. store3 writes past their end. */
 INLINE void color(const uint8_t *y8, const uint8_t *cb8, const uint8_t *cr8, int channels, uint8_t *out)
 {
     const V center = OP(set1_epi16)(128), one = OP(set1_epi16)(1);
@@ -199,7 +199,7 @@ INLINE void color(const uint8_t *y8, const uint8_t *cb8, const uint8_t *cr8, int
         store3(out, even, odd);
 }
 
-/* A row of chroma for the columns of the box, as wide as luma. */
+/* Return a row of chroma for the columns of the box, as wide as luma. */
 TARGET static const uint8_t *chroma_row(Work *work, int c, int64_t y)
 {
     const uint8_t *plane = work->planes[c];
@@ -223,7 +223,7 @@ TARGET static const uint8_t *chroma_row(Work *work, int c, int64_t y)
             wide[x - left] = (uint8_t)((3 * a[x] + b[x] + bias) >> 2);
         return wide;
     }
-    int64_t from = left / 2, to = (right + 1) / 2; /* in samples; sums has one more at each end */
+    int64_t from = left / 2, to = (right + 1) / 2; /* in samples; `sums` has one more at each end */
     int16_t *sums = work->sums + PADDING - from;
     const V three = OP(set1_epi16)(3);
     for (int64_t x = from - 1; x <= to; x += LANES) {
@@ -263,7 +263,7 @@ TARGET static void write_row(Work *work, int64_t y)
     bool grey = work->image->count == 1;
     const uint8_t *cb = grey ? GREY : chroma_row(work, 1, y), *cr = grey ? GREY : chroma_row(work, 2, y);
     int64_t step = grey ? 0 : 1, x = 0;
-    /* color writes up to four bytes past its pixels; near the end of the row they would not be ours. */
+    /* color writes up to four bytes past its pixels, so the last pixels of a row go through a buffer. */
     for (; x + LANES + 2 <= width; x += LANES)
         color(luma + x, cb + step * x, cr + step * x, work->channels, out + work->channels * x);
     for (; x < width; x += LANES) {
@@ -283,7 +283,7 @@ TARGET static void finish_row(Work *work, int64_t row)
         work->sink->take(work->sink, work->y);
 }
 
-/* Decode an MCU, or pass it. */
+/* Decode an MCU, or skip it. */
 TARGET static bool take_mcu(Work *work, int64_t row, int64_t column)
 {
     Box wanted = work->wanted;
@@ -296,8 +296,8 @@ TARGET static bool take_mcu(Work *work, int64_t row, int64_t column)
     return true;
 }
 
-/* The MCUs under a box and, where chroma is subsampled, under the pixels next to it: at every scale those whose tiles
-   presize.codecs.jpeg.tiles takes, for the same errors. */
+/* Return the MCUs under a box and, for subsampled chroma, under the pixels next to it. At every scale, they are those
+   whose tiles presize.codecs.jpeg.tiles cuts out, so that both detect the same errors. */
 static Box mcus_under(const Image *image, Box box, int scale)
 {
     int64_t height = 8 * image->v, width = 8 * image->h;
@@ -313,7 +313,7 @@ static Box mcus_under(const Image *image, Box box, int scale)
     };
 }
 
-/* The end of a tile, or NULL if the index is wrong: it points out of the scan, or to where there is no marker. */
+/* Return the end of a tile, or NULL if the index is wrong: it points outside the scan, or not to a marker. */
 static const uint8_t *tile_end(const Image *image, int64_t tile, const uint8_t *at)
 {
     int64_t length = u16(image->tiles + 2 * tile);
@@ -340,7 +340,7 @@ TARGET static bool decode_tile(Work *work, int64_t tile, const uint8_t *begin, c
     return ends_interval(work);
 }
 
-/* With a tile index: only the tiles with MCUs that are wanted. */
+/* Decode only the tiles with wanted MCUs, by the tile index. */
 TARGET static bool decode_tiles(Work *work)
 {
     const Image *image = work->image;
@@ -360,8 +360,8 @@ TARGET static bool decode_tiles(Work *work)
     return true;
 }
 
-/* Begin the scan's restart interval `number`, from 0, at `at`: behind the marker that has to be there. NULL if it is not,
-   or if the interval before was not read to its end. */
+/* Begin restart interval `number`, counted from 0, after the marker at `at`. Return NULL if that is not the expected
+   marker, or if the previous interval was not read to its end. */
 TARGET static const uint8_t *next_interval(Work *work, const uint8_t *at, int64_t number)
 {
     const uint8_t *end = work->image->end;
@@ -373,13 +373,13 @@ TARGET static const uint8_t *next_interval(Work *work, const uint8_t *at, int64_
     return begin_interval(work, at, end);
 }
 
-/* Whether the last interval was read to its end, and the end marker follows it. */
+/* Return whether the last interval was read to its end, and the end marker follows. */
 static bool ends_scan(const Work *work, const uint8_t *at)
 {
     return ends_interval(work) && work->image->end - at >= 2 && at[1] == 0xD9;
 }
 
-/* Without an index: the whole scan. */
+/* Decode the whole scan, without an index. */
 TARGET static bool decode_scan(Work *work)
 {
     const Image *image = work->image;
@@ -400,8 +400,8 @@ TARGET static bool decode_scan(Work *work)
     return ends_scan(work, at);
 }
 
-/* Whether blocks without detail have a code. Without one presize.codecs.jpeg.tiles cannot cut tiles that reach across rows, so
-   that all of the image is decoded; here, too, for the same errors. */
+/* Return whether blank blocks have a code. Without one, presize.codecs.jpeg.tiles cannot cut tiles that span rows, and
+   the whole image is decoded. This decoder then does the same, to detect the same errors. */
 static bool has_blanks(const Image *image)
 {
     for (int c = 0; c < image->count; c++)
@@ -413,7 +413,7 @@ static bool has_blanks(const Image *image)
     return true;
 }
 
-/* True if tiles may have this width, the index has one length for each, and they add up to the length of the scan. */
+/* Return whether tiles may have this width, and the index has a length for each that together make up the scan. */
 static bool has_sound_index(const Image *image)
 {
     int64_t tiles = image->tile_bytes / 2, k = image->interval, bytes = 0;
@@ -430,7 +430,7 @@ static bool has_sound_index(const Image *image)
 
 static size_t aligned(int64_t bytes) { return (size_t)(bytes + 2 * PADDING - 1) / PADDING * PADDING; }
 
-/* Allocate the buffers of `work` in one block, which is returned for free(). */
+/* Allocate the buffers of `work` in one block, and return it for free(). */
 static uint8_t *prepare(Work *work)
 {
     const Image *image = work->image;
@@ -468,8 +468,8 @@ static uint8_t *prepare(Work *work)
     return memory;
 }
 
-/* Decide what size each component is transformed to, as libjpeg-turbo does: chroma of half the resolution on both axes
-   becomes as large as luma where that is reduced. False if it repeats chroma that is narrower than it interpolates. */
+/* Choose the size of each transformed component, like libjpeg-turbo: at a reduced scale, chroma of half the resolution
+   on both axes becomes as large as luma. Return false if chroma is so narrow that libjpeg-turbo repeats it. */
 static bool choose_sizes(Work *work, int scale)
 {
     const Image *image = work->image;
@@ -490,7 +490,7 @@ static bool choose_sizes(Work *work, int scale)
     return work->h == 1 || !work->interpolates || (work->width + 1) / 2 > 2;
 }
 
-/* The Huffman tables of each component; with what passes codes unread where only means or some MCUs are wanted. */
+/* Find the Huffman tables of each component, with tables for skipping codes if only means or some MCUs are wanted. */
 static bool find_tables(Work *work)
 {
     const Image *image = work->image;
@@ -531,7 +531,7 @@ bool ENTRY(const Request *request)
     if (!choose_sizes(&work, request->scale))
         return false;
     if (work.sink)
-        work.sink->count = 2 * work.mcu_height; /* those of a row of MCUs, and one that may stay */
+        work.sink->count = 2 * work.mcu_height; /* the rows of a row of MCUs, and one that may stay */
     for (int c = 0; c < image->count; c++)
         for (int i = 0; i < 64; i++)
             work.quants[c][i] = (int16_t)image->quants[image->components[c].quant][i];

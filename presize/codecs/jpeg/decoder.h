@@ -1,4 +1,4 @@
-/* What presize/codecs/_jpeg_decoder.c calls: the decoder, compiled for each kind of processor. */
+/* Interface of the decoder for presize/codecs/_jpeg_decoder.c. It is compiled for each kind of processor. */
 
 #pragma once
 
@@ -13,20 +13,20 @@ typedef struct {
 
 typedef struct {
     const uint8_t *data, *end; /* the JPEG */
-    int64_t height, width;     /* it has to have, in pixels */
+    int64_t height, width;     /* required size of the JPEG in pixels */
     int scale;                 /* 1, 2, 4 or 8: decode at 1/scale, each side rounded up */
     Box box;                   /* not empty, and inside the image at that scale */
     int channels;              /* 1: grey, 3: RGB, 4: BGRX */
-    uint8_t *out;              /* the box, row by row */
-    RowSink *sink;             /* NULL, or what takes the rows of the whole image in place of `out` */
+    uint8_t *out;              /* receives the box, row by row */
+    RowSink *sink;             /* receives the rows of the whole image instead of `out`; NULL for none */
 } Request;
 
-/* False for anything out of the ordinary; `out` is then undefined. */
+/* Return false for anything unusual; `out` is then undefined. */
 typedef bool Decoder(const Request *request);
 
-/* Code the scan of a JPEG without a tile index again, in restart intervals of `interval` MCUs, at least 1. Returns how
-   many bytes of `out` that has taken, up to and including the end marker; 0 for a header, tables or codes that a Decoder
-   refuses, and if there is no room. */
+/* Recode the scan of a JPEG without a tile index in restart intervals of `interval` MCUs, at least 1. Return the number
+   of bytes written to `out`, including the end marker; 0 if a Decoder would refuse the header, tables or codes, and if
+   `out` is too small. */
 typedef int64_t Recoder(const uint8_t *data, const uint8_t *end, int64_t interval, uint8_t *out, int64_t out_bytes);
 
 #define HIDDEN __attribute__((visibility("hidden")))
@@ -38,7 +38,7 @@ HIDDEN Decoder decode_jpeg_avx2;
 HIDDEN Recoder recode_jpeg_avx2;
 #endif
 
-/* Whether this processor has what decode_jpeg_avx2 needs. */
+/* Return whether this processor has the instructions that decode_jpeg_avx2 needs. */
 static inline bool has_avx2(void)
 {
 #ifdef __x86_64__

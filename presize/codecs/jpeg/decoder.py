@@ -1,7 +1,6 @@
-"""Baseline JPEG -> pixels, faster than libjpeg-turbo and bit for bit the same, where _jpeg_decoder.c is compiled.
+"""Baseline JPEG -> pixels, faster than libjpeg-turbo and bit for bit the same, if _jpeg_decoder.c is compiled.
 
-Without it, and for JPEGs out of the ordinary, `decode` gives None, and callers fall back to simplejpeg's libjpeg-turbo.
-"""
+Without it, and for unusual JPEGs, `decode` returns None, and callers fall back to simplejpeg's libjpeg-turbo."""
 
 from __future__ import annotations
 
@@ -27,13 +26,13 @@ Mode = Literal["GRAY", "RGB", "BGRX"]
 
 _CHANNELS = {"GRAY": 1, "RGB": 3, "BGRX": 4}
 _NARROW = 8
-"""So narrow an image may be as large at another scale, 3/8 for one, which simplejpeg then takes."""
+"""Up to this width, an image may have the same size at another scale, such as 3/8, and simplejpeg then uses that."""
 _ROOM_BYTES = 8192
-"""That recoding wants free at the end."""
+"""Free bytes that recoding needs at the end of its output."""
 
 
 def is_available() -> bool:
-    """Return whether the compiled code is used. Otherwise decode always gives None."""
+    """Return whether the compiled code is used. Otherwise decode always returns None."""
     return compiled.trusted() is not None
 
 
@@ -45,16 +44,15 @@ def decode(
     buffer: Pixels | None = None,
     scale: int = 1,
 ) -> Pixels | None:
-    """Return the result of simplejpeg.decode_jpeg for a JPEG of `shape` (height, width): uint8 (height, width,
-    channels).
+    """Decode a JPEG of `shape` (height, width) like simplejpeg.decode_jpeg, to uint8 (height, width, channels).
 
-    None for anything but one intact baseline scan of 8 bits, grey or YCbCr with chroma at full or half resolution, of
-    that shape. Of one with a tile index (presize.codecs.jpeg.tiles), only the tiles under the box are read and checked.
-    Thread-safe; releases the GIL.
+    Return None unless the JPEG has this shape and is one intact baseline scan of 8 bits, grey or YCbCr with chroma at
+    full or half resolution. With a tile index (presize.codecs.jpeg.tiles), only the tiles under the box are read and
+    checked. Thread-safe; releases the GIL.
 
     Args:
-        box: (top, left, height, width), in pixels of the image at 1/scale, inside it; None takes all of it.
-        buffer: uint8, flat, at least as large as the result, which then lies at its beginning. Undefined after None.
+        box: (top, left, height, width), in pixels of the image at 1/scale, inside it; None decodes all of it.
+        buffer: flat uint8, at least as large as the result, which is written to its beginning. Undefined after None.
         scale: 1, 2, 4 or 8: decode at 1/scale, each side rounded up."""
     module = compiled.trusted()
     if module is None or (scale > 1 and shape[1] <= _NARROW):
@@ -66,10 +64,9 @@ def decode(
 
 
 def decode_into(data: bytes | memoryview, mode: Mode, shape: tuple[int, int], scale: int, sink: object) -> bool:
-    """Decode as decode() does, row by row into `sink`, from pillow_resize.row_sink() for the image at 1/scale.
+    """Decode like decode(), row by row into `sink`, from pillow_resize.row_sink() for the image at 1/scale.
 
-    False where decode() gives None; the sink is then of no more use.
-    """
+    Return False if decode() would return None; the sink can then not be used again."""
     module = compiled.trusted()
     if module is None or (scale > 1 and shape[1] <= _NARROW):
         return False
@@ -85,7 +82,8 @@ def decode_whole(
     max_pixels: int,
     strict: bool = True,
 ) -> Pixels:
-    """All of a JPEG of `shape`, by the compiled decoder or else by libjpeg-turbo. Raises as decode_with_libjpeg()."""
+    """Decode a whole JPEG of `shape` with the compiled decoder, or else with libjpeg-turbo. Raises the errors of
+    decode_with_libjpeg()."""
     pixels = decode(data, mode, shape, scale=scale)
     if pixels is not None:
         return pixels
@@ -102,10 +100,10 @@ def decode_with_libjpeg(
     max_pixels: int,
     strict: bool = True,
 ) -> Pixels:
-    """All of a JPEG by libjpeg-turbo, perhaps into `buffer`, which must hold the image at full size.
+    """Decode a whole JPEG with libjpeg-turbo, into `buffer` if given, which must be large enough for the full size.
 
-    Raises ValueError for an error and, if `strict` or without an end marker, for anything to warn of, such as stray
-    bytes; ImageError as jpeg_segments.check_scans."""
+    Raises ValueError for errors, and also for warnings, such as stray bytes, if `strict` or if the end marker is
+    missing. Raises ImageError like jpeg_segments.check_scans."""
     check_scans(data, shape[0] * shape[1], max_pixels)
     strict = strict or bytes(data[-2:]) != b"\xff\xd9"
     height, width = (-(-shape[0] // scale), -(-shape[1] // scale)) if scale > 1 else (0, 0)
@@ -115,16 +113,16 @@ def decode_with_libjpeg(
 
 
 def recode_scan(data: bytes, interval: int, marks: int) -> bytes | None:
-    """The scan of `data`, a JPEG without a tile index, coded again with a restart marker after each `interval` MCUs.
+    """Recode the scan of `data`, a JPEG without a tile index, with a restart marker after each `interval` MCUs.
 
-    The coefficients are the same, and so are the codes of all but DC coefficients, whose new codes are those of T.81's
-    table K.3 where the scan names the table 0, and those of K.4 where it names another one. `marks` is how many markers
-    that makes, about; room is made for them. None for what `decode` does not take, where a difference between DC
-    coefficients has more than 11 bits, and where it would become twice as long. Raises OptionError without the compiled
-    code: what is stored must not depend on it."""
+    All coefficients and the codes of AC coefficients stay the same. DC coefficients get the codes of T.81's table K.3
+    where the scan names table 0, and of K.4 where it names another. `marks` is about the number of new markers, for
+    allocating memory. Return None for a JPEG that `decode` refuses, if a difference between DC coefficients has more
+    than 11 bits, and if the scan would become twice as long. Raises OptionError without the compiled code: stored bytes
+    must not depend on it."""
     module = compiled.trusted()
     if module is None:
-        why = f"is switched off: {compiled.off.reason}" if compiled.off else "is not compiled here"
+        why = f"is switched off: {compiled.off.reason}" if compiled.off else "is not compiled"
         raise OptionError(f"tiles: all needs presize's own JPEG decoder, which {why}; choose resized")
     out = np.empty(2 * len(data) + 16 * marks + _ROOM_BYTES, np.uint8)
     nbytes = module.recode(data, out, interval)
@@ -132,10 +130,10 @@ def recode_scan(data: bytes, interval: int, marks: int) -> bytes | None:
 
 
 def tile_lengths(data: bytes, scan: int, tiles: int) -> bytes | None:
-    """The lengths of the `tiles` tiles of `data` from `scan` on, each with its marker, as 16 bits, big-endian.
+    """Return the lengths in bytes of the `tiles` tiles of `data` from offset `scan` on, each including its marker, as
+    16-bit big-endian numbers.
 
-    None where the markers are not those of so many tiles in their order, or a tile has more than 65,535 bytes.
-    """
+    Return None if the markers are not those of `tiles` tiles in order, or if a tile has more than 65,535 bytes."""
     module = compiled.trusted()
     if module is not None and tiles <= len(data):
         return cast("bytes | None", module.tile_lengths(data, scan, tiles))
@@ -149,11 +147,11 @@ def tile_lengths(data: bytes, scan: int, tiles: int) -> bytes | None:
     return None if lengths.max() > 0xFFFF else lengths.astype(">u2").tobytes()
 
 
-# ---- what is tried ----
+# ---- self-check ----
 
 _TAG_BYTES = 9  # of a tile index (presize.codecs.jpeg.tiles), the only APP9 segment of a golden image
 _USUAL_CODES = b"\0\0\1\5\1\1\1\1\1\1\0\0\0\0\0\0\0" + bytes(range(12))
-"""Of DC coefficients: T.81's table K.3, as number 0."""
+"""Huffman table of DC coefficients: T.81's table K.3, with number 0."""
 
 
 def difference(module: ModuleType) -> str | None:
@@ -162,18 +160,18 @@ def difference(module: ModuleType) -> str | None:
         ends = {marker: (begin, end) for marker, begin, end in segments(data)}
         try:
             if not _has_equal_pixels(module, data, number):
-                return f"it decodes other pixels than libjpeg-turbo ({name})"
+                return f"its pixels differ from libjpeg-turbo's ({name})"
             if APP9 in ends and not _has_equal_lengths(module, data, *ends[APP9], ends[SOS][1]):
-                return f"it finds other tiles than there are ({name})"
+                return f"its tiles differ from the index ({name})"
             if _USUAL_CODES in data and not _has_equal_codes(module, data, ends):
-                return f"it codes other coefficients again than there are ({name})"
-        except Exception as error:  # whatever is wrong with it, it is not to be used
+                return f"recoding changes the scan ({name})"
+        except Exception as error:  # any exception means that the module must not be used
             return f"it fails with {type(error).__name__}: {error} ({name})"
     return None
 
 
 def _has_equal_pixels(module: ModuleType, data: bytes, number: int) -> bool:
-    """Return whether at each scale the whole image is equal, and at full size a box of it, in two of the modes."""
+    """Return whether the whole image at each scale, and a box at full size, equal libjpeg-turbo's, in varying modes."""
     shape, modes = simplejpeg.decode_jpeg_header(data)[:2], ("RGB", "BGRX", "GRAY")
     top, left = shape[0] // 3, shape[1] // 2
     boxes = [(scale, (0, 0, -(-shape[0] // scale), -(-shape[1] // scale))) for scale in (1, 2, 4, 8)]
@@ -191,14 +189,13 @@ def _has_equal_pixels(module: ModuleType, data: bytes, number: int) -> bool:
 
 
 def _has_equal_lengths(module: ModuleType, data: bytes, begin: int, end: int, scan: int) -> bool:
-    """Return whether the tiles of an image are found where its index says."""
+    """Return whether the tiles of an image have the lengths of its index."""
     lengths = data[begin + 4 + _TAG_BYTES : end]
     return bool(module.tile_lengths(data, scan, len(lengths) // 2) == lengths)
 
 
 def _has_equal_codes(module: ModuleType, data: bytes, ends: dict[int, tuple[int, int]]) -> bool:
-    """Return whether an image with the usual codes becomes itself, when it is coded again in the intervals that it
-    has."""
+    """Return whether recoding an image that has the usual codes, with its own restart interval, changes nothing."""
     scan = data[ends[SOS][1] :]
     mcus = int.from_bytes(data[ends[DRI][0] + 4 : ends[DRI][1]], "big") if DRI in ends else 0xFFFF
     if APP9 in ends:

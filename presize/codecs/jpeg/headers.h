@@ -1,4 +1,4 @@
-/* The headers of a baseline JPEG. Its input may be hostile: each length is checked before it is used. */
+/* The headers of a baseline JPEG. The input may be malicious: each length is checked before it is used. */
 
 #pragma once
 
@@ -7,12 +7,12 @@
 #include <string.h>
 
 enum {
-    NONE = 64,       /* the run of an invalid Huffman code: longer than a block */
-    END = 128,       /* the run that ends a block */
-    MAX_SIDE = 65500 /* libjpeg's limit */
+    NONE = 64,       /* run of an invalid Huffman code: longer than a block */
+    END = 128,       /* run that ends a block */
+    MAX_SIDE = 65500 /* limit of libjpeg */
 };
 
-/* The natural position of each coefficient in zigzag order; coefficients past the end of a block go to the last. */
+/* Natural position of each coefficient in zigzag order. Coefficients past the end of a block map to the last one. */
 static const uint8_t NATURAL[END + 64] = {
     0,  1,  8,  16, 9,  2,  3,  10, 17, 24, 32, 25, 18, 11, 4,  5,  12, 19, 26, 33, 40, 48,
     41, 34, 27, 20, 13, 6,  7,  14, 21, 28, 35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23,
@@ -31,7 +31,7 @@ typedef struct {
     Component components[3];
     int h, v; /* luma's sampling factors: luma samples per chroma sample */
     int64_t rows, columns, interval; /* in MCUs; interval: MCUs between restarts, 0 for none */
-    const uint8_t *tiles;            /* the tile index: 16 bits each, big-endian; NULL if there is none */
+    const uint8_t *tiles;            /* the tile index: 16-bit big-endian lengths; NULL if there is none */
     int64_t tile_bytes;
     uint16_t quants[4][64]; /* in natural order */
     const uint8_t *huffmans[2][4]; /* counts, then symbols */
@@ -45,7 +45,7 @@ static bool parse_quants(Image *image, const uint8_t *at, const uint8_t *end)
 {
     for (; at < end; at += 65) {
         int number = *at;
-        if (number > 3 || end - at < 65) /* baseline has 8-bit tables only */
+        if (number > 3 || end - at < 65) /* baseline has only 8-bit tables */
             return false;
         for (int i = 0; i < 64; i++)
             image->quants[number][NATURAL[i]] = at[1 + i];
@@ -89,7 +89,7 @@ static bool parse_frame(Image *image, const uint8_t *at, const uint8_t *end)
     }
     const Component *luma = image->components;
     if (image->count == 1) {
-        if (luma->h != 1 || luma->v != 1) /* meaningless for one component */
+        if (luma->h != 1 || luma->v != 1) /* other factors are meaningless for one component */
             return false;
     } else if (luma[1].h != 1 || luma[1].v != 1 || luma[2].h != 1 || luma[2].v != 1)
         return false;
@@ -127,7 +127,7 @@ static bool parse_scan(Image *image, const uint8_t *frame, const uint8_t *at, co
     return true;
 }
 
-/* Parse all segments up to the first scan. False unless it is one baseline scan of grey or YCbCr. */
+/* Parse all segments up to the first scan. Return false unless it is one baseline scan of grey or YCbCr. */
 static bool parse(Image *image)
 {
     static const uint8_t TAG[9] = {'p', 'r', 'e', 's', 'i', 'z', 'e', 0, 1};

@@ -1,16 +1,16 @@
-/* Huffman codes: one look-up gives all that a code means, and that of the next one, too, if it is in the same bits. */
+/* Huffman codes: one look-up returns everything that a code means, and also the next code if it is in the same bits. */
 
 enum {
     LOOK = 10 /* bits per table look-up; 9 and 11 are no faster */
 };
 
-/* What a code means, and the one behind it if both of them and their values fit into LOOK bits. From the lowest bit:
+/* Meaning of a code, and of the next one if both codes and their values fit into LOOK bits. From the lowest bit:
 
-   8 bits   how many all of this has
-   8 bits   64 minus how many the first code and its value have
-   16 bits  all ones, as many as the first value has
+   8 bits   the number of bits of both codes and values
+   8 bits   64 minus the number of bits of the first code and its value
+   16 bits  a mask with as many ones as the first value has bits
    8 bits   the run before the first value
-   8 bits   coefficients from the first value to behind the second, or behind the first
+   8 bits   the number of coefficients from the first value to the last one, inclusive
    16 bits  the second value */
 typedef uint64_t Look;
 
@@ -19,7 +19,7 @@ INLINE int first_run(Look look) { return (int)(look >> 32 & 0xFF); }
 INLINE int step(Look look) { return (int)(look >> 40 & 0xFF); }
 INLINE int16_t second_value(Look look) { return (int16_t)(look >> 48); }
 
-/* The first value. T.81, F.2.2.1: one whose first bit is 0 is negative, with inverted bits. */
+/* Return the first value. A value whose first bit is 0 is negative, with inverted bits (T.81, F.2.2.1). */
 INLINE int32_t first_value(Look look, uint64_t bits)
 {
     int32_t ones = look >> 16 & 0xFFFF, value = (int32_t)(bits >> (look >> 8 & 63)) & ones;
@@ -37,7 +37,7 @@ INLINE Look meaning(int symbol, bool dc, int length)
 
 typedef struct {
     Look looks[1 << LOOK];     /* 0 for a longer code */
-    uint32_t skips[1 << LOOK]; /* of all codes that begin and end in these bits, 0 for none */
+    uint32_t skips[1 << LOOK]; /* all codes that begin and end in these bits; 0 for none */
     bool has_skips;
     int32_t last[17];  /* the last code of each length, -1 if there is none */
     int32_t place[17]; /* index into symbols of code 0 of each length */
@@ -70,7 +70,7 @@ TARGET static bool build(Huffman *table, const uint8_t *counts, bool dc)
     table->has_skips = false;
     for (int length = 1; length <= 16; length++, code <<= 1) {
         int count = counts[length - 1];
-        if (count && code + count >= 1 << length) /* no code is all ones */
+        if (count && code + count >= 1 << length) /* a code of all ones is not allowed */
             return false;
         if (place + count > 256)
             return false;
@@ -89,7 +89,7 @@ TARGET static bool build(Huffman *table, const uint8_t *counts, bool dc)
     return true;
 }
 
-/* Each entry: bits of the codes with their values; how many coefficients they pass; whether the block then ends. */
+/* Each entry: the bits of the codes and values, the coefficients that they skip, and whether the block then ends. */
 TARGET static void build_skips(Huffman *table)
 {
     for (uint32_t bits = 0; bits < 1 << LOOK; bits++) {
@@ -108,7 +108,7 @@ TARGET static void build_skips(Huffman *table)
     table->has_skips = true;
 }
 
-/* Many files share their tables, so each thread keeps the last ones. */
+/* Many files share their tables, so each thread caches the last ones. */
 TARGET static const Huffman *table_of(const uint8_t *counts, int symbols, bool dc, int slot, bool skips)
 {
     static _Thread_local struct {
@@ -129,7 +129,7 @@ TARGET static const Huffman *table_of(const uint8_t *counts, int symbols, bool d
 typedef struct {
     const uint8_t *at;
     uint64_t bits; /* the next bit is the highest */
-    int count;     /* valid bits; lower ones may be set already, and are read again by the next refill */
+    int count;     /* valid bits; lower ones may already be set, and the next refill reads them again */
 } Bits;
 
 INLINE void refill(Bits *bits)
@@ -151,8 +151,8 @@ TARGET static __attribute__((noinline)) Look long_look(const Huffman *table, boo
     return (Look)NONE << 32;
 }
 
-/* What the next code means, and the bits of its value refilled. The last code and value took at most 27 of the 56 bits
-   of the last refill: enough are left for a look-up, so the load in refill() is off the critical path. */
+/* Look up the next code, and refill the bits of its value. The last code and value took at most 27 of the 56 bits of
+   the last refill: enough are left for a look-up, so the load in refill() is off the critical path. */
 INLINE Look next_look(Bits *bits, const Huffman *table, bool dc)
 {
     Look look = table->looks[bits->bits >> (64 - LOOK)];
@@ -182,7 +182,7 @@ INLINE bool read_dc(Bits *bits, const Huffman *table, int16_t *coefficient, uint
 /* Read one block of coefficients, not dequantized, in natural order. FLAT: only the DC coefficient is not zero. */
 INLINE Kind read_block(Bits *bits, const Huffman *dc, const Huffman *ac, int16_t *block, uint32_t *predicted)
 {
-    for (int i = 0; i < 64; i += LANES) /* for memset, compilers choose instructions that start slowly */
+    for (int i = 0; i < 64; i += LANES) /* for memset, compilers choose instructions with a slow start */
         store(block + i, zero());
     if (!read_dc(bits, dc, block, predicted))
         return DAMAGED;
@@ -191,13 +191,13 @@ INLINE Kind read_block(Bits *bits, const Huffman *dc, const Huffman *ac, int16_t
         Look look = next_look(bits, ac, false);
         int16_t value = (int16_t)first_value(look, bits->bits);
         k += first_run(look);
-        if (k >= 63) { /* the last code of this block; the next one belongs to another */
+        if (k >= 63) { /* the last code of this block; the second code belongs to the next block */
             block[NATURAL[k++]] = value;
             consume(bits, first_bits(look));
             break;
         }
         int behind = k + step(look);
-        block[NATURAL[behind - 1]] = second_value(look); /* without a second one overwritten at once */
+        block[NATURAL[behind - 1]] = second_value(look); /* without a second code, the next line overwrites it */
         block[NATURAL[k]] = value;
         consume(bits, (int)(look & 63));
         k = behind;
@@ -207,7 +207,7 @@ INLINE Kind read_block(Bits *bits, const Huffman *dc, const Huffman *ac, int16_t
     return k == 1 + END + 1 ? FLAT : DETAILED;
 }
 
-/* Pass the codes of a block behind its first, as read_block reads them. False for damaged ones. */
+/* Skip the codes of a block after the first, like read_block. Return false for damaged ones. */
 INLINE bool pass_codes(Bits *bits, const Huffman *ac)
 {
     int k = 1;

@@ -1,8 +1,8 @@
-/* The inverse DCT to 8, 4 or 2 samples a side: the sums, roundings and saturations of libjpeg-turbo's jidctint and
-   jidctred, as its SIMD has them. HALVES blocks at a time, one in each half of the vectors.
+/* The inverse DCT to blocks of 8, 4 or 2 samples a side, with the sums, roundings and saturations of libjpeg-turbo's
+   jidctint and jidctred in their SIMD versions. HALVES blocks at once, one in each half of the vectors.
 
-   Each returns false for values that occur in damaged files only, where libjpeg-turbo's shortcuts for blocks without
-   detail, or its code for another processor, would overflow differently. */
+   Each function returns false for values that occur only in damaged files, for which libjpeg-turbo's shortcuts for flat
+   blocks, or its code for another processor, would overflow differently. */
 
 #define PAIR(a, b) OP(set1_epi32)((int)((uint32_t)(uint16_t)(a) | (uint32_t)(uint16_t)(b) << 16))
 
@@ -23,17 +23,17 @@ INLINE Wide shifted(V x, int bits) /* x << bits */
 INLINE V rounded(V x, int bits) { return OP(srai_epi32)(OP(add_epi32)(x, OP(set1_epi32)(1 << (bits - 1))), bits); }
 INLINE V descaled(Wide x, int bits) { return OP(packs_epi32)(rounded(x.lo, bits), rounded(x.hi, bits)); }
 
-/* Row i of each block, dequantized. */
+/* Return row i of each block, dequantized. */
 INLINE V dequantized(const int16_t *first, const int16_t *second, const int16_t *quant, int i)
 {
     quant += 8 * i;
     return OP(mullo_epi16)(load_halves(first + 8 * i, second + 8 * i), load_halves(quant, quant));
 }
 
-/* All ones where x << 2 fits in 16 bits. */
+/* Return all ones where x << 2 fits in 16 bits. */
 INLINE V is_small(V x) { return OP(cmpeq_epi16)(x, OP(srai_epi16)(OP(slli_epi16)(x, 2), 2)); }
 
-/* All ones where no value is the largest or the smallest, as after saturation. */
+/* Return all ones where no value is the largest or the smallest possible, as after saturation. */
 INLINE V is_inside(const V *x, int count)
 {
     V most = x[0], least = x[0];
@@ -86,7 +86,7 @@ INLINE void transpose(V x[8])
     }
 }
 
-/* Store rows of signed samples as unsigned ones, `bytes` a row. */
+/* Store rows of `bytes` signed samples as unsigned ones. */
 INLINE void put(V samples, int bytes, int rows, uint8_t *to_first, uint8_t *to_second, int64_t stride)
 {
     uint8_t all[sizeof(V)];
@@ -144,7 +144,7 @@ TARGET static bool idct4(const int16_t *first, const int16_t *second, const int1
     sane = and(sane, is_inside(x, 4));
 #endif
 
-    /* To columns: two a vector, in each half. */
+    /* To columns: two in each half of a vector. */
     V a = OP(unpacklo_epi16)(x[0], x[1]), b = OP(unpackhi_epi16)(x[0], x[1]);
     V c = OP(unpacklo_epi16)(x[2], x[3]), d = OP(unpackhi_epi16)(x[2], x[3]);
     V x01 = OP(unpacklo_epi32)(a, c), x23 = OP(unpackhi_epi32)(a, c);
@@ -166,7 +166,7 @@ TARGET static bool idct4(const int16_t *first, const int16_t *second, const int1
 TARGET static bool idct2(const int16_t *first, const int16_t *second, const int16_t *quant, uint8_t *to_first,
                          uint8_t *to_second, int64_t stride)
 {
-    V x[8]; /* even rows and columns but the first have no influence */
+    V x[8]; /* even rows and columns, except the first, have no influence */
     for (int i = 0; i < 8; i++)
         x[i] = i & 1 || i == 0 ? dequantized(first, second, quant, i) : zero();
     const V f13 = PAIR(29692, -10426), f57 = PAIR(6967, -5906);
@@ -189,11 +189,11 @@ TARGET static bool idct2(const int16_t *first, const int16_t *second, const int1
     return all_ones(sane);
 }
 
-/* One block of which only the DC coefficient is not zero, to `size` samples a side. */
+/* Transform one block with only a DC coefficient to `size` samples a side. */
 TARGET static bool flatten(int16_t coefficient, int16_t quant, int size, uint8_t *to, int64_t stride)
 {
     int mean = coefficient * quant, sample = ((mean + 4) >> 3) + 128;
     for (int y = 0; y < size; y++)
         memset(to + y * stride, sample < 0 ? 0 : sample > 255 ? 255 : sample, (size_t)size);
-    return abs(mean) <= 4000; /* libjpeg-turbo's table of samples ends a little further */
+    return abs(mean) <= 4000; /* libjpeg-turbo's table of samples ends slightly above this */
 }

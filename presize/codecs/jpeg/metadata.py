@@ -1,4 +1,4 @@
-"""A JPEG's metadata, removed or inserted. Pure: no pixel is decoded, and no byte of image data changes. Thread-safe."""
+"""Removal and insertion of JPEG metadata, without decoding or changing any image data. Pure, thread-safe."""
 
 from __future__ import annotations
 
@@ -7,18 +7,17 @@ from presize.codecs.jpeg.segments import APP1, APP2, COM, EOI, EXIF, MPF, SOS, X
 from presize.errors import ImageError
 
 MAX_EXIF, MAX_XMP, MAX_COMMENT = 65_527, 65_502, 65_533
-"""The most bytes in one segment beside their identifier; of XMP, as its specification (part 3) has it."""
+"""Largest payload of one segment in bytes, without its identifier; for XMP, the limit of its specification (part 3)."""
 
 
 def strip(data: bytes, keep_metadata: bool = False) -> tuple[bytes, int]:
-    """`data` without its metadata, up to the end of its image, and the number of its scans.
+    """Remove the metadata from `data`, and everything after the end marker, such as further frames (MPO) and the video
+    of a motion photo. Return the rest and the number of scans.
 
-    What decoders need stays: a JFIF segment (less its thumbnail) and an Adobe segment. Everything after the end marker
-    is removed: further frames (MPO), the video of a motion photo. With `keep_metadata` all metadata stays but MPF, an
-    index of the frames that are removed.
-    """
+    Segments that decoders need stay: JFIF (without its thumbnail) and Adobe. With `keep_metadata`, all metadata stays
+    except MPF, the index of the removed frames."""
     scans = 0
-    view = memoryview(data)  # an image is copied once, when all is joined
+    view = memoryview(data)  # so that image data is copied only once, by the join
     pieces: list[bytes | memoryview] = [data[:2]]
     position = 2
     while True:
@@ -40,7 +39,7 @@ def strip(data: bytes, keep_metadata: bool = False) -> tuple[bytes, int]:
 
 
 def bare(data: bytes) -> bytes:
-    """`data` without the metadata before its first scan; all that follows stays, valid or not."""
+    """Remove the metadata before the first scan; everything after it stays, valid or not."""
     found = list(jpeg_segments.segments(data))
     return b"".join((data[:2], *(jpeg_segments.needed(data, *each) for each in found), data[found[-1][2] :]))
 
@@ -48,8 +47,8 @@ def bare(data: bytes) -> bytes:
 def with_metadata(
     data: bytes, exif: bytes | None = None, xmp: bytes | None = None, comment: bytes | None = None
 ) -> bytes:
-    """`data`, a JPEG, with these segments inserted after its start (and its JFIF segment, if it has one), but for those
-    that do not fit into one: of more than MAX_EXIF, MAX_XMP, MAX_COMMENT bytes."""
+    """Insert these segments after the start of a JPEG and its JFIF segment, if it has one. Values that do not fit into
+    one segment (MAX_EXIF, MAX_XMP, MAX_COMMENT) are left out."""
     at = 2
     if data[2:4] == b"\xff\xe0":
         at = 4 + int.from_bytes(data[4:6], "big")

@@ -1,10 +1,10 @@
-/* The same coefficients in restart intervals of another length. Nothing is transformed: only the codes of DC coefficients
-   are made anew, since the first one of an interval is no difference to another; all others are copied bit by bit. The
-   codes are those of T.81, tables K.3 and K.4, which have every difference. */
+/* Recoding of the same coefficients in restart intervals of another length, without a transform. Only DC coefficients
+   get new codes, since the first one of an interval is not a difference; all other bits are copied. The codes are those
+   of T.81, tables K.3 and K.4, which cover every difference. */
 
 enum {
     DC_CODES = 12,
-    MCU_BYTES = 4096 /* more than an MCU of 6 blocks, the padding, and a marker take, with each byte stuffed */
+    MCU_BYTES = 4096 /* more than an MCU of 6 blocks, the padding and a marker take if every byte is stuffed */
 };
 
 typedef struct {
@@ -21,11 +21,11 @@ static const Code DC[2][DC_CODES] = {
 
 typedef struct {
     uint8_t *at;
-    uint64_t bits; /* the last ones written, of which the lowest `count`, less than 32, are not in memory yet */
+    uint64_t bits; /* the last bits written; the lowest `count`, less than 32, are not in memory yet */
     int count;
 } Writer;
 
-/* `count` bits, at most 32: the lowest of `bits`, above which nothing may be set. */
+/* Write the lowest `count` bits of `bits`, at most 32; higher bits must be 0. */
 INLINE void write_bits(Writer *writer, uint64_t bits, int count)
 {
     writer->bits = writer->bits << count | bits;
@@ -45,7 +45,7 @@ INLINE void write_bits(Writer *writer, uint64_t bits, int count)
             *writer->at++ = 0;
 }
 
-/* End an interval: ones up to the next byte, and a marker. */
+/* End an interval: pad it with ones to a whole byte, and write a marker. */
 TARGET static void write_marker(Writer *writer, int marker)
 {
     int rest = -writer->count & 7;
@@ -59,7 +59,7 @@ TARGET static void write_marker(Writer *writer, int marker)
     *writer->at++ = (uint8_t)marker;
 }
 
-/* False for a difference that baseline JPEG has no code for. */
+/* Write a DC code. Return false if baseline JPEG has no code for the difference. */
 INLINE bool write_dc(Writer *writer, const Code *codes, int32_t difference)
 {
     uint32_t magnitude = (uint32_t)(difference < 0 ? -difference : difference);
@@ -71,7 +71,7 @@ INLINE bool write_dc(Writer *writer, const Code *codes, int32_t difference)
     return true;
 }
 
-/* Where the next bit is, counted from the beginning of the interval. */
+/* Return the position of the next bit in the interval. */
 INLINE int64_t position(const Work *work) { return 8 * (work->bits.at - work->clean) - work->bits.count; }
 
 /* Copy the bits from `begin` to `end` of the interval. */
@@ -86,7 +86,7 @@ INLINE void copy_bits(Writer *writer, const Work *work, int64_t begin, int64_t e
     }
 }
 
-/* Code all MCUs again, in intervals of `interval`, up to and including the end marker. */
+/* Recode all MCUs in intervals of `interval`, and write the end marker. */
 TARGET static bool recode_scan(Work *work, int64_t interval, Writer *writer, const uint8_t *end)
 {
     const Image *image = work->image;
@@ -128,7 +128,7 @@ TARGET static bool recode_scan(Work *work, int64_t interval, Writer *writer, con
     return ends_scan(work, at);
 }
 
-/* As a Recoder. */
+/* Implements Recoder. */
 int64_t RECODE(const uint8_t *data, const uint8_t *end, int64_t interval, uint8_t *out, int64_t out_bytes)
 {
     Image parsed = {.data = data, .end = end};

@@ -1,7 +1,6 @@
-"""A JPEG's segments: its header parsed, its scans counted. Pure, thread-safe.
+"""JPEG segments: parsing of the header, counting of scans. Pure, thread-safe.
 
-Nothing outside `data` is read, and bytes that are no valid JPEG raise ImageError with a one-line reason.
-"""
+Nothing outside `data` is read. Bytes that are not a valid JPEG raise ImageError with a one-line reason."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from presize.errors import ImageError
 from presize.options import Size
 
 Segment = tuple[int, int, int]
-"""(marker, begin, end): `begin` is that of the marker, and its payload is at begin + 4."""
+"""(marker, begin, end): byte offsets; `begin` is the offset of the marker, and the payload is at begin + 4."""
 Colorspace = Literal["gray", "YCbCr", "RGB", "CMYK", "YCCK", "other"]
 
 JFIF = b"JFIF\0"
@@ -31,7 +30,7 @@ MPF = b"MPF\0"
 
 SOF0, DHT, SOI, EOI, SOS, DQT, DRI = 0xC0, 0xC4, 0xD8, 0xD9, 0xDA, 0xDB, 0xDD
 APP0, APP1, APP2, APP9, APP14, APP15, COM = 0xE0, 0xE1, 0xE2, 0xE9, 0xEE, 0xEF, 0xFE
-NO_LENGTH = frozenset((0x01, *range(0xD0, 0xD8)))  # TEM and the restart markers stand alone
+NO_LENGTH = frozenset((0x01, *range(0xD0, 0xD8)))  # TEM and the restart markers have no payload
 FRAMES: dict[int, Process] = {
     0xC0: "baseline", 0xC1: "extended", 0xC2: "progressive", 0xC3: "lossless",
     0xC9: "arithmetic", 0xCA: "arithmetic", 0xCB: "arithmetic", 0xC5: "hierarchical", 0xC6: "hierarchical",
@@ -45,21 +44,21 @@ MAX_SCANS = 100
 
 
 class JpegHeader(NamedTuple):
-    """Contents of a JPEG's header.
+    """Contents of a JPEG header.
 
     Attributes:
-        height, width: in pixels as coded, before `orientation` is applied; each from 1 to 65535.
-        precision: bits a sample, usually 8.
-        sampling: (horizontal, vertical) factors of each component, each from 1 to 4.
-        colorspace: of the components, by libjpeg's rules (JFIF and Adobe segments, component ids).
-        orientation: EXIF's, from 1 (upright) to 8; 1 when it is missing or invalid.
+        height, width: coded size in pixels, before applying `orientation`; each from 1 to 65535.
+        precision: bits per sample, usually 8.
+        sampling: (horizontal, vertical) sampling factors of each component, each from 1 to 4.
+        colorspace: colour space of the components, by libjpeg's rules (JFIF and Adobe segments, component ids).
+        orientation: EXIF orientation from 1 (upright) to 8; 1 if missing or invalid.
         exif: the bytes of a TIFF file.
         icc: the whole profile; None if a part of it is missing.
-        quality: the IJG quality, 1 to 100, whose luma table is nearest to that of the first component; 0 when it has
-            none.
+        quality: the IJG quality, 1 to 100, whose luma table is nearest to the table of the first component; 0 if that
+            is missing.
         several: whether the file has an index of further pictures (MPO).
-        segments: to the end of the first scan's header (see segments).
-        bare: whether there is no metadata among them: jpeg_metadata.bare has nothing to remove.
+        segments: all segments to the end of the first scan's header (see segments).
+        bare: whether these include no metadata, so that jpeg_metadata.bare removes nothing.
     """
 
     height: int
@@ -80,7 +79,7 @@ class JpegHeader(NamedTuple):
 
     @property
     def upright_size(self) -> Size:
-        """After `orientation` is applied."""
+        """Return the size after applying `orientation`."""
         return Size(self.width, self.height) if self.orientation >= 5 else Size(self.height, self.width)
 
     @property
@@ -95,7 +94,7 @@ class JpegHeader(NamedTuple):
 
 
 def parse(data: bytes) -> JpegHeader:
-    """The header of the JPEG in `data`, read up to its first scan."""
+    """Parse the header of the JPEG in `data`, up to its first scan."""
     frame = data.find(_BASELINE, 2, _USUAL_BYTES)
     scan = data.find(_SCAN_MARKER, frame + 1, _USUAL_BYTES + 2)
     if 0 < frame <= scan - 9:
@@ -108,13 +107,13 @@ def parse(data: bytes) -> JpegHeader:
 
 _BASELINE, _SCAN_MARKER = b"\xff\xc0", b"\xff\xda"
 _USUAL_BYTES = 2048
-"""Of a header without metadata: what encoders write before a first scan."""
+"""More than a usual header without metadata has before its first scan."""
 
 
-@functools.lru_cache(64)  # the images that one encoder has made have few
+@functools.lru_cache(64)  # images from one encoder have few distinct headers
 def _known(before: bytes, behind: bytes) -> JpegHeader | None:
-    """The header of all JPEGs that begin with `before`, a height, a width and `behind`, with a size of 1 x 1; None if
-    `behind` is not what lies between the size and the end of the first scan's header."""
+    """Return the header of all JPEGs that begin with `before`, a height, a width and `behind`, with a size of 1 x 1.
+    None if `behind` is not exactly the bytes between the size and the end of the first scan's header."""
     try:
         header = parse_afresh(before + b"\0\1\0\1" + behind)
     except ImageError:
@@ -181,27 +180,27 @@ def parse_afresh(data: bytes) -> JpegHeader:
 
 
 def check_scans(data: bytes | memoryview, pixels: int, max_pixels: int) -> None:
-    """Raise ImageError for a JPEG that takes a decoder far longer than its pixels do: with more than MAX_SCANS scans,
-    or so many that scans times pixels exceed ten times `max_pixels`.
+    """Raise ImageError if a JPEG would take a decoder unreasonably long: if it has more than MAX_SCANS scans, or if
+    scans times pixels exceed ten times `max_pixels`.
 
-    Each scan is a pass over all `pixels` of the image, however few bytes it has: 400 of them in 44 kB take seconds.
-    libjpeg's own progressive script has 10 scans. Searching 1 MB takes about 1 ms.
-    """
+    Each scan is a pass over all `pixels` of the image, however few bytes it has: 400 scans in 44 kB take seconds.
+    libjpeg's own progressive script has 10 scans. Searching 1 MB takes about 1 ms."""
     scans = len(_SCAN.findall(data))
-    if scans > MAX_SCANS or scans * pixels > 10 * max_pixels:  # not counting those of a thumbnail in the metadata
+    if scans > MAX_SCANS or scans * pixels > 10 * max_pixels:  # count again without a thumbnail in the metadata
         scans = len(_SCAN.findall(data, parse(bytes(data)).segments[-1][1]))
     if scans > MAX_SCANS or scans * pixels > 10 * max_pixels:
         raise ImageError(
-            f"{scans} scans of {pixels} pixels each, more than are decoded (at most {MAX_SCANS} scans, and "
+            f"{scans} scans of {pixels} pixels each, more than allowed (at most {MAX_SCANS} scans, and "
             f"{10 * max_pixels} pixels in all)"
         )
 
 
 def coded_size(data: bytes | memoryview) -> tuple[int, int, bool]:
-    """(height, width, is grey) as coded, faster than parse. ValueError or ImageError without a sound header."""
+    """Return the coded height and width, and whether the JPEG is grey, faster than parse. Raises ValueError or
+    ImageError if the header is invalid."""
     try:
         height, width, colorspace, _ = simplejpeg.decode_jpeg_header(data)
-    except KeyError:  # of chroma subsampling that simplejpeg has no name for: 4:4:1
+    except KeyError:  # simplejpeg has no name for 4:4:1
         header = parse(bytes(data))
         return header.height, header.width, header.colorspace == "gray"
     return height, width, colorspace == "Gray"
@@ -212,13 +211,13 @@ def segment(marker: int, payload: bytes) -> bytes:
 
 
 def header_segments(data: bytes) -> tuple[Segment, ...] | None:
-    """Each segment up to the first scan's header, where no other bytes lie between them; else None."""
+    """Return each segment up to the first scan's header, or None if there are other bytes between segments."""
     scan = data.find(_SCAN_MARKER, 2, _USUAL_BYTES)
     end = scan + 2 + int.from_bytes(data[scan + 2 : scan + 4], "big")
     return (_segments_of(data[:end]) if scan > 0 else None) or _segments_of.__wrapped__(data)
 
 
-@functools.lru_cache(64)  # as _known
+@functools.lru_cache(64)  # like _known
 def _segments_of(data: bytes) -> tuple[Segment, ...] | None:
     try:
         found = tuple(segments(data))
@@ -229,14 +228,14 @@ def _segments_of(data: bytes) -> tuple[Segment, ...] | None:
 
 
 def segments(data: bytes, position: int = 2) -> Iterator[Segment]:
-    """Each segment from `position`, up to and including the next scan's header or, between scans, up to the end marker.
-    Stray bytes between segments are skipped, as by libjpeg."""
+    """Yield each segment from `position`, up to and including the next scan's header or, after the first scan, up to
+    the end marker. Like libjpeg, skip stray bytes between segments."""
     if position == 2 and data[:2] != b"\xff\xd8":
         raise ImageError("not a JPEG: it does not begin with FF D8")
     size = len(data)
     first = position == 2
     while True:
-        # The pattern costs more than these two checks, which suffice for any ordinary file.
+        # The pattern is slower than these two checks, which suffice for ordinary files.
         if position + 4 <= size and data[position] == 0xFF and 0xC0 <= data[position + 1] <= 0xFE:
             begin = position
         else:
@@ -268,12 +267,12 @@ def segments(data: bytes, position: int = 2) -> Iterator[Segment]:
 
 
 def _frame(payload: bytes) -> tuple[int, int, int, bytes, tuple[tuple[int, int], ...]]:
-    """Precision, height, width, component ids and sampling factors from a frame header."""
+    """Parse a frame header into precision, height, width, component ids and sampling factors."""
     if len(payload) < 9 or len(payload) != 6 + 3 * payload[5]:
         raise ImageError("broken JPEG: a frame header of the wrong length")
     precision, height, width = struct.unpack_from(">BHH", payload)
     if height == 0:
-        raise ImageError("a JPEG whose header does not give its height is not supported")
+        raise ImageError("the header lacks the height of the image; such JPEGs are not supported")
     if width == 0:
         raise ImageError("broken JPEG: its width is 0")
     sampling = tuple((factors >> 4, factors & 15) for factors in payload[7::3])
@@ -283,7 +282,7 @@ def _frame(payload: bytes) -> tuple[int, int, int, bytes, tuple[tuple[int, int],
     return precision, height, width, payload[6::3], sampling
 
 
-# Table K.1 of ITU-T T.81, which libjpeg scales by the quality.
+# Table K.1 of ITU-T T.81; libjpeg scales it by the quality.
 _LUMA = (
     16, 11, 10, 16, 24, 40, 51, 61,
     12, 12, 14, 19, 26, 58, 60, 55,
@@ -298,7 +297,7 @@ _LUMA = (
 
 @functools.cache
 def _sums() -> dict[int, int]:
-    """The sum of the IJG table for luma at each quality (jpeg_set_quality of libjpeg's jcparam.c, for baseline)."""
+    """Return the sum of the IJG luma table at each quality (jpeg_set_quality in libjpeg's jcparam.c, for baseline)."""
     scales = {quality: 5000 // quality if quality < 50 else 200 - 2 * quality for quality in range(1, 101)}
     return {
         quality: sum(min(max((value * scale + 50) // 100, 1), 255) for value in _LUMA)
@@ -306,9 +305,9 @@ def _sums() -> dict[int, int]:
     }
 
 
-@functools.lru_cache(64)  # the images of a dataset have few
+@functools.lru_cache(64)  # a dataset has few distinct tables
 def _quality(tables: bytes, wanted: int) -> int:
-    """The quality whose sum is nearest to that of the table number `wanted`, as DQT segments have it; 0 for none."""
+    """Return the quality whose sum is nearest to that of table `wanted` in the DQT payloads; 0 if it is missing."""
     position, found = 0, 0
     while position < len(tables):
         wide, number = tables[position] >> 4, tables[position] & 15
@@ -322,7 +321,7 @@ def _quality(tables: bytes, wanted: int) -> int:
 
 
 def _colorspace(ids: bytes, jfif: bool, adobe: int | None) -> Colorspace:
-    """The colour space that libjpeg assumes (default_decompress_parms in its jdapimin.c)."""
+    """Return the colour space that libjpeg assumes (default_decompress_parms in its jdapimin.c)."""
     if len(ids) == 1:
         return "gray"
     if len(ids) == 3:
@@ -341,8 +340,8 @@ def is_metadata(marker: int) -> bool:
 
 
 def needed(data: bytes, marker: int, begin: int, end: int) -> bytes:
-    """Return the part of a segment that decoders need: all of tables, frames and scans; of metadata what JFIF and Adobe
-    specify."""
+    """Return the part of a segment that decoders need: all of a table, frame or scan header, but of metadata only the
+    JFIF and Adobe segments."""
     if marker == APP0 and is_jfif(data, begin, end):
         return segment(APP0, data[begin + 4 : begin + 16] + b"\0\0")  # no thumbnail
     if marker == APP14 and is_adobe(data, begin, end):
@@ -359,7 +358,7 @@ def is_adobe(data: bytes, begin: int, end: int) -> bool:
 
 
 def _joined(parts: list[bytes]) -> bytes | None:
-    """The profile with these numbered parts (number, total, bytes), or None if they are inconsistent."""
+    """Join the numbered parts (number, total, bytes) of a profile; None if they are inconsistent."""
     parts = sorted(parts, key=lambda part: part[:1])
     if [part[:2] for part in parts] != [bytes((i, len(parts) & 0xFF)) for i in range(1, len(parts) + 1)]:
         return None

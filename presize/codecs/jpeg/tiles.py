@@ -1,10 +1,9 @@
-"""Tile-indexed JPEG: an ordinary baseline JPEG that can be cut to a crop without decoding it. Pure, thread-safe.
+"""Tile-indexed JPEG: an ordinary baseline JPEG that can be cropped without decoding it. Pure, thread-safe.
 
-Its restart interval divides it into independent tiles of k MCUs, and an APP9 segment lists their lengths in bytes
-(docs/format.md specifies both). A cut is made of the tiles under the crop, and decodes to the same pixels, bit for bit.
-Where rows of MCUs are no whole numbers of tiles, it is as wide as the image, and tiles without detail, of a few bytes,
-take the place of those beside the crop.
-"""
+Its restart interval divides the scan into independent tiles of k MCUs, and an APP9 segment lists their lengths in bytes
+(docs/format.md specifies both). A cut contains the tiles under the crop, and decodes to the same pixels, bit for bit.
+If a row of MCUs is not a whole number of tiles, the cut is as wide as the image, and blank tiles of a few bytes replace
+the tiles outside the crop."""
 
 from __future__ import annotations
 
@@ -34,17 +33,17 @@ from presize.codecs.jpeg.segments import (
 )
 
 TAG = b"presize\0\1"
-"""What the payload of the APP9 segment with the index begins with: an identifier, and the version of the format."""
+"""First bytes of the payload of the APP9 segment with the index: an identifier, and the version of the format."""
 
 OF_AC = 0x10
-"""The class of Huffman tables for AC coefficients, in the byte before a table."""
+"""Class of Huffman tables for AC coefficients, in the byte before a table."""
 
-_FIXED_BYTES = 2 + len(TAG)  # what the length of the segment includes besides the tiles
+_FIXED_BYTES = 2 + len(TAG)  # the length of the segment without the lengths of the tiles
 _MAX_TILES = (0xFFFF - _FIXED_BYTES) // 2
 MARKERS = b"".join(bytes((0xFF, 0xD0 + i)) for i in range(8)) * (_MAX_TILES // 8 + 1)
-"""That end the tiles of a scan, except its last."""
+"""Markers at the end of each tile of a scan, except the last."""
 
-# Tables and metadata. Beside one frame and one interval, any other segment before the scan makes a JPEG none of ours.
+# Tables and metadata. Apart from one frame and one interval, no other segment may precede the scan.
 _HARMLESS = frozenset((DHT, DQT, COM, *range(APP0, APP15 + 1)))
 _CACHED_HEADER_BYTES = 2048
 
@@ -53,14 +52,14 @@ class Layout(NamedTuple):
     """Division of a scan into tiles.
 
     Attributes:
-        height, width: of the image, in pixels.
-        size_at: offset of the height in the frame header; the width follows it.
+        height, width: size of the image in pixels.
+        size_at: byte offset of the height in the header; the width follows it.
         margin: (rows, columns) of pixels around a box that influence it: 1 where chroma is interpolated.
         mcu: (height, width) of an MCU in pixels.
         shape: (rows of MCUs, MCUs in a row).
-        interval: the MCUs of a tile; the last may have fewer.
-        markers: that end the tiles, 2 bytes each.
-        blank: the bits of an MCU without detail, as "0" and "1"; empty where rows are whole numbers of tiles.
+        interval: MCUs per tile; the last may have fewer.
+        markers: the markers at the ends of the tiles, 2 bytes each.
+        blank: the bits of a blank MCU, as "0" and "1"; empty if rows are whole numbers of tiles.
     """
 
     height: int
@@ -75,8 +74,8 @@ class Layout(NamedTuple):
 
 
 def layout_of(header: bytes) -> Layout | None:
-    """The layout from `header` (all before the scan but the index); None if it is not one of ours."""
-    # Cached but for large headers, whose metadata no two images share.
+    """Parse the layout from `header` (everything before the scan except the index); None without usable tiles."""
+    # Large headers are not cached: no two images share their metadata.
     return _cached(header) if len(header) <= _CACHED_HEADER_BYTES else _parsed(header)
 
 
@@ -98,10 +97,10 @@ def _parsed(header: bytes) -> Layout | None:
     factors, ids = frame[7::3], frame[6::3]
     if count not in (1, 3) or len(frame) != 6 + 3 * count or frame[0] != 8 or len(interval) != 2:
         return None
-    # One scan of all components, in order, and whole coefficients: what baseline is.
+    # One scan of all components, in order, with complete coefficients, as in baseline.
     if len(scan) != 4 + 2 * count or scan[0] != count or scan[1:-3:2] != ids or scan[-3:] != b"\0\x3f\0":
         return None
-    # Chroma at half the resolution or the same, across and down; grey has no choice.
+    # Chroma at half or full resolution, horizontally and vertically; grey must be 1 x 1.
     across, down = factors[0] >> 4, factors[0] & 15
     if across not in (1, 2) or down not in (1, 2) or factors[1:] not in (b"", b"\x11\x11"):
         return None
@@ -127,7 +126,7 @@ _cached = lru_cache(maxsize=1024)(_parsed)
 
 
 def _blank_mcu(header: bytes, segments: tuple[Segment, ...], luma_blocks: int) -> str:
-    """The bits of an MCU whose blocks repeat the mean of the last one; "" where a table lacks a code for that."""
+    """Return the bits of an MCU whose blocks all repeat the preceding DC coefficient; "" if a table lacks a code."""
     tables: dict[int, bytes] = {}
     for marker, begin, end in segments:
         if marker == DHT:
@@ -142,7 +141,7 @@ def _blank_mcu(header: bytes, segments: tuple[Segment, ...], luma_blocks: int) -
 
 
 def _code_of_0(table: bytes | None) -> str:
-    """The code of symbol 0, in bits; "" if there is none. It is no difference for DC, and the end of a block for AC."""
+    """Return the code of symbol 0 (no difference for DC, end of block for AC), in bits; "" if it has none."""
     place = -1 if table is None else table.find(0, 17)
     if table is None or place < 0:
         return ""
@@ -156,7 +155,7 @@ def _code_of_0(table: bytes | None) -> str:
 
 
 def huffman_tables(payload: bytes) -> Iterator[bytes]:
-    """Each table of a DHT segment, beginning with its class and number."""
+    """Yield each table of a DHT segment, beginning with its class and number."""
     while payload:
         nbytes = 17 + sum(payload[1:17])
         yield payload[:nbytes]
@@ -164,19 +163,18 @@ def huffman_tables(payload: bytes) -> Iterator[bytes]:
 
 
 def restart_interval(mcus_in_row: int) -> int:
-    """The width of a tile in MCUs, for rows of `mcus_in_row` (at least 1): 4, 5, 3 or 2, the first that divides them
-    evenly; 4 if none does, or all of a shorter row."""
-    # Tiles of one MCU could leave a cut 4 pixels wide, where libjpeg interpolates no chroma.
+    """Return the width of a tile in MCUs, for rows of `mcus_in_row` (at least 1): the first of 4, 5, 3 and 2 that
+    divides them evenly; otherwise 4, or the whole row if it is shorter."""
+    # Tiles of one MCU could make a cut 4 pixels wide, for which libjpeg does not interpolate chroma.
     return next((k for k in (4, 5, 3, 2) if mcus_in_row % k == 0), min(mcus_in_row, 4))
 
 
 def with_index(data: bytes) -> bytes:
-    """`data`, a JPEG, with the lengths of its tiles in a segment before its scan.
+    """Add a segment with the lengths of the tiles before the scan of `data`, a JPEG.
 
-    `data` itself where `cut_jpeg` could not use them: it has several scans, is not baseline, has no restart interval
-    from 2 MCUs to a row of them, has an index already, is damaged, or has more or longer tiles than an index can list;
-    and where tiles reach across rows, but blocks without detail have no code.
-    """
+    Return `data` itself if `cut_jpeg` could not use the index: `data` has several scans, is not baseline, has no
+    restart interval from 2 MCUs to a whole row, already has an index, is damaged, or has more or longer tiles than an
+    index can list; or tiles span rows and the Huffman tables have no code for blank blocks."""
     segments = header_segments(data)
     if segments is None:
         return data
@@ -191,9 +189,10 @@ def with_index(data: bytes) -> bytes:
 
 
 def recoded(data: bytes) -> bytes:
-    """`data`, a JPEG, in tiles, with their index: its coefficients coded again, so that no pixel changes.
+    """Recode `data`, a JPEG, in tiles with an index. The coefficients stay the same, so no pixel changes.
 
-    `data` itself where the C does not take it, and where with_index would make no index; OptionError without the C."""
+    Return `data` itself if the C code refuses it, or if with_index would not add an index. Raises OptionError without
+    the C code."""
     segments = header_segments(data)
     frame = None if segments is None else next((begin for marker, begin, _ in segments if marker == SOF0), None)
     if segments is None or frame is None or frame + 12 > len(data) or TAG[:-1] in data[: segments[-1][1]]:
@@ -209,7 +208,7 @@ def recoded(data: bytes) -> bytes:
 
 
 def _header_in_tiles(data: bytes, segments: tuple[Segment, ...], interval: int) -> bytes:
-    """The header of `data`, with this restart interval and the tables of the new DC codes."""
+    """Return the header of `data` with this restart interval and the tables of the new DC codes."""
     pieces = [data[:2]]
     for marker, begin, end in segments[:-1]:
         if marker == DHT:
@@ -228,15 +227,15 @@ _DC_COUNTS = (
     (0, 1, 5, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0),
     (0, 3, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0),
 )
-"""How many codes of each length there are in T.81's tables K.3 and K.4."""
+"""Number of codes of each length in T.81's tables K.3 and K.4."""
 
 _NEAR = 1024  # a header without metadata has about 640 bytes
 _CYCLE = np.frombuffer(MARKERS, np.uint8)[1::2].copy()  # the second bytes of markers
 
 
 class Cut(NamedTuple):
-    """A JPEG that covers a box, `data`: the input where all of it is needed, else a view of new memory; and where in it
-    the box begins, in pixels."""
+    """JPEG that covers a box, and the position of the box in it, in pixels. `data` is the input if all of it is needed,
+    otherwise a view of new memory."""
 
     data: bytes | memoryview
     top: int
@@ -244,23 +243,23 @@ class Cut(NamedTuple):
 
 
 def cut_jpeg(data: bytes | memoryview, top: int, left: int, height: int, width: int) -> Cut | None:
-    """The part of `data` that a decoder needs for the box of `height` x `width` pixels at (top, left).
+    """Cut `data` to a JPEG with the tiles that a decoder needs for the box of `height` x `width` pixels at (top, left).
 
-    Decoded at full size, rows top..top+height and columns left..left+width of the result are, bit for bit, the same box
-    of the whole image decoded. The same holds at 1/2, 1/4 or 1/8 for a box whose four edges are multiples of 2, 4 or 8
-    (or the image's own), all divided by as much.
+    Decoded at full size, the box at `Cut.top` and `Cut.left` equals the same box of the whole decoded image, bit for
+    bit. At 1/2, 1/4 or 1/8 this holds, with all numbers divided, if the four edges of the box are multiples of 2, 4 or
+    8 (or edges of the image).
 
     Returns:
-        None if `data` has to be decoded whole: it has no valid index, or the box is empty or not inside the image.
-        `data` itself if the box needs all of it, otherwise fewer bytes. Never raises, whatever the bytes, and trusts
-        none of them; only the decoder finds out whether the pixels can be decoded.
+        None if `data` must be decoded whole: it has no valid index, or the box is empty or not inside the image.
+        `data` itself if the box needs all of it, otherwise fewer bytes. Never raises, and trusts none of the bytes;
+        only the decoder detects whether the pixels can be decoded.
     """
-    # APP9 lies directly before the scan's header, so that all before it is the same in all images of one
-    # size, and parsed once.
+    # APP9 lies directly before the scan's header, so everything before it is the same in all images of one size, and
+    # parsed only once.
     near = bytes(data[:_NEAR])
     at = near.find(TAG) - 4
     if at < 0:
-        if header_segments(near) is not None:  # the header ends here, without an index
+        if header_segments(near) is not None:  # the header is complete and has no index
             return None
         at = bytes(data).find(TAG) - 4
         if at < 0:
@@ -281,7 +280,7 @@ def cut_jpeg(data: bytes | memoryview, top: int, left: int, height: int, width: 
     if not (0 <= top < bottom <= layout.height and 0 <= left < right <= layout.width):
         return None
 
-    # As native integers: numpy is slow on the stored ones.
+    # Native integers: NumPy is slow with big-endian ones.
     lengths = np.frombuffer(data, ">u2", tiles, lengths_at).astype(np.intp)
     ends = lengths.cumsum()
     if ends[-1] != len(data) - scan:
@@ -294,7 +293,7 @@ def cut_jpeg(data: bytes | memoryview, top: int, left: int, height: int, width: 
     if part.needs_all:
         return Cut(data, top, left)
 
-    # A false index is detected here: its tiles would not end in the expected markers.
+    # A wrong index is detected here: its tiles do not end in the expected markers.
     checked = slice(max(part.first - 1, 0), part.stop)
     pairs = np.ndarray(len(data) - 1, ">u2", data, strides=1)
     if pairs[ends[checked] - 2].tobytes() != layout.markers[2 * checked.start : 2 * checked.stop]:
@@ -325,7 +324,7 @@ class _Area(NamedTuple):
 
 
 def _mcus_under(layout: Layout, top: int, left: int, bottom: int, right: int) -> _Area:
-    """The MCUs that a box of pixels needs."""
+    """Return the MCUs that a box of pixels needs."""
     (height, width), (margin_y, margin_x) = layout.mcu, layout.margin
     return _Area(
         max(top - margin_y, 0) // height,
@@ -336,8 +335,8 @@ def _mcus_under(layout: Layout, top: int, left: int, bottom: int, right: int) ->
 
 
 class _Part(NamedTuple):
-    """A cut: whether it needs every tile (else the rest does not matter), the first tile that is wanted and the one
-    behind the last, the area that the tiles fill, and the tiles in order, with their lengths, each with a marker."""
+    """Tiles of a cut: whether it needs every tile (then the rest does not matter), the first and the end of the wanted
+    tiles, the area that its tiles fill, and these in order, with their lengths including a marker."""
 
     needs_all: bool
     first: int
@@ -350,7 +349,7 @@ class _Part(NamedTuple):
 def _in_rows(
     data: bytes | memoryview, layout: Layout, wanted: _Area, lengths: npt.NDArray[np.intp], ends: npt.NDArray[np.intp]
 ) -> _Part:
-    """The part with the MCUs `wanted`, where rows are whole numbers of tiles, from all tiles' lengths and ends."""
+    """Return the part with the MCUs `wanted`, for rows of whole tiles, from the lengths and ends of all tiles."""
     k = layout.interval
     in_row, left, right = layout.shape[1] // k, wanted.left // k, -(-wanted.right // k)
     first, stop = wanted.top * in_row + left, (wanted.bottom - 1) * in_row + right
@@ -370,10 +369,10 @@ def _in_rows(
 def _across_rows(
     data: bytes | memoryview, layout: Layout, wanted: _Area, lengths: npt.NDArray[np.intp], ends: npt.NDArray[np.intp]
 ) -> _Part | None:
-    """Cut like _in_rows, where tiles reach from one row into the next: as wide as the image, with tiles without detail
-    in the place of those that are not wanted. None where these are longer, as in no image but one of hostile codes."""
+    """Cut like _in_rows if tiles extend from one row into the next: the part is as wide as the image, with blank tiles
+    in place of unwanted ones. None if the blank tiles are longer, which only malicious Huffman codes cause."""
     (rows, columns), k = layout.shape, layout.interval
-    period = k // math.gcd(k, columns)  # in the first column of each of so many rows a tile begins
+    period = k // math.gcd(k, columns)  # every so many rows, a tile begins in the first column
     top, bottom = wanted.top // period * period, min(-(-wanted.bottom // period) * period, rows)
     begin, end = top * columns // k, -(-bottom * columns // k)
     is_wanted = np.zeros(end - begin, bool)
@@ -409,7 +408,7 @@ def _across_rows(
 
 
 def _blank_tile(mcu: str, count: int) -> bytes:
-    """A tile of `count` MCUs of these bits, with a marker."""
+    """Return a tile of `count` MCUs of these bits, with a marker."""
     bits = mcu * count
     bits += "1" * (-len(bits) % 8)
     return int(bits, 2).to_bytes(len(bits) // 8, "big").replace(b"\xff", b"\xff\0") + b"\xff\xd0"

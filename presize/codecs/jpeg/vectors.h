@@ -1,7 +1,7 @@
-/* Vectors of 16-bit lanes: one name for each operation, on AVX2, SSE2 and NEON.
+/* Vectors of 16-bit lanes: common names for the operations of AVX2, SSE2 and NEON.
 
-   V has 128-bit halves (AVX2 two, the others one), and no operation crosses them but load, store and widen. OP(name) is
-   the operation that x86 calls _mm_name; NEON has a function of the same meaning below. The file that includes this one
+   V has 128-bit halves (two with AVX2, otherwise one), and only load, store and widen cross them. OP(name) is the
+   operation that x86 calls _mm_name; below, NEON gets a function with the same meaning. The file that includes this one
    defines USE_AVX2 or not. */
 
 #include <stdbool.h>
@@ -25,8 +25,8 @@
 
 #if defined __x86_64__
 
-/* The lower eight bytes to one place, the upper eight to another. _mm_storeh_pd alone asks for an address at which a
-   double may be. */
+/* Store the lower eight bytes to one address and the upper eight to another. _mm_storeh_pd would require an address
+   that is aligned for a double. */
 INLINE void store_parts(__m128i x, uint8_t *to_lower, uint8_t *to_upper)
 {
     typedef double Anywhere __attribute__((aligned(1), may_alias));
@@ -48,17 +48,17 @@ INLINE V xor(V a, V b) { return _mm256_xor_si256(a, b); }
 INLINE V or(V a, V b) { return _mm256_or_si256(a, b); }
 INLINE V and(V a, V b) { return _mm256_and_si256(a, b); }
 
-/* 16 bytes from each place, one place a half. */
+/* Load 16 bytes from each address, one for each half. */
 INLINE V load_halves(const void *first, const void *second)
 {
     V x = _mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)first));
     return _mm256_inserti128_si256(x, _mm_loadu_si128((const __m128i *)second), 1);
 }
 
-/* As many bytes as there are lanes, one a lane. */
+/* Load one byte into each lane. */
 INLINE V widen(const uint8_t *at) { return _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)at)); }
 
-/* How many bytes are before the first 0xFF; sizeof(V) if there is none. */
+/* Count the bytes before the first 0xFF; sizeof(V) if there is none. */
 INLINE int before_ff(V x)
 {
     unsigned found = (unsigned)_mm256_movemask_epi8(_mm256_cmpeq_epi8(x, _mm256_set1_epi8(-1)));
@@ -67,7 +67,7 @@ INLINE int before_ff(V x)
 
 INLINE bool all_ones(V x) { return _mm256_movemask_epi8(x) == -1; }
 
-/* Two rows of eight bytes from each half. */
+/* Store two rows of eight bytes from each half. */
 INLINE void store_eights(V x, uint8_t *to_first, uint8_t *to_second, int64_t stride)
 {
     __m128i a = _mm256_castsi256_si128(x), b = _mm256_extracti128_si256(x, 1);
@@ -75,14 +75,14 @@ INLINE void store_eights(V x, uint8_t *to_first, uint8_t *to_second, int64_t str
     store_parts(b, to_second, to_second + stride);
 }
 
-/* Pixels of four bytes, 0 to 3 of each half in `even` and 4 to 7 in `odd`, in their order. */
+/* Store pixels of four bytes in order: 0 to 3 of each half from `even`, 4 to 7 from `odd`. */
 INLINE void store4(uint8_t *out, V even, V odd)
 {
     store(out, _mm256_permute2x128_si256(even, odd, 0x20));
     store(out + 32, _mm256_permute2x128_si256(even, odd, 0x31));
 }
 
-/* The same without each fourth byte. Writes four bytes more than that. */
+/* Store the same without each fourth byte. Writes four bytes more than that. */
 INLINE void store3(uint8_t *out, V even, V odd)
 {
     const V three = _mm256_broadcastsi128_si256(
@@ -121,7 +121,7 @@ INLINE void store_eights(V x, uint8_t *to_first, uint8_t *to_second, int64_t str
     store_parts(x, to_first, to_first + stride);
 }
 
-/* Four pixels without their fourth bytes, in pairs. Writes two bytes more than that. */
+/* Store four pixels without their fourth bytes, in pairs. Writes two bytes more than that. */
 INLINE void store_thirds(uint8_t *out, V x)
 {
     const V first = _mm_set1_epi64x(0xFFFFFF), second = _mm_set1_epi64x(0xFFFFFF000000);
@@ -152,7 +152,7 @@ INLINE bool all_ones(V x) { return vminvq_u16(vreinterpretq_u16_s16(x)) == 0xFFF
 INLINE int before_ff(V x)
 {
     uint16x8_t equal = vreinterpretq_u16_u8(vceqq_s8(AS8(x), vdupq_n_s8(-1)));
-    uint64_t found = vget_lane_u64(vreinterpret_u64_u8(vshrn_n_u16(equal, 4)), 0); /* four bits a byte */
+    uint64_t found = vget_lane_u64(vreinterpret_u64_u8(vshrn_n_u16(equal, 4)), 0); /* four bits for each byte */
     return found ? __builtin_ctzll(found) >> 2 : 16;
 }
 
@@ -163,7 +163,7 @@ INLINE void store_eights(V x, uint8_t *to_first, uint8_t *to_second, int64_t str
     vst1_s8((int8_t *)(to_first + stride), vget_high_s8(AS8(x)));
 }
 
-/* Four pixels without their fourth bytes. Writes four bytes more than that. */
+/* Store four pixels without their fourth bytes. Writes four bytes more than that. */
 INLINE void store_thirds(uint8_t *out, V x)
 {
     static const uint8_t THREE[16] = {0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, 255, 255, 255, 255};
@@ -240,5 +240,5 @@ INLINE void store3(uint8_t *out, V even, V odd)
 
 enum {
     LANES = sizeof(V) / 2,
-    HALVES = sizeof(V) / 16 /* blocks that are transformed at a time */
+    HALVES = sizeof(V) / 16 /* blocks that are transformed at once */
 };

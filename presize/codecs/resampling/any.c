@@ -3,7 +3,7 @@
 #include "resampling.h"
 
 enum {
-    AT_A_TIME = 256 /* bytes of a row: what the compiler makes vectors of */
+    AT_A_TIME = 256 /* bytes of a row, so that the compiler vectorizes the loops */
 };
 
 static uint8_t clipped(int32_t sum)

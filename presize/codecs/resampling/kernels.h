@@ -1,11 +1,11 @@
-/* Kernels with vectors. Included once for each kind of processor, by a file that defines KERNELS, and USE_AVX512 or not.
+/* Vector kernels. Included once for each kind of processor, by a file that defines KERNELS, and USE_AVX512 or not.
 
-   Weights have 22 bits and a sign. Each is taken apart into a high part of 8 bits, in units of 1 << 16, and a low one of
-   16 bits. High parts are multiplied with bytes and summed up in 16 bits, low ones with words and in 32 bits; of their
-   sum the upper 16 bits count. All sums may wrap: what they come to fits.
+   Weights have 22 bits and a sign. Each is split into a high part of 8 bits, in units of 1 << 16, and a low part of 16
+   bits. High parts are multiplied with bytes and summed in 16 bits. Low parts are multiplied with words and summed in
+   32 bits, of which the upper 16 bits are used. All sums may wrap: the final results fit.
 
-   A value between two pixels x and y, with weights 1 - w and w, takes less: it is x + w * (y - x), and the low part of w
-   is multiplied with that difference alone, so that the upper 16 bits of the product are all that counts. */
+   A value between two pixels x and y, with weights 1 - w and w, is cheaper: it is x + w * (y - x). The low part of w is
+   multiplied only with that difference, so only the upper 16 bits of the product are needed. */
 
 #include <immintrin.h>
 #include <string.h>
@@ -40,13 +40,13 @@ enum {
     BYTES = sizeof(V)
 };
 
-/* pick        the pixels of as many groups as a vector has windows
-   pick_wide   the same, each one in 16 bits
-   add_dot     adds products of words, in pairs
-   high_words  the upper 16 bits of `even`, and of `odd` behind each
-   swap_middles        picks that swap the middle ones of four bytes
-   in_order    two vectors that were packed, in the order in which they were
-   in_order_of_words   the same of four, two of which were packed before */
+/* pick                returns the pixels of one group for each window of a vector
+   pick_wide           the same, with 16 bits for each pixel
+   add_dot             adds products of words, in pairs
+   high_words          interleaves the upper 16 bits of `even` and of `odd`
+   swap_middles        returns picks that swap the middle two of four bytes
+   in_order            restores the order of two vectors after packing
+   in_order_of_words   restores the order of four vectors after packing them twice */
 
 #ifdef USE_AVX512
 
@@ -78,7 +78,7 @@ INLINE V in_order_of_words(V x)
 INLINE V swap_middles(void) { return _mm512_set4_epi32(0x0F0D0E0C, 0x0B090A08, 0x07050604, 0x03010200); }
 
 enum {
-    WINDOWS = 1 /* in a vector */
+    WINDOWS = 1 /* windows of a vector */
 };
 
 #else
@@ -94,7 +94,7 @@ INLINE V pick(const uint8_t *row, const int32_t *places, V picks)
     return _mm256_shuffle_epi8(pixels, picks);
 }
 
-/* Each second one of the picks is none. */
+/* Every other pick is NOTHING. */
 INLINE V pick_wide(const uint8_t *row, const int32_t *places, V picks) { return pick(row, places, picks); }
 
 INLINE V add_dot(V sum, V x, V y) { return _mm256_add_epi32(sum, _mm256_madd_epi16(x, y)); }
@@ -118,16 +118,16 @@ enum {
 
 INLINE V add_high(V sum, V pixels, V highs) { return OP(add_epi16)(sum, OP(maddubs_epi16)(pixels, highs)); }
 
-/* The values of sums in units of 1 << 16, rounded. */
+/* Round sums in units of 1 << 16. */
 INLINE V rounded(V sum) { return OP(mulhrs_epi16)(sum, OP(set1_epi16)(1 << (15 - (BITS - 16)))); }
 
-/* Of words [a b] [c d], whose bytes are each of two values, those of the first values, or of the second ones. */
+/* Return the first byte of each word, or the second one, as words. */
 INLINE V even_bytes(V x) { return AND(x, OP(set1_epi16)(0xFF)); }
 INLINE V odd_bytes(V x) { return OP(srli_epi16)(x, 8); }
 
 /* ---- across, by groups of values ---- */
 
-/* A block of values: half as many as a vector has bytes, of each of two rows. */
+/* Compute a block of values, half as many as a vector has bytes, for each of two rows. */
 INLINE void sum_up(const uint8_t *const row[2], const Table *table, int64_t block, int64_t pairs, bool close, V sums[2])
 {
     const Head *head = table->head;
@@ -166,7 +166,7 @@ INLINE void sum_up(const uint8_t *const row[2], const Table *table, int64_t bloc
     }
 }
 
-/* Values between pixels, which lie side by side in `bytes`. */
+/* Interpolate between pixels that are adjacent in `bytes`. */
 INLINE V between(V bytes, V highs, V lows)
 {
     const V difference = OP(maddubs_epi16)(bytes, OP(set1_epi16)(0x01FF)); /* by -1 and 1 */
@@ -182,7 +182,7 @@ INLINE void interpolate(const uint8_t *const row[2], const Table *table, int64_t
         sums[i] = between(pick(row[i], places, picks), highs, lows);
 }
 
-/* `pairs` is 0 where values lie between pixels. */
+/* `pairs` is 0 to interpolate between two pixels. */
 INLINE void groups_of(const uint8_t *const row[2], const Table *table, int64_t pairs, bool close, uint8_t *const to[2])
 {
     const int64_t values = (int64_t)table->head->outputs * table->head->channels;
@@ -200,7 +200,7 @@ INLINE void groups_of(const uint8_t *const row[2], const Table *table, int64_t p
     }
 }
 
-/* The compiler unrolls the first ones. */
+/* The compiler unrolls the first two cases. */
 INLINE void across_groups(const uint8_t *const row[2], const Table *table, bool close, uint8_t *const to[2])
 {
     const int64_t pairs = table->head->steps;
@@ -212,9 +212,9 @@ INLINE void across_groups(const uint8_t *const row[2], const Table *table, bool 
         groups_of(row, table, pairs, close, to);
 }
 
-/* ---- across, one pixel after the other ---- */
+/* ---- across, pixel by pixel ---- */
 
-/* Two rows, one in each half of a vector of 32 bytes, with any processor. */
+/* Resize two rows, one in each half of a vector of 32 bytes, also with AVX-512. */
 INLINE void ones_of(const uint8_t *const row[2], const Table *table, int32_t channels, uint8_t *const to[2])
 {
     const Head *head = table->head;
@@ -237,7 +237,7 @@ INLINE void ones_of(const uint8_t *const row[2], const Table *table, int32_t cha
             low = _mm256_add_epi32(low, _mm256_madd_epi16(_mm256_and_si256(bytes, _mm256_set1_epi16(0xFF)), by_low));
             next_low = _mm256_add_epi32(next_low, _mm256_madd_epi16(_mm256_srli_epi16(bytes, 8), by_next));
         }
-        low = _mm256_add_epi32(low, _mm256_slli_epi32(high, 16)); /* both of a channel's */
+        low = _mm256_add_epi32(low, _mm256_slli_epi32(high, 16)); /* combine the two high sums of a channel */
         next_low = _mm256_add_epi32(next_low, _mm256_and_si256(high, _mm256_set1_epi32(-(1 << 16))));
         __m256i sum = _mm256_add_epi32(low, next_low);
         if (channels < 3)
@@ -248,7 +248,7 @@ INLINE void ones_of(const uint8_t *const row[2], const Table *table, int32_t cha
         sum = _mm256_packus_epi16(_mm256_packs_epi32(sum, sum), none);
         const int32_t pixel[2] = {_mm256_extract_epi32(sum, 0), _mm256_extract_epi32(sum, 4)};
         for (int i = 0; i < 2; i++)
-            memcpy(to[i] + output * channels, pixel + i, 4); /* those behind the pixel are overwritten */
+            memcpy(to[i] + output * channels, pixel + i, 4); /* the next pixels overwrite the bytes past this one */
     }
 }
 
@@ -277,7 +277,7 @@ INLINE void blend(const uint8_t *const *rows, const int32_t *lows, const int16_t
                   uint8_t *to)
 {
     for (int64_t at = 0; at < bytes; at += BYTES) {
-        const int64_t here = at <= bytes - BYTES ? at : bytes - BYTES; /* the last ones, perhaps once more */
+        const int64_t here = at <= bytes - BYTES ? at : bytes - BYTES; /* the last vector may overlap the one before */
         V high[2], low[2][2];
         high[0] = high[1] = low[0][0] = low[0][1] = low[1][0] = low[1][1] = zero();
         for (int64_t pair = 0; pair < pairs; pair++) {
@@ -342,7 +342,7 @@ TARGET static void down(const uint8_t *const *rows, const int32_t *weights, int6
 
 /* ---- alpha ---- */
 
-/* Words of a product of bytes, divided by 255 and rounded. */
+/* Return products of bytes divided by 255, rounded, as words. */
 INLINE V share(V words, V alphas)
 {
     const V product = OP(add_epi16)(OP(mullo_epi16)(words, alphas), OP(set1_epi16)(128));
@@ -361,7 +361,7 @@ TARGET static void premultiply(const uint8_t *from, int64_t bytes, uint8_t *to)
     any_kernels.premultiply(from + whole, bytes - whole, to + whole);
 }
 
-/* Quotients of float are far enough from the next integer to be cut. What alpha 0 covers stays, as with 255. */
+/* float quotients are far enough from the next integer to be truncated. Pixels with alpha 0 do not change. */
 TARGET static void unpremultiply(uint8_t *pixels, int64_t bytes)
 {
     const int64_t whole = bytes - bytes % BYTES;

@@ -32,28 +32,28 @@ static const Kernels *kernels_of(Level level)
 
 #endif
 
-/* What a resize works with. */
+/* State of a resize. */
 typedef struct {
     const Image *image;
     const Table *across, *down;
     const Kernels *kernels;
     const uint8_t *end;   /* of the memory of the image */
     int64_t row_bytes;    /* of the image */
-    int64_t reach;        /* bytes of a row that are read */
+    int64_t reach;        /* bytes of a row that kernels read */
     int64_t padded;       /* bytes of a resized row with its padding */
     const uint8_t **rows; /* taps of a row */
     void *room;           /* for Kernels.down */
-    uint8_t *copies[2];   /* rows of the image whose end others do not follow, or blends of rows */
+    uint8_t *copies[2];   /* copies of the last rows of the image, premultiplied rows, or blends of rows */
     uint8_t *kept;        /* resized rows */
     int64_t kept_count;
     uint8_t *out;
-    int64_t rows_there; /* of the image, in memory: row y is at y modulo that */
-    int64_t resized, y; /* the next row of the image to resize, and of the result to write */
+    int64_t rows_there; /* rows of the image in memory: row y is at y modulo this number */
+    int64_t resized, y; /* the next row of the image to resize, and the next row of the result to write */
 } Work;
 
 static int64_t smaller(int64_t x, int64_t y) { return x < y ? x : y; }
 
-/* Row `y`, of which `reach` bytes may be read, premultiplied; perhaps a copy in copies[i]. */
+/* Return row `y`, premultiplied if it has alpha, with `reach` readable bytes: in the image, or a copy in copies[i]. */
 static const uint8_t *readable(const Work *work, int64_t y, int64_t i)
 {
     const uint8_t *row = work->image->pixels + y % work->rows_there * work->image->stride;
@@ -64,7 +64,7 @@ static const uint8_t *readable(const Work *work, int64_t y, int64_t i)
     return work->end - row >= work->reach ? row : memcpy(work->copies[i], row, (size_t)work->row_bytes);
 }
 
-/* The row of the result that `rows` give. */
+/* Blend `rows` to row `y` of the result. */
 static void blend(const Work *work, int64_t y, int64_t bytes, uint8_t *to)
 {
     const int64_t taps = work->down->head->taps;
@@ -94,11 +94,11 @@ static void vertically(const Work *work, uint8_t *out)
     }
 }
 
-/* Where resized row `y` is kept. */
+/* Return the address of resized row `y`. */
 static uint8_t *place_of(const Work *work, int64_t y) { return work->kept + y % work->kept_count * work->padded; }
 
-/* As far as the rows of the image before `end` go; all of them the last time. Rows that no row of the result is blended of
-   are not resized. */
+/* Continue as far as the rows of the image before `end` allow; the last call must have all of them. Rows that do not
+   influence the result are not resized. */
 static void horizontally_first(Work *work, int64_t end)
 {
     const Head *down = work->down->head;
@@ -125,7 +125,7 @@ static void horizontally_first(Work *work, int64_t end)
     }
 }
 
-/* Columns that no pixel of the result is blended of are not blended. */
+/* Columns that do not influence the result are not blended. */
 static void vertically_first(const Work *work, uint8_t *out)
 {
     const Head *down = work->down->head, *across = work->across->head;
@@ -151,7 +151,7 @@ static void vertically_first(const Work *work, uint8_t *out)
     }
 }
 
-/* A part of the memory, which `used` counts. */
+/* Reserve a part of the memory, and return its offset. */
 static int64_t part(int64_t *used, int64_t bytes)
 {
     const int64_t at = *used;
@@ -159,7 +159,7 @@ static int64_t part(int64_t *used, int64_t bytes)
     return at;
 }
 
-/* Fill `work`, and return its memory for free(); NULL without. */
+/* Fill `work`, and return its memory for free(); NULL if out of memory. */
 static uint8_t *prepare(Work *work, const Image *image, const Table *across, const Table *down, Level level, uint8_t *out)
 {
     const int64_t row_bytes = image->width * image->channels, taps = down ? down->head->taps : 1;
@@ -173,7 +173,7 @@ static uint8_t *prepare(Work *work, const Image *image, const Table *across, con
         .row_bytes = row_bytes,
         .reach = across ? across->head->reach : 0,
         .padded = across ? padded_bytes((int64_t)across->head->outputs * image->channels) : 0,
-        .kept_count = taps + 1, /* one more than are blended: two are made at a time */
+        .kept_count = taps + 1, /* one more than are blended: rows are resized in pairs */
         .out = out,
         .rows_there = image->height,
     };
@@ -211,10 +211,10 @@ bool resample(const Image *image, const Table *across, const Table *down, bool v
     return true;
 }
 
-/* ---- rows that come one after the other ---- */
+/* ---- row by row ---- */
 
 typedef struct Rows {
-    RowSink sink; /* first: a pointer to it is one to this */
+    RowSink sink; /* must be first: pointers to it are cast to Rows */
     struct Rows *behind;
     Image image;
     Table across, down;

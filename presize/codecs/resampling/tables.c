@@ -1,5 +1,5 @@
-/* The weights of an axis as Pillow computes them: in double, from a box in float, which the compiler must not contract
-   to fused operations (-ffp-contract=off). */
+/* The weights of an axis, computed like Pillow's: in double, from a box in float. The compiler must not use fused
+   operations (-ffp-contract=off). */
 
 #include <math.h>
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 #include "resampling.h"
 
 enum {
-    NOTHING = 0x80 /* a pick that gives 0 */
+    NOTHING = 0x80 /* a pick that returns 0 */
 };
 
 /* ---- filters ---- */
@@ -53,12 +53,12 @@ static double lanczos(double x) { return -3.0 <= x && x < 3.0 ? sinc(x) * sinc(x
 
 static const struct {
     double (*weight)(double x);
-    double support; /* pixels to either side */
+    double support; /* radius in pixels */
 } filters[FILTERS] = {{box, 0.5}, {bilinear, 1.0}, {hamming, 1.0}, {bicubic, 2.0}, {lanczos, 3.0}};
 
 /* ---- weights ---- */
 
-/* The weights of each output, without those at the end that are 0. Firsts do not decrease. */
+/* Weights of each output, without trailing zeros. Firsts do not decrease. */
 typedef struct {
     int32_t *firsts, *counts, *weights; /* (outputs), (outputs), (outputs, most) */
     int64_t most;
@@ -74,7 +74,7 @@ static void free_weights(Weights *found)
 
 static int32_t in_fixed_point(double weight) { return (int32_t)((weight < 0 ? -0.5 : 0.5) + weight * (1 << BITS)); }
 
-/* The weights of the output around `centre`, into `weights`. False if they are too large, or of skipped inputs. */
+/* Compute the weights of the output around `centre`. Return false if they are too large or need skipped inputs. */
 static bool weights_at(const Axis *axis, double centre, double stretch, double *exact, int32_t *weights, int32_t *first,
                        int32_t *count)
 {
@@ -102,7 +102,7 @@ static bool weights_at(const Axis *axis, double centre, double stretch, double *
     return *first >= 0 && *first + end <= axis->inputs;
 }
 
-/* False without memory, or with `is_for_us` false. */
+/* Return false if out of memory, or with `is_for_us` false. */
 static bool find_weights(const Axis *axis, Weights *found, bool *is_for_us)
 {
     const double scale = (double)(axis->end - axis->begin) / axis->whole_outputs, stretch = scale < 1.0 ? 1.0 : scale;
@@ -128,7 +128,7 @@ static bool find_weights(const Axis *axis, Weights *found, bool *is_for_us)
     return done;
 }
 
-/* As many weights for each output, in the order of the memory. */
+/* Write the same number of weights for each output, in memory order. */
 static void align(const Axis *axis, const Weights *found, int32_t *firsts, int32_t *weights)
 {
     const int32_t taps = found->taps;
@@ -154,7 +154,7 @@ static int8_t high(int32_t weight) { return (int8_t)((weight + (1 << 15)) >> 16)
 
 static int16_t low(int32_t weight) { return (int16_t)(weight - high(weight) * (1 << 16)); }
 
-/* The sizes of the parts of a table that are for vectors. */
+/* Sizes of the parts of a table for vector kernels. */
 typedef struct {
     int64_t places, lows, highs, picks;
 } Sizes;
@@ -162,7 +162,7 @@ typedef struct {
 static int64_t blocks_of(const Head *head)
 {
     const int64_t vector = vector_bytes(head->level), values = (int64_t)head->outputs * head->channels;
-    return (values + vector - 1) / vector * 2; /* of half as many values as a vector has bytes */
+    return (values + vector - 1) / vector * 2; /* blocks of half as many values as a vector has bytes */
 }
 
 static int32_t values_of_window(const Head *head) { return window_bytes(head->level) / (head->reading == WIDE ? 4 : 2); }
@@ -230,11 +230,11 @@ typedef struct {
 static Value value_of(const Head *head, int64_t at)
 {
     const int64_t values = (int64_t)head->outputs * head->channels;
-    at = at < values ? at : values - 1; /* those behind the end repeat the last one */
+    at = at < values ? at : values - 1; /* values past the end repeat the last one */
     return (Value){at / head->channels, (int32_t)(at % head->channels)};
 }
 
-/* Where the window of a group begins. */
+/* Return the offset of the window of a group. */
 static int32_t place_of(const Table *table, int64_t group)
 {
     const Head *head = table->head;
@@ -247,7 +247,7 @@ static int32_t place_of(const Table *table, int64_t group)
     return place;
 }
 
-/* Where in the window at `place` the first pixel of value `i` of the group lies; the second one is the next pixel. */
+/* Return the position in the window at `place` of the first pixel of value `i` of the group; the second is the next. */
 static int32_t pick_of(const Table *table, int64_t group, int32_t i, int32_t place)
 {
     const Head *head = table->head;
@@ -255,7 +255,7 @@ static int32_t pick_of(const Table *table, int64_t group, int32_t i, int32_t pla
     return head->channels * table->firsts[value.pixel] + value.channel - place;
 }
 
-/* Whether a row can be read that way: the pixels of each group lie in one window. */
+/* Return whether the reading is possible: the pixels of each group lie in one window. */
 static bool can_be_read(const Table *table)
 {
     const Head *head = table->head;
@@ -292,10 +292,10 @@ static void fill_places(const Table *table, int32_t *places, uint8_t *picks, int
     }
 }
 
-/* A block has half as many values as a vector has bytes. WIDE, low weights of its values are in order, and high ones in
-   the order of words of both windows that are packed, lane by lane of 16 bytes. CLOSE, low weights are those of values
-   with even numbers, then of others. LINEAR, the low weight is that of the second pixel alone, and the high ones add up
-   to 1 in units of 1 << 16. */
+/* A block has half as many values as a vector has bytes. With WIDE, low weights are in the order of values, and high
+   weights in the order of words packed from both windows, in lanes of 16 bytes. With CLOSE, low weights are those of
+   values with even numbers, then with odd ones. With LINEAR, only the second pixel has a low weight; high weights add
+   up to 1 in units of 1 << 16. */
 static void fill_groups(const Table *table, int32_t *places, int16_t *lows, int8_t *highs, uint8_t *picks, int32_t *reach)
 {
     const Head *head = table->head;
@@ -324,11 +324,11 @@ static void fill_groups(const Table *table, int32_t *places, int16_t *lows, int8
         }
 }
 
-/* The taps in the 16 bytes that ONES loads: three channels take the place of four. */
+/* Return the taps in the 16 bytes that ONES loads: three channels take the space of four. */
 static int32_t taps_of_load(int32_t channels) { return channels == 3 ? 4 : 16 / channels; }
 
-/* Four neighbouring taps of a channel lie side by side: those of each channel, then the next four. Low weights are those
-   of taps with even numbers, then of others. */
+/* Four neighbouring taps of a channel are adjacent: four for each channel, then the next four. Low weights are those of
+   taps with even numbers, then with odd ones. */
 static void fill_ones(const Table *table, int32_t *places, int16_t *lows, int8_t *highs, uint8_t *picks, int32_t *reach)
 {
     const Head *head = table->head;
@@ -386,7 +386,7 @@ void *make_table(const Axis *asked, int64_t *bytes, bool *is_for_us)
         for (memory->reading = LINEAR; memory->reading < ONES && !can_be_read(&table); memory->reading++)
             ;
         head.reading = memory->reading;
-        const int32_t taps = head.reading == ONES ? taps_of_load(head.channels) : 2; /* of a step */
+        const int32_t taps = head.reading == ONES ? taps_of_load(head.channels) : 2; /* per step */
         head.steps = (head.taps + taps - 1) / taps;
         void *whole = realloc(memory, (size_t)bytes_of(&head));
         if (!whole)
