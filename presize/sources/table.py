@@ -400,7 +400,7 @@ def _check_columns(names: Sequence[str]) -> None:
         if names.count(name) > 1:
             raise SourceError(f"it has the column {name!r} more than once")
         if name in INDEX_COLUMNS and name != "path":
-            raise SourceError(f"the index has a column {name!r} of its own; rename yours")
+            raise SourceError(f"the index needs the column name {name!r}; rename yours")
 
 
 def _check_named(paths: pa.ChunkedArray, column: str | None) -> None:

@@ -349,7 +349,7 @@ DAMAGE: list[tuple[Callable[[Path], object], str]] = [
     (lambda root: flip_record(root, 7), r"the record of .* is damaged; presize repair"),
     (
         lambda root: (root / "shards" / "00001.lmdb").unlink(),
-        "out: 1 shard is missing or damaged; presize repair makes shards again",
+        "out: 1 shard is missing or damaged; presize repair rebuilds shards",
     ),
     (with_number("label", 99), "a label is out of range"),
     (with_number("width", 0), "a width is less than 1"),

@@ -307,7 +307,7 @@ REFUSED = [
      "column 'x' holds lists or objects nested more than 32 deep", "Arrow could not write it"),
     *((columns(path=[f"{n}.jpg" for n in range(len(values))], when=values), "values that Python has no type for", what)
       for values, what in TIMES),
-    *((columns(path=["a"], **{name: [1]}), f"the index has a column {name!r} of its own; rename yours", "its own")
+    *((columns(path=["a"], **{name: [1]}), f"the index needs the column name {name!r}; rename yours", "its own")
       for name in sorted(set(INDEX_COLUMNS) - {"path"})),
 ]  # fmt: skip
 
@@ -610,7 +610,7 @@ def test_columns_that_have_a_type_already_are_cast_where_nothing_is_lost() -> No
     whole, real = (pa.chunked_array([pa.array([1, 20], kind)]) for kind in (pa.int32(), pa.float32()))
     assert as_type("n", whole, "class").to_pylist() == ["1", "20"]
     assert as_type("n", real, "int").to_pylist() == [1, 20]
-    with pytest.raises(SourceError, match="it holds float, which keeps no spelling; store it as text"):
+    with pytest.raises(SourceError, match="it holds float, not the original spelling; store it as text"):
         as_type("n", real, "text")
     with pytest.raises(SourceError, match="it holds float, with values that cannot be int"):
         as_type("n", pa.chunked_array([pa.array([1.5], pa.float32())]), "int")
