@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 
 def list_parquet(path: str, name: str, options: SourceOptions, _: Sequence[Companion] = ()) -> Contents:
-    """List the samples of a Parquet file, in its order. ``keys`` chooses among several columns of images. Neither images
-    nor their sizes are read: ``source_nbytes`` is the mean of the row group."""
+    """List the samples of a Parquet file, in its order. ``keys`` chooses among several image columns. Images and their
+    sizes are not read: ``source_nbytes`` is the mean of the row group."""
     try:
         version = FileVersion.at(path)
         file = open_parquet(path)

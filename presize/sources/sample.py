@@ -207,7 +207,7 @@ def _subject(label: int) -> str:
 
 
 def _outline(radii: NDArray[Any], squeeze: Any, turn: Any) -> NDArray[np.float64]:
-    """Return corners (..., corners, 2), x and y: `radii` from the origin, squeezed along y, rotated by `turn` radians."""
+    """Return corners (..., corners, 2), x and y, `radii` from the origin, squeezed along y, turned by `turn` rad."""
     angles = np.linspace(0, 2 * np.pi, radii.shape[-1], endpoint=False)
     x, y = radii * np.cos(angles), radii * np.sin(angles) * squeeze
     return np.stack((x * np.cos(turn) - y * np.sin(turn), x * np.sin(turn) + y * np.cos(turn)), axis=-1)

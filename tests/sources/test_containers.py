@@ -73,7 +73,7 @@ def test_an_image_at_any_depth_makes_a_folder_one_of_images_but_for_keys(tmp_pat
     found = recognize(tmp_path, among_images=True)
     assert found is not None
     assert found.paths == ("0.tar", "b/1.tar")
-    with pytest.raises(SourceError, match=r"holds no image files but '1\.tar'"):
+    with pytest.raises(SourceError, match=r"holds no image files, but '1\.tar'"):
         scan_images(tmp_path / "b")
 
 
@@ -368,7 +368,7 @@ def test_of_a_tar_cut_short_what_is_whole_is_kept(share: float, shard: Path) -> 
     found = list_tar(str(place), "cut.tar", SourceOptions())
     expected = [f"{stem}.png" for stem in whole_before(cut, shard)]
     assert found.samples.column("path").to_pylist() == expected
-    assert "what lies before is kept" in found.rejects[-1].reason
+    assert "samples before it are kept" in found.rejects[-1].reason
 
 
 # Tars that were joined

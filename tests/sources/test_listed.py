@@ -71,17 +71,17 @@ FOLDERS = [
        classes=("cow", "bee", "ant"), paths=["ant/1", "bee/1", "cow/1"], labels=[2, 1, 0]),
     of("splits asked for by name", files("train/1", "val/1"), {"classes": ["train", "val"]}, labels=[0, 1]),
     of("images beside classes", files("cats/1.jpg", "2.jpg", "3.png", "notes.txt"),
-       said="2 images beside them belong to none and are left out", paths=["cats/1.jpg"]),
+       said="2 images outside them belong to none and are left out", paths=["cats/1.jpg"]),
     of("train and val", files("train/cat/1", "val/cat/1"), said=SPLITS, labels=[0, 1]),
     of("in other letters", files("Train/cat/1", "VALID/cat/1", "test/cat/1"), said=SPLITS, labels=[0, 1, 2]),
     of("a name from Windows", files("train\\cats\\1.jpg", "train\\dogs\\2.jpg"), said=r"2 of 2 names hold backslashes, "
-       r"such as 'train\\cats\\1.jpg': folders on Windows, but not here, and no sample has a label; unpack the archive "
-       "with unzip, which makes them$", labels=None),
+       r"such as 'train\\cats\\1.jpg', which separate folders only on Windows, and no sample has a label; unpack the "
+       "archive with unzip, which creates folders$", labels=None),
     of("names from Windows in one class", files("a/b\\1.jpg", "a/b\\2.jpg"),
        said="2 of 2 names hold backslashes, .* and all samples are of one class; unpack", classes=("a",)),
     of("images beside their masks", files("images/a/1.jpg", "masks/a/1.png", "more/1.png"),
        said="has the same folders in images and masks, which become classes; if masks holds masks of images, add "
-       r"--pair mask=masks/\{subdir\}/\{stem\}\.png, else build images alone$", classes=("images", "masks", "more")),
+       r"--pair mask=masks/\{subdir\}/\{stem\}\.png, else build only images$", classes=("images", "masks", "more")),
     of("a class list in another normalization", files("e\u0301/1", "b/2"), {"classes": ["\xe9", "b"]},
        classes=("\xe9", "b"), labels=[1, 0]),
     of("names from Windows in a list", table("b\\1.jpg", "b\\1.jpg", name="t.txt"), {"labels": "t.txt"},
@@ -259,7 +259,7 @@ SPLIT = [
        {**BY_FOLDERS, "classes": ["bee", "cow", "ant"]}, split=["train", "train", "val", "val"], labels=[2, 0, 2, 0]),
     of("images beside the classes of splits are counted",
        files("0.jpg", "test/1.jpg", "test/2.jpg", "train/ant/1.jpg", "train/notes.txt"), BY_FOLDERS,
-       said="folders in them its classes; 3 images beside them belong to none", split=["train"],
+       said="folders in them its classes; 3 images outside them belong to none", split=["train"],
        paths=["train/ant/1.jpg"], outside=4),
     of("splits without classes have no labels", files("notes.txt", "val/2.jpg", "train/1.jpg"), BY_FOLDERS,
        said=r"its 2 splits \(train, val\) hold no class folders, .*leave out --split, .*add --labels none",
@@ -290,7 +290,7 @@ FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarf
 FAR = "very/long/" + "folder/" * 30 + "0001.png"
 """No name in USTAR."""
 TWO_SAMPLES = tar_bytes(tar_samples(2))
-KEPT = "what lies before is kept"
+KEPT = "samples before it are kept"
 
 
 def end_of(tar: bytes) -> int:
@@ -362,7 +362,7 @@ TARS = [
            "array from a unicode string"),
           ("txt", b"\xff\xfe", "its .txt cannot be read: 'utf-8' codec can't decode byte 0xff in position 0: invalid "
            "start byte"),
-          ("txt", b"a" * (1 << 20) + b"a", "its .txt has 1.05 MB, too many for a label"))),
+          ("txt", b"a" * (1 << 20) + b"a", "its .txt has 1.05 MB, too large for a label"))),
     *(of(f"{form} of {name[:30]}", in_tar((name, CAT), ("z.png", picture(2)), form=number), paths=[name, "z.png"],
          values=[CAT, picture(2)])
       for form, number in FORMATS.items()
@@ -383,7 +383,7 @@ TARS = [
        rejected=dict.fromkeys(("a.tar/000000.png", "a.tar/000001.png"),
                               "an earlier sample of the file has the same name")),
     *(of(f"{rest[:8]!r} behind an end mark and {padding} bytes", holding("a.tar", TWO_SAMPLES + bytes(padding) + rest),
-         labels=[0, 1], rejected={"a.tar": f"byte {len(TWO_SAMPLES) + padding:,}, behind its end mark at byte "
+         labels=[0, 1], rejected={"a.tar": f"byte {len(TWO_SAMPLES) + padding:,}, after its end mark at byte "
                                            f"{end_of(TWO_SAMPLES):,}, does not start a header; {KEPT}"})
       for rest in (b"\n", b"<html>" * 1000, b"\x1f\x8b" + bytes(2000) + b"x") for padding in (0, 2 << 20)),
     of("a tar that is cut short behind another",
