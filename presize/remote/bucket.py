@@ -35,10 +35,10 @@ _PARTS_BYTES = tuple(mib << 20 for mib in (5, 8, 10, 15, 16, 25, 32, 50, 64, 100
 CHUNK_BYTES = 1 << 20
 _SHA256 = "sha256"
 _ATTEMPTS = 6
-"""Number of broken connections in a row, without a new byte, that end a download. The pauses add up to 6 s."""
+"""Failed attempts in a row, without a new byte, that end a download. The pauses add up to 6 s."""
 _CONNECT_S = 10
 SILENCE_S = 30
-"""Longest pause of a server in the middle of a response."""
+"""Longest time that a server may send nothing during a response."""
 _CREDENTIALS = {
     "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (and AWS_SESSION_TOKEN, if there is one); profiles are not "
     "read; for a public bucket set AWS_SKIP_SIGNATURE=true",
@@ -210,7 +210,7 @@ class Bucket:
         """Return an object of `nbytes`, or None if it is missing or has another size. Broken connections are retried.
 
         Plain http does not protect the bytes: over http they are compared with the ETag. If that may not be an MD5, the
-        object must be the same in two reads. Raises DamagedError if all attempts fail."""
+        object must be the same in two reads. Raises DamagedError if no attempt succeeds."""
         is_encrypted, before = False, b""
 
         def read() -> bytes | None:
@@ -312,7 +312,7 @@ class Bucket:
                 query["continuation-token"] = token or ""
 
     def _ask(self, query: dict[str, str]) -> ElementTree.Element:
-        """Return S3's response to a query about the bucket. obstore signs only objects, so the endpoint holds it."""
+        """Return S3's response to a bucket query, which is signed in the endpoint's URL: obstore signs only objects."""
         url = f"{self._endpoint}?{urlencode(query)}"
         if not _is_unsigned():
             name = "aws_endpoint_url_s3" if "AWS_ENDPOINT_URL_S3" in os.environ else "endpoint"
@@ -361,7 +361,7 @@ class Bucket:
 
     @interruptible
     def holds(self, name: str, nbytes: int, sha256: str, is_etag: Callable[[str], bool] = lambda _: True) -> bool:
-        """Return whether an object has this size, this SHA-256, as stored by upload(), and an ETag for `is_etag`."""
+        """Return whether an object has this size, the SHA-256 stored by upload(), and an ETag that passes `is_etag`."""
         found = self._if_there(name, lambda: self._get(self._store, name, options={"head": True}))
         if found is None or (found.meta["size"], found.attributes.get(_SHA256)) != (nbytes, sha256):
             return False

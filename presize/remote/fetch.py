@@ -70,8 +70,7 @@ def fetch_dataset(
     Args:
         url: URL of the folder with manifest.json: s3://BUCKET/PATH, http(s)://HOST/PATH, gs:// or az:// (see Bucket).
         out: a new or empty folder, or a complete or incomplete copy of this dataset.
-        on_plan: called with the number of bytes to fetch, without the images of a folder dataset: their sizes are in
-            its index, not yet fetched.
+        on_plan: called with the number of bytes to fetch, except images of a folder dataset: its index has their sizes.
         on_bytes: called, in any thread, with the number of bytes received since the last call.
 
     Raises:
@@ -153,8 +152,7 @@ def _begin(out: Path, text: bytes, url: str) -> bool:
 
 
 def _images(index: pa.RecordBatch, url: str) -> Iterator[tuple[str, int, int]]:
-    """Yield name, size in bytes and CRC-32 of each image of a folder dataset. Raises DatasetError for a name that leads
-    out of the folder, or is reserved for presize."""
+    """Yield name, size in bytes and CRC-32 of each image. Raises DatasetError for names that are unsafe or reserved."""
     for batch in (index.slice(at, 10_000) for at in range(0, index.num_rows, 10_000)):
         for image in zip(*(batch.column(name).to_pylist() for name in ("file", "nbytes", "crc32")), strict=True):
             if not can_be_made(image[0]) or re.match(OUR_NAMES, image[0]):
@@ -163,7 +161,6 @@ def _images(index: pa.RecordBatch, url: str) -> Iterator[tuple[str, int, int]]:
 
 
 def _fetch_image(bucket: Bucket, image: tuple[str, int, int], out: Path, on_bytes: Callable[[int], None]) -> None:
-    """Fetch an image of a folder dataset, unless `out` has it with this size and CRC-32."""
     name, nbytes, crc32 = image
     path = out / name
     if size_of(path) == nbytes and zlib_ng.crc32(path.read_bytes()) == crc32:

@@ -75,8 +75,7 @@ def upload_dataset(
 
     Raises:
         DatasetError: `root` is not a dataset, is damaged, or is a folder of image files.
-        RemoteError: `url` holds another dataset, another one is being copied there, or the store cannot be written or
-            lacks conditional writes.
+        RemoteError: `url` holds another dataset or copy in progress, cannot be written, or lacks conditional writes.
     """
     start = time.perf_counter()
     root, bucket = Path(expanded(root)), writable_bucket(url)
@@ -180,7 +179,6 @@ def claim_place(bucket: Bucket, claim: bytes) -> None:
 
 
 def _object(text: bytes) -> dict[str, Any]:
-    """Return the JSON object in `text`, or an empty dict if it is not one."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -189,8 +187,8 @@ def _object(text: bytes) -> dict[str, Any]:
 
 
 def _find_earlier(bucket: Bucket, manifest: Manifest, text: bytes) -> tuple[bytes, str, bool] | None:
-    """Return the manifest at the URL, its ETag, and whether it describes an older state; None if there is no manifest.
-    Raises RemoteError unless `manifest` may replace it."""
+    """Return the manifest at the URL, its ETag, and whether its state is older; None if there is none. Raises
+    RemoteError unless `manifest` may replace it."""
     there = bucket.get_with_etag(MANIFEST, MANIFEST_BYTES)
     if there is None:
         return None
@@ -217,8 +215,7 @@ def _find_earlier(bucket: Bucket, manifest: Manifest, text: bytes) -> tuple[byte
 
 
 def upload_file(bucket: Bucket, root: Path, file: DataFile, on_bytes: Callable[[int], None]) -> None:
-    """Copy a file of `root`; what `on_bytes` raises ends the copy. Raises DatasetError if its SHA-256 differs from the
-    manifest, and RemoteError if the store does not hold it afterwards."""
+    """Copy a file of `root`. What `on_bytes` raises ends the copy. Raises DatasetError if the SHA-256 differs."""
 
     def chunks() -> Iterator[bytes]:
         digest = hashlib.sha256()

@@ -31,7 +31,7 @@ _NULLS = pa.array([*filter(None, pa.csv.ConvertOptions().null_values), "NAN", "-
 """Spellings of missing numbers, besides an empty cell: NA, NaN and the like."""
 _WHOLE = r"^(?:0|-?[1-9][0-9]*)$"
 _FEW_DIGITS = r"(?:0|[1-9][0-9]{0,16})"
-"""A number without a decimal point. More digits than programs print for a float are an identifier."""
+"""A number without a decimal point. With more digits than programs print for a float, it is an identifier."""
 _NUMBER = (
     rf"^(?:-?{_FEW_DIGITS}|[+-]?(?:(?:0|[1-9][0-9]*)\.[0-9]*|\.[0-9]+)"
     r"|[+-]?[0-9](?:\.[0-9]*)?[eE][+-][0-9]+"  # most languages
@@ -87,7 +87,7 @@ def one_line(message: object) -> str:
 
 
 def rows_table(rows: Sequence[Mapping[str, Any]], left_out: Counter[str] | None = None) -> pa.Table:
-    """Return a column for each name in `rows`, null where a row lacks it. A name without Arrow type is `left_out`."""
+    """Return a column for each name in `rows`, null where a row lacks it. Columns of mixed types are `left_out`."""
     columns = {}
     for name in {name: None for row in rows for name in row}:
         try:
@@ -131,8 +131,7 @@ def plain_table(table: pa.Table, left_out: Counter[str]) -> pa.Table:
 
 
 def plain_column(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return the column `name`, normalized as read_table documents. Raises SourceError for values that an index or
-    Python cannot hold."""
+    """Return a column normalized as read_table documents. Raises SourceError if an index or Python cannot hold it."""
     if any(depth > _DEEPEST for _, depth in all_types(column.type)):
         raise SourceError(f"column {name!r} holds lists or objects nested more than {_DEEPEST} deep; leave it out")
     try:

@@ -201,7 +201,7 @@ def list_containers(
     types: Mapping[str, ValueType],
     companions: Sequence[Companion] = (),
 ) -> Source:
-    """List the samples of all containers, sorted by container. Files that cannot be samples become rejects."""
+    """List the samples of all containers, sorted by container. Unusable files and samples become rejects."""
     listings, refused = _list_all(source, options, follow_links, companions)
     left_out = sum((one.left_out for one in listings), Counter[str]())
     rejects = [*source.unseen, *refused, *(reject for one in listings for reject in one.rejects)]
@@ -328,7 +328,7 @@ def _check_paths(listed: _Listed) -> None:
 
 
 def _without_suffix(path: str) -> str:
-    """Return a container's name without its suffix. An LMDB in a folder has the folder's name."""
+    """Return a container's path without suffix. An LMDB in a folder has the folder's path."""
     folder = path.removesuffix("/data.mdb")
     return os.path.splitext(path)[0] if folder == path else folder
 
@@ -350,8 +350,7 @@ def _runs(table: pa.Table) -> pa.Array:
 def _number_labels(
     listed: _Listed, own: tuple[str, ...] | None, classes: Sequence[str] | None, by_value: bool
 ) -> tuple[str, ...] | None:
-    """Replace labels by positions in `classes`, in the containers' `own` list or in the sorted labels. Return the class
-    list, or None if labels are not classes."""
+    """Replace labels by positions in `classes`, `own` or the sorted labels. Return the class list, if there is one."""
     if "label" not in listed.table.column_names:
         if classes is not None:
             raise SourceError("--classes needs labels, and the samples have none")

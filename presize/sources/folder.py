@@ -124,8 +124,7 @@ def refused_folder(error: OSError, folder: str, is_root: bool) -> RefusedFile:
 def _look_at(
     entry: os.DirEntry[str], chain: tuple[tuple[int, int], ...], root: str, follow_links: bool
 ) -> os.stat_result:
-    """Return the status of a file or folder. Raises RefusedFile if it cannot be used, OSError if the disk fails on a
-    folder."""
+    """Return the status of a file or folder. Raises RefusedFile for unusable ones, OSError if a folder's disk fails."""
     try:
         status = entry.stat()
     except OSError as error:

@@ -56,7 +56,7 @@ def class_labels(
     if unknown:
         raise SourceError(
             f"the label {unknown[0]!r} is not in the class list of {len(known)} names, such as {known[0]!r}; a class "
-            "list has one name a line, and nothing else"
+            "list has one name per line, and nothing else"
         )
     numbers = pa.array([number_of[name] for name in names.to_pylist()], pa.int32())
     return pa.chunked_array([numbers.take(pc.index_in(labels, names).combine_chunks())]), known
@@ -128,7 +128,7 @@ def with_splits(source: Source, options: SourceOptions, images: str = "") -> Sou
 
 
 def _container_splits(paths: list[str]) -> list[str]:
-    """Return the splits with which all names begin, as in ``train-0.parquet``, or else the first folders of paths."""
+    """Return the splits that begin all names, as in ``train-0.parquet``; otherwise the first folders of the paths."""
     splits = [re.split(r"[^A-Za-z]", os.path.basename(path))[0] for path in paths]
     if SPLITS.issuperset(splits):
         return splits

@@ -192,7 +192,6 @@ def _numbered(
 
 
 def _label_texts(values: LmdbValues, rows: Numbers, column: str) -> list[str | bytes]:
-    """Return each label as text, or as bytes if it is not text."""
     texts: list[str | bytes] = []
     for start in range(0, len(rows), _ROWS_AT_ONCE):
         for value in values.read(rows[start : start + _ROWS_AT_ONCE], _LABEL_BYTES).to_pylist():
@@ -203,7 +202,6 @@ def _label_texts(values: LmdbValues, rows: Numbers, column: str) -> list[str | b
 
 
 def _warn_of_count(values: LmdbValues, images: int, name: str) -> None:
-    """Warn if the number of samples that the LMDB records differs from its number of images."""
     rows = pc.index_in(_COUNTS, values.keys).drop_null().to_numpy()
     for row, value in zip(rows, values.read(rows.astype(np.int64), _COUNT_BYTES).to_pylist(), strict=True):
         if images and _WHOLE.fullmatch(value) and int(value) != images:
@@ -230,7 +228,7 @@ def _basicsr(values: LmdbValues, path: str, name: str) -> _Chosen:
 
 
 def _lsun(values: LmdbValues, _path: str, _name: str) -> _Chosen:
-    """Return all values, in file order, since LSUN's keys are hashes."""
+    """Return all values in file order, since LSUN's keys are hashes."""
     rows = np.argsort(values.offset, kind="stable")
     return rows, {"path": _paths(values, rows)}, []
 
@@ -260,8 +258,7 @@ def _expected(values: LmdbValues) -> str:
 
 
 def _check_values(values: LmdbValues, rows: Numbers, is_chosen: bool = True) -> None:
-    """Raise SourceError if one of some values is a pickle or a Caffe Datum or, for chosen values, if none is an encoded
-    image."""
+    """Try up to 16 values. Raises SourceError for a pickle or Caffe Datum, or if chosen values include no image."""
     tried = rows[np.unique(np.linspace(0, len(rows) - 1, min(_TRIED, len(rows))).astype(np.int64))]
     begins = [bytes(value) for value in values.read(tried, _BEGIN_BYTES).to_pylist()]
     keys = values.keys.take(pa.array(tried)).to_pylist()

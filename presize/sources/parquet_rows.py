@@ -28,7 +28,7 @@ def is_bytes(kind: pa.DataType) -> bool:
 
 
 def is_image(kind: pa.DataType) -> bool:
-    """Return whether this is the type of Hugging Face's images: {bytes, path}."""
+    """Return whether a type is that of Hugging Face's images: {bytes, path}."""
     return pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0 and is_bytes(kind.field("bytes").type)
 
 
@@ -91,7 +91,6 @@ class RowReader:
         return value
 
     def _begin_group(self, group: int) -> None:
-        """Go to the first row of a row group. An open file's footer is not parsed again."""
         self._file = self._file or open_parquet(self._path)
         name = self._column
         leaf = f"{name}.bytes" if is_image(self._file.schema_arrow.field(name).type) else name

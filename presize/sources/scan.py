@@ -114,9 +114,7 @@ def _warn_of_backslashes(source: Source, options: SourceOptions) -> None:
     named = paths.filter(pc.match_substring(paths, "\\"))
     if len(named):
         fix = (
-            "write it again with / in names"
-            if source.containers
-            else "unpack the archive with unzip, which creates folders"
+            "write it again with / in names" if source.containers else "unpack the archive with unzip to get folders"
         )
         warn(
             f"source {str(source.root)!r}: {len(named):,} of {len(paths):,} names hold backslashes, such as "

@@ -60,14 +60,14 @@ class Url(str):
 
     @classmethod
     def of(cls, source: str | os.PathLike[str]) -> Url | None:
-        """Return None for an existing folder, even if its name looks like a URL."""
+        """Return `source` as a Url, or None if it is not a URL, or exists as a folder or file."""
         name = os.fspath(source)
         is_known = is_url(name) and name.partition("://")[0] in SCHEMES
         return cls(name.rstrip("/")) if is_known and not os.path.lexists(name) else None
 
 
 class Container(NamedTuple):
-    """A file with many samples. Offsets are valid only in this `version` of it. `column` is the images' in Parquet."""
+    """A file with many samples. Offsets are valid only in this `version`. `column` holds the images of Parquet files."""
 
     path: str
     version: FileVersion
@@ -222,7 +222,7 @@ class SourceReader:
 
     def __init__(self, root: Path | Url) -> None:
         self.root = root
-        self._folder = os.path.join(root, "")  # for each file, os.path.join would take longer than +
+        self._folder = os.path.join(root, "")  # once: os.path.join for each file takes longer than +
         self._here = threading.local()
 
     def read(self, file: SourceFile, for_report: bool = False) -> bytes:

@@ -48,7 +48,7 @@ from presize.store.rejects import IMAGE_NAMES, IMAGE_SUFFIXES, claims_to_be_an_i
 from presize.system.files import open_at_once
 
 PATH_NAMES = ("path", "filename", "file_name")
-"""Names of the column of paths. The first one that a table has counts."""
+"""Names of the column of paths. A table with several of them needs ``path``."""
 ID_NAMES = ("image", "image_path", "image_id", "id")
 """Names of the column of paths in a table without PATH_NAMES, if it has exactly one of these."""
 JSON_ROWS_AT_ONCE = 16384
@@ -276,8 +276,7 @@ def _read_list(file: BinaryIO, types: Types, fits: Fits = None) -> pa.Table:
 
 
 def _readings(lines: pa.Array) -> Iterator[tuple[pa.Array, str]]:
-    """Yield the readings of a list: its lines, also without a count in the first line or a number before each path; and
-    the expression that separates labels."""
+    """Yield readings of a list: its lines, also without a count above or numbers in front; and the regex of labels."""
     for some in (lines, lines[1:]) if lines[0].as_py() == str(len(lines) - 1) else (lines,):
         numbered = pc.all(pc.match_substring_regex(some, _NUMBER)).as_py()
         for each in (some, pc.replace_substring_regex(some, _NUMBER, "")) if numbered else (some,):
@@ -333,7 +332,7 @@ def _read_json(file: BinaryIO, _: Types) -> pa.Table:
 
 
 def _json_row(number: int, line: str) -> dict[str, Any]:
-    fix = "; expected one object per line, as jq -c '.[]' writes those of an array"
+    fix = "; expected one object per line, as jq -c '.[]' makes of an array"
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -406,7 +405,7 @@ def _check_columns(names: Sequence[str]) -> None:
 
 def _check_named(paths: pa.ChunkedArray, column: str | None) -> None:
     if not pa.types.is_large_string(paths.type):
-        what = "the path column" if column == "path" else f"column {column!r}, taken for the paths,"
+        what = "the path column" if column == "path" else f"column {column!r}, used for the paths,"
         raise SourceError(f"{what} holds {one_line(paths.type)}, expected strings")
     unnamed = pc.fill_null(pc.equal(pc.utf8_trim_whitespace(paths), ""), True)
     if pc.any(unnamed).as_py():
@@ -427,8 +426,7 @@ def _relative(paths: pa.ChunkedArray, root: str | os.PathLike[str] | None) -> pa
 
 
 def _looked_up(table: pa.Table, files: SourceFiles, column: str | None) -> pa.Table:
-    """Return the table, with the paths, sizes and times of the files first. Raises SourceError unless all paths, taken
-    from `column`, refer to files."""
+    """Put paths, sizes and times of files first. Raises SourceError unless all paths, from `column`, refer to files."""
     refused, first = 0, ""
 
     def refuse(_: int, path: str, reason: RefusedFile) -> None:
@@ -438,7 +436,7 @@ def _looked_up(table: pa.Table, files: SourceFiles, column: str | None) -> pa.Ta
     texts = table.column("path").combine_chunks().dictionary_encode()
     found, facts = files.look_up_spelled(pa.chunked_array([texts.dictionary]), refuse)
     if refused:
-        why = f"; no column is called path, so {column!r} was taken for it" if column in ID_NAMES else ""
+        why = f"; no column is called path, so {column!r} was used" if column in ID_NAMES else ""
         raise SourceError(
             f"{refused} of its {len(found)} paths cannot be used, the first: {first}; source {str(files.base)!r}{why}"
         )

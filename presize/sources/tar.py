@@ -96,7 +96,7 @@ def _number(field: bytes) -> int | None:
 
 
 def members(file: BinaryIO) -> Iterator[Member]:
-    """Yield the files of a tar, without folders, and END_MARK between joined tars. Raises CutShort if it is damaged."""
+    """Yield the files of a tar, without folders, and END_MARK between joined tars. Raises CutShort if it breaks off."""
     at, nbytes = 0, os.fstat(file.fileno()).st_size
     extended: dict[str, str] = {}
     while True:
@@ -208,7 +208,7 @@ def list_tar(path: str, name: str, options: SourceOptions, companions: Sequence[
 
 @dataclass
 class _Samples:
-    """Collector of a tar's samples, to which files are added in their order."""
+    """Samples of a tar, collected from its files in their order."""
 
     file: BinaryIO
     tar: str
@@ -279,8 +279,7 @@ class _Samples:
             )
 
     def finish_early(self, error: CutShort) -> None:
-        """Keep the last sample if it is complete: the next one has begun, or it has the extensions of the previous one.
-        Reject the rest of the tar."""
+        """Keep the last sample if it is complete: the next one has begun, or it has the previous one's extensions."""
         match = None if error.name is None else _STEM.fullmatch(_trimmed(error.name))
         another_began = match is not None and match[1] != self.stem
         if another_began or set(self.before) == set(self.files):

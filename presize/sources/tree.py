@@ -98,8 +98,7 @@ class FileTree:
 
 
 def list_tree(tree: FileTree, options: SourceOptions, images: str = "") -> Source:
-    """List the samples of a tree, or of its folder `images`. They have no label without class folders, or with
-    ``--labels none``."""
+    """List the samples of a tree, or of its folder `images`. Class folders label them, unless ``--labels none``."""
     in_splits = options.split == "folders"
     classes = _class_folders(tree, options, images)
     if options.classes is not None and classes is None:

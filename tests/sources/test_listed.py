@@ -76,7 +76,7 @@ FOLDERS = [
     of("in other letters", files("Train/cat/1", "VALID/cat/1", "test/cat/1"), said=SPLITS, labels=[0, 1, 2]),
     of("a name from Windows", files("train\\cats\\1.jpg", "train\\dogs\\2.jpg"), said=r"2 of 2 names hold backslashes, "
        r"such as 'train\\cats\\1.jpg', which separate folders only on Windows, and no sample has a label; unpack the "
-       "archive with unzip, which creates folders$", labels=None),
+       "archive with unzip to get folders$", labels=None),
     of("names from Windows in one class", files("a/b\\1.jpg", "a/b\\2.jpg"),
        said="2 of 2 names hold backslashes, .* and all samples are of one class; unpack", classes=("a",)),
     of("images beside their masks", files("images/a/1.jpg", "masks/a/1.png", "more/1.png"),

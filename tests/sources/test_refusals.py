@@ -179,7 +179,7 @@ REFUSED: list[tuple[Make, dict[str, Any], str, str]] = [
       for path, said, reason in NO_PATH),
     (table("0\n", *CATS, name="t.txt"), {"labels": "t.txt"}, "the first: '0' does not exist", "a count of no lines"),
     (table("id,img\n1,cats/0.jpg\n", *CATS), LABELS,
-     "the first: '1' does not exist; source ... ; no column is called path, so 'id' was taken for it", "another"),
+     "the first: '1' does not exist; source ... ; no column is called path, so 'id' was used", "another"),
     (table("path,split\n1.jpg,train\n", "1.jpg"), {**LABELS, "split": "a=0.5,b=0.5"},
      "already have a column 'split'; leave out --split", "whose splits?"),
     (table("path,n\nb/x/1.jpg,1\n3.jpg,2\n", "b/x/1.jpg", "3.jpg"), {**LABELS, "split": "folders"},
