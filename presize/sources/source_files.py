@@ -67,7 +67,7 @@ class Url(str):
 
 
 class Container(NamedTuple):
-    """A file with many samples. Offsets are valid only in this `version`. `column` holds the images of Parquet files."""
+    """A file with many samples. Offsets are valid only in this `version`. `column` has the images, in Parquet files."""
 
     path: str
     version: FileVersion

@@ -241,7 +241,7 @@ def test_a_dataset_at_a_place_is_left_alone_by_any_but_its_next_state(
     there, message = dataset, "another dataset; choose another URL$"
     if which == "an older state":
         new = Path(shutil.copytree(source.build(), tmp_path / "old"))
-        there, message = source.update(), "a newer state of this dataset; presize fetch copies it from"
+        there, message = source.update(), "a newer state of this dataset; presize fetch downloads it"
     else:
         new = source.build(OTHER)
         if which == "another of a later generation":
