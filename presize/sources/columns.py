@@ -1,7 +1,7 @@
 """Columns as the index stores them, from the values of Arrow, JSON, Python or text files.
 
-A column of texts becomes numbers if all of them look as programs print numbers: 7 and 1e-05, but not 007, 12E5 or 0x1F.
-In doubt it stays text.
+A column of texts becomes numbers if each text looks like a number that a program printed: 7 and 1e-05, but not 007,
+12E5 or 0x1F. In doubt it stays text.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def one_line(message: object) -> str:
 
 
 def rows_table(rows: Sequence[Mapping[str, Any]], left_out: Counter[str] | None = None) -> pa.Table:
-    """Return a column for each name in `rows`, null where a row lacks it. Columns of mixed types are `left_out`."""
+    """Return a column for each name in `rows`, null where a row lacks it. Columns without one type are `left_out`."""
     columns = {}
     for name in {name: None for row in rows for name in row}:
         try:
@@ -140,7 +140,7 @@ def plain_column(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
         raise SourceError(
             f"column {name!r} holds {one_line(column.type)}, which an index cannot store; leave it out"
         ) from None
-    if any(pa.types.is_temporal(kind) for kind, _ in all_types(plain.type)):  # Python has fewer of these
+    if any(pa.types.is_temporal(kind) for kind, _ in all_types(plain.type)):  # Python lacks some of these types
         try:
             deque(python_values(plain), 0)
         except (ValueError, OverflowError, KeyError, pa.ArrowException) as error:  # KeyError: unknown time zone

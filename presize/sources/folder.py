@@ -38,7 +38,7 @@ NamesIn = Callable[[str], Iterable[str]]
 """Returns the names in a folder, "" for the source; none if it is not a folder. Names of folders end with a slash."""
 
 UNSEEN = "cannot be looked at"
-"""Begins the reason of a file or folder that could not be examined. Updates search old rejects for this text."""
+"""Start of the reason of a reject that could not be examined. Updates search the rejects of old datasets for it."""
 
 _OF_ONE_FOLDER = {errno.EACCES, errno.EPERM, errno.ENAMETOOLONG}
 """Errors that concern one folder, such as lost+found, and not the disk."""

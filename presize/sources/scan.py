@@ -73,7 +73,7 @@ def scan(
 
 def scan_images(root: str | os.PathLike[str]) -> Source:
     """Return the images of a folder as a build would list them, following links, as ImageFolder does: files with the
-    suffix of an image, and files that start like an image. Opening the others takes about 10 µs each."""
+    suffix of an image, and files that start like one. Opening one without such a suffix takes about 10 µs."""
     source = scan(root, follow_links=True)
     if source.containers:
         raise SourceError(f"{os.fspath(root)} holds no image files, but {source.containers[0].path!r}")
@@ -113,9 +113,7 @@ def _warn_of_backslashes(source: Source, options: SourceOptions) -> None:
     paths = source.table.column("path")
     named = paths.filter(pc.match_substring(paths, "\\"))
     if len(named):
-        fix = (
-            "write it again with / in names" if source.containers else "unpack the archive with unzip to get folders"
-        )
+        fix = "write it again with / in names" if source.containers else "unpack the archive with unzip to get folders"
         warn(
             f"source {str(source.root)!r}: {len(named):,} of {len(paths):,} names hold backslashes, such as "
             f"'{printable(named[0].as_py())}', which separate folders only on Windows, and "

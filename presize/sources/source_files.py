@@ -1,4 +1,4 @@
-"""Locations of the bytes of samples, in files or containers, and reading them. Files must not change after listing.
+"""Locations of samples' bytes in files and containers, and their reader. Files must not change after they are listed.
 
 Reading a photograph from the page cache takes 50 microseconds, and passing it between threads as much again. Reading it
 from a disk or over a network takes milliseconds, during which the codecs would be idle.
@@ -45,8 +45,8 @@ BUCKET_THREADS = 16
 GROUP_ROWS = 1 << 32
 """The offset of a row in a Parquet file is row group * GROUP_ROWS + row."""
 SLOW_S = 0.0005
-"""A read that takes longer is slow: ten times the time of the page cache, a quarter of the time of the codecs. A large
-file may take longer by the time that copying it from the page cache takes."""
+"""A read that takes longer is slow: ten times the time of the page cache, a quarter of the time of the codecs. The time
+to copy the file from the page cache is added, which matters for large files."""
 _CACHED_BYTES_PER_S = 1e9
 _SLOW_FILES = 4  # excess over fast files that starts reading ahead
 _FILES_AHEAD = 4  # per thread
@@ -89,7 +89,7 @@ class SourceFile(NamedTuple):
 
     @property
     def claims_to_be_an_image(self) -> bool:
-        """Return whether it is rejected, not skipped, if it is not an image. Containers list only images."""
+        """Return whether a file that is not an image is rejected, not skipped. Containers list only images."""
         return self.container is not None or claims_to_be_an_image(self.path)
 
 

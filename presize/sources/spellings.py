@@ -43,9 +43,9 @@ def plain(text: str) -> str:
 class Spellings:
     """The files of a source, found by other spellings of their paths.
 
-    A path is tried unchanged, then after plain(). A name matches a file in another Unicode normalization, or one whose
-    suffix it lacks, images before other files. Names that differ in case, or contain ``%20``, do not match. Results
-    consist of listed names, so they are inside the source.
+    A path is tried unchanged, then after plain(). A name matches files in other Unicode normalizations, and files whose
+    suffix it lacks, images first. Names in another case, or with ``%20`` for a blank, do not match. Results consist of
+    listed names, so they are inside the source.
 
     Args:
         names_in: lists a folder; None if nothing can be listed, as on a web server.
@@ -73,14 +73,14 @@ class Spellings:
         return self._names_in is not None and len(self.find(text)) == 1
 
     def spelled(self, text: str | None) -> str | None:
-        """Return the path of the only file that a text refers to; else the text, through plain() if it is unsafe."""
+        """Return the path of the only file that a text refers to; else the text, or plain(text) if it is unsafe."""
         found = self.find(text) if text is not None and self._names_in is not None else []
         if text is None or len(found) == 1:
             return found[0] if found else None
         return text if is_safe(text) and self._names_in is not None else plain(text)
 
     def hint(self, text: str) -> str:
-        """Return the end of an error about a path without a file, such as "; there is 'cats/1.jpg'"."""
+        """Return a hint to append to an error about a path without a file, such as "; there is 'cats/1.jpg'"."""
         path = plain(text)
         if self._names_in is None or len(path) > PATH_MAX_BYTES or (found := self.find(text)) == [text]:
             return ""

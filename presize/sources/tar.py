@@ -32,7 +32,7 @@ ZEROS = bytes(BLOCK)
 _WINDOW_BYTES = 4096
 _NAME_BYTES = 1 << 20
 _TAIL_BYTES = 1 << 20
-"""Most zeros that padding adds at the end. More come from an interrupted download into a file of its final size."""
+"""Most zeros that padding adds at the end. More come from an interrupted download into a preallocated file."""
 _PADDING_BYTES = 1 << 20
 _SIZE = re.compile(r"[0-9]{1,18}")
 _PAX_RECORD = re.compile(rb"(\d{1,9}) ([^=]+)=")

@@ -98,12 +98,12 @@ class FileTree:
 
 
 def list_tree(tree: FileTree, options: SourceOptions, images: str = "") -> Source:
-    """List the samples of a tree, or of its folder `images`. Class folders label them, unless ``--labels none``."""
+    """List the samples of a tree, or of its folder `images`, with labels by class folder unless ``--labels none``."""
     in_splits = options.split == "folders"
     classes = _class_folders(tree, options, images)
     if options.classes is not None and classes is None:
         raise SourceError(f"--classes needs class folders, or --labels; source {tree.root!r} has no folders of classes")
-    levels = bool(images) + in_splits + (classes is not None)  # a sample lies in at least so many folders
+    levels = bool(images) + in_splits + (classes is not None)  # minimum depth of a sample's folder
     files, folders, counts = tree.sort(levels)
     parts = [folder.split("/") if folder else [] for folder in folders]
     inside = np.array([not images or each[:1] == [images] for each in parts])
