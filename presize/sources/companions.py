@@ -27,7 +27,7 @@ from presize.store.rejects_file import Rejects
 def add_companions(
     source: Source, companions: Sequence[Companion], follow_links: bool = False, listed: bool = False
 ) -> Source:
-    """Add columns to `source`: ``mask_source_nbytes`` and ``mask_source_mtime_ns`` for a companion called mask.
+    """Return `source` with ``mask_source_nbytes`` and ``mask_source_mtime_ns`` for a companion called mask.
 
     Samples whose companion is missing become rejects. Files that a pattern names as companions are not samples. Files
     whose name does not match a pattern are skipped, unless they are `listed` by a table. Paths in companion columns

@@ -201,7 +201,7 @@ def list_containers(
     types: Mapping[str, ValueType],
     companions: Sequence[Companion] = (),
 ) -> Source:
-    """List the samples of all containers, sorted by container. Unusable files and samples become rejects."""
+    """List the samples of all containers, in the order of the containers. Unusable files and samples become rejects."""
     listings, refused = _list_all(source, options, follow_links, companions)
     left_out = sum((one.left_out for one in listings), Counter[str]())
     rejects = [*source.unseen, *refused, *(reject for one in listings for reject in one.rejects)]

@@ -43,7 +43,7 @@ def class_labels(
     labels: pa.ChunkedArray, classes: Sequence[str] | None, by_value: bool = False
 ) -> tuple[pa.ChunkedArray, tuple[str, ...]]:
     """Return labels as int32 positions in a class list, and the list: `classes`, or the sorted labels. With `by_value`,
-    labels that are whole numbers are sorted by value: 2 before 10."""
+    labels are sorted by value if all are whole numbers: 2 before 10."""
     names = labels.unique()
     known = tuple(classes) if classes is not None else tuple(sorted(names.to_pylist()))
     strange = names.filter(pc.match_substring_regex(names, NO_TEXT))

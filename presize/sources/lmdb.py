@@ -51,7 +51,7 @@ Numbers = npt.NDArray[np.int64]
 
 
 class LmdbValues(NamedTuple):
-    """The records of an LMDB, in key order, with the byte offset of each value in `content`, the mapped file."""
+    """The records of an LMDB, in key order, with the location of each value in `content`, the mapped file."""
 
     content: npt.NDArray[np.uint8]
     keys: pa.LargeBinaryArray

@@ -186,7 +186,7 @@ def list_tar(path: str, name: str, options: SourceOptions, companions: Sequence[
             begin = _read(file, 0, BLOCK)
             if program := next((each for magic, each in _COMPRESSED.items() if begin.startswith(magic)), None):
                 raise SourceError(
-                    f"it is compressed, so that no image can be read by itself; decompress it first: {program} -d "
+                    f"it is compressed, so that images cannot be read one by one; decompress it first: {program} -d "
                     f"{os.path.basename(name)}"
                 )
             if begin != ZEROS and not is_header(begin):
