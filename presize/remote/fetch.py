@@ -89,7 +89,7 @@ def fetch_dataset(
             folder.mkdir(exist_ok=True)
         connections = Connections(on_bytes)
 
-        def is_there(file: DataFile) -> bool:  # in an unfinished copy, the SHA-256 is compared, too
+        def is_there(file: DataFile) -> bool:  # unfinished copies also need the right SHA-256
             path = out / file.file
             return is_file_of(path, file.bytes) and (was_finished or file_digest(path) == (file.bytes, file.sha256))
 

@@ -125,7 +125,7 @@ def upload_dataset(
     bucket.remove(CLAIM)
     sent = sorted(file.file for file in missing)
     if there is None or there[2]:
-        sent = []  # not sent again: this state was not there before
+        sent = []  # not sent again: this state is new at the URL
     elif there[0] != text:
         sent.append(MANIFEST)
     seconds = time.perf_counter() - start

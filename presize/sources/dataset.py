@@ -43,9 +43,9 @@ class PublishedDataset:
     """A published LMDB dataset. `roots`, `manifests` and `indexes` have one element per size.
 
     Attributes:
-        samples: ``path``, ``source_nbytes``, ``source_mtime_ns`` (with checksums ``source_crc32``; those of companions,
-            too), ``shard`` and ``row`` of each record, in dataset order; then the same of each rejected file that an
-            update need not try again, with shard -1, and its position in `rejects` as row.
+        samples: ``path``, ``source_nbytes``, ``source_mtime_ns`` (with checksums, ``source_crc32``), the same of
+            companions, ``shard`` and ``row`` of each record, in dataset order; then of each rejected file that an
+            update need not try again, with shard -1 and its position in `rejects` as row.
         rows: for each shard its records, as rows of `samples`, in the order in which the shard stores them.
         damaged: numbers of shards that are missing or have the wrong file size in any size; none of them is used.
     """

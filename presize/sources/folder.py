@@ -41,7 +41,7 @@ UNSEEN = "cannot be looked at"
 """Start of the reason of a reject that could not be examined. Updates search the rejects of old datasets for it."""
 
 _OF_ONE_FOLDER = {errno.EACCES, errno.EPERM, errno.ENAMETOOLONG}
-"""Errors that concern one folder, such as lost+found, and not the disk."""
+"""Errors that concern only one folder, such as lost+found, not the disk."""
 
 _NO_FILE = {None, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENXIO}
 

@@ -364,7 +364,7 @@ _READERS: Mapping[str, Callable[[BinaryIO, Types], pa.Table]] = {
 
 
 def _path_name(names: Sequence[str]) -> str | None:
-    """Return the name of the column of paths, or None if there is none. Raises SourceError if several columns match."""
+    """Return the name of the column of paths, or None. Raises SourceError if several match and none is called path."""
     given = [name for name in PATH_NAMES if name in names] or [name for name in ID_NAMES if name in names]
     if len(given) > 1 and "path" not in given:
         raise SourceError(f"it has the columns {' and '.join(map(repr, given))}; rename the one with the paths to path")
