@@ -1,4 +1,4 @@
-"""The objects below a URL, read and written by obstore. The only importer of it."""
+"""Objects under a URL, read and written through obstore. No other module imports obstore."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ T = TypeVar("T")
 
 SCHEMES = ("s3", "http", "https", "gs", "az")
 PART_BYTES = 5 << 20
-"""The parts in which objects are written, on which their ETags depend."""
+"""Part size of uploads. The ETags of the objects depend on it."""
 _PARTS_BYTES = tuple(mib << 20 for mib in (5, 8, 10, 15, 16, 25, 32, 50, 64, 100, 128))
-"""The parts in which common tools write: obstore and rclone 5 MiB or more, the AWS tools 8, s3fs 10, s3cmd 15."""
+"""Part sizes of common tools: obstore and rclone 5 MiB or more, the AWS tools 8, s3fs 10, s3cmd 15."""
 CHUNK_BYTES = 1 << 20
 _SHA256 = "sha256"
 _ATTEMPTS = 6
-"""How often in a row a download may break off without a byte more; the pauses add up to 6 s."""
+"""Failed attempts in a row, without a new byte, that end a download. The pauses add up to 6 s."""
 _CONNECT_S = 10
 SILENCE_S = 30
-"""How long a server may send nothing in the middle of an answer."""
+"""Longest time that a server may send nothing during a response."""
 _CREDENTIALS = {
     "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (and AWS_SESSION_TOKEN, if there is one); profiles are not "
     "read; for a public bucket set AWS_SKIP_SIGNATURE=true",
@@ -47,13 +47,13 @@ _CREDENTIALS = {
     "AZURE_SKIP_SIGNATURE=true",
 }
 _NOT_ALLOWED = re.compile(r"status code: 40[13]|169\.254\.169\.254|metadata\.google")
-"""In what obstore says with wrong credentials, or none, where it asks the machine for them."""
+"""Matches obstore's errors for wrong or missing credentials; without any, it asks the machine's metadata service."""
 
-_used_in: int | None = None  # the process that has used obstore
+_used_in: int | None = None  # ID of the process that has used obstore
 
 
 def in_background(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-    """Call `function` in a thread of its own. The process may end before it has."""
+    """Call `function` in a daemon thread: the process may exit before it returns."""
     answer: Future[T] = Future()
 
     def call() -> None:
@@ -67,7 +67,7 @@ def in_background(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -
 
 
 def interruptible(function: Callable[P, T]) -> Callable[P, T]:
-    """Let Ctrl-C reach the main thread while `function` waits in foreign code; it goes on in the background then."""
+    """Let Ctrl-C interrupt the main thread while `function` runs native code. It then continues in the background."""
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -79,7 +79,7 @@ def interruptible(function: Callable[P, T]) -> Callable[P, T]:
 
 
 class Listed(NamedTuple):
-    """An object: its path from the URL, its size in bytes, and when it was changed, in nanoseconds since 1970."""
+    """An object: path relative to the URL, size in bytes, and modification time in nanoseconds since 1970."""
 
     path: str
     nbytes: int
@@ -87,43 +87,42 @@ class Listed(NamedTuple):
 
 
 class Bucket:
-    """Objects below a URL: s3://BUCKET/PREFIX, http(s)://HOST/PATH, gs:// or az://.
+    """Objects under a URL: s3://BUCKET/PREFIX, http(s)://HOST/PATH, gs:// or az://.
 
-    Credentials, region and endpoint are those that obstore finds in the environment or on the machine. For all threads
-    of one process, but no forked child: threads that work for it are not forked. Any method, and making one, may raise
-    RemoteError.
+    obstore finds credentials, region and endpoint in the environment or on the machine. Thread-safe, but unusable in a
+    forked child, which lacks obstore's threads. The constructor and every method may raise RemoteError.
     """
 
     def __init__(self, url: str) -> None:
         scheme, separator, rest = url.partition("://")
         if scheme not in SCHEMES or not separator or not rest.strip("/") or not url.isprintable():
             known = ", ".join(f"{name}://" for name in SCHEMES)
-            raise RemoteError(f"URL {url!r}: expected {known} and a place")
+            raise RemoteError(f"URL {url!r}: expected one of {known}, then a bucket or host")
         try:
             import obstore.store
         except ImportError:
             raise RemoteError(f'{url} needs obstore, which is not installed: pip install "presize[remote]"') from None
         global _used_in
         if _used_in not in (None, os.getpid()):
-            raise RemoteError(f"{url}: this process was forked from one that has used a store; start it by spawn")
+            raise RemoteError(f"{url}: this process was forked after its parent used a store; start it with spawn")
         _used_in = os.getpid()
         self.url, self._scheme = url.rstrip("/"), scheme
         self._obstore = obstore
         self._get = obstore.get
         self._failures = (obstore.exceptions.BaseError, OSError, ValueError)
         options: Any = {
-            "allow_http": True,  # where the user's endpoint is one
+            "allow_http": True,  # for a user's own endpoint
             "connect_timeout": timedelta(seconds=_CONNECT_S),
             "read_timeout": timedelta(seconds=SILENCE_S),
-            "timeout": timedelta(days=7),  # of a whole object, however slow
+            "timeout": timedelta(days=7),  # for a whole object on a slow network
         }
         retries: Any = {"max_retries": 3, "retry_timeout": timedelta(seconds=_CONNECT_S)}
         with self._at_name(""):
-            # With each part that is written, for the store to compare.
+            # The store compares the checksum of each uploaded part.
             checked: Any = {"checksum_algorithm": "SHA256"} if scheme == "s3" else {}
             self._store = obstore.store.from_url(self.url, client_options=options, retry_config=retries, **checked)
         self._known_parts: set[int | None] = {None} if scheme == "s3" else set()
-        """Sizes of parts with which an ETag was etag_of() an object; None for one that was written in one piece."""
+        """Part sizes for which etag_of() has matched an object's ETag; None stands for an upload in one piece."""
 
     @contextmanager
     def _at_name(self, name: str) -> Iterator[None]:
@@ -144,10 +143,10 @@ class Bucket:
         return f"{self.url}/{name}".rstrip("/")
 
     def download(self, name: str, nbytes: int, path: Path, on_bytes: Callable[[int], None] = lambda _: None) -> None:
-        """Write an object of `nbytes` to `path`, or the rest of it; go on where a connection breaks off.
+        """Download an object of `nbytes` to `path`. A partial file there, or a broken connection, is resumed.
 
-        `on_bytes` is called with the bytes that have come since the last call, before they are written, and with 0 when
-        a connection has broken off; what it raises ends the download. Raises BuildError when `path` cannot be written.
+        `on_bytes` is called with the number of bytes received since the last call, before they are written, and with 0
+        after a connection breaks. What it raises ends the download. Raises BuildError if `path` cannot be written.
         """
         broken_off = 0
         with writing(path), path.open("ab") as file:
@@ -164,12 +163,12 @@ class Bucket:
                     time.sleep(0.1 * 2**broken_off)
 
     def _chunks(self, name: str, start: int, nbytes: int) -> Iterator[memoryview]:
-        """Return the bytes of an object from `start` on."""
+        """Return an iterator over the bytes of an object from `start` on. Raises RemoteError if its size differs."""
         skip = 0
         with self._at_name(name):
             try:
                 found = self._get(self._store, name, options={"range": {"offset": start}} if start else None)
-            except self._obstore.exceptions.NotSupportedError:  # as some web servers
+            except self._obstore.exceptions.NotSupportedError:  # some web servers lack ranges
                 found, skip = self._get(self._store, name), start
             if found.meta["size"] != nbytes:
                 raise RemoteError(f"{self._at(name)} has {found.meta['size']} bytes where the manifest says {nbytes}")
@@ -185,7 +184,7 @@ class Bucket:
         return exactly(nbytes - start, chunks(), skip, self._at(name))
 
     def _if_there(self, name: str, call: Callable[[], T]) -> T | None:
-        """Return what `call` returns; None where there is no such object. A missing bucket is an error."""
+        """Return the result of `call`, or None if the object does not exist. A missing bucket is an error."""
         with self._at_name(name):
             try:
                 return call()
@@ -196,7 +195,7 @@ class Bucket:
 
     @interruptible
     def get_with_etag(self, name: str, max_bytes: int) -> tuple[bytes, str] | None:
-        """Return an object, of at most `max_bytes`, and its ETag, which put() asks for; None where there is none."""
+        """Return an object of at most `max_bytes` and its ETag, for put(); None if it does not exist."""
 
         def read() -> tuple[bytes, str]:
             found = self._get(self._store, name)
@@ -208,11 +207,10 @@ class Bucket:
 
     @interruptible
     def get(self, name: str, nbytes: int) -> bytes | None:
-        """Return an object of `nbytes`, asking again when a connection breaks off; None where there is none of that
-        size.
+        """Return an object of `nbytes`, or None if it is missing or has another size. Broken connections are retried.
 
-        Plain http protects no bytes: there it is compared with its ETag, and read twice where that may be no MD5.
-        Raises DamagedError when it never is what its ETag says."""
+        Plain http does not protect the bytes: over http they are compared with the ETag. If that may not be an MD5, the
+        object must be the same in two reads. Raises DamagedError if no attempt succeeds."""
         is_encrypted, before = False, b""
 
         def read() -> bytes | None:
@@ -241,7 +239,7 @@ class Bucket:
                     is_encrypted = self._is_encrypted(name)
 
     def _fits(self, content: bytes, etag: str) -> bool | None:
-        """Return whether an object is what its ETag says, or need not be compared; None where that may be no MD5."""
+        """Return whether `content` matches its ETag, or needs no comparison; None if the ETag may not be an MD5."""
         found = re.fullmatch(r'"?([0-9a-f]{32}(?:-([1-9]\d*))?)"?', etag)
         if found is None or not self._endpoint.startswith("http:"):
             return True
@@ -254,11 +252,11 @@ class Bucket:
         return None if self._known_parts.isdisjoint(sizes) else False
 
     def _is_encrypted(self, name: str) -> bool:
-        """Return whether S3 has encrypted an object by KMS: its ETag looks like an MD5 then, and is none."""
+        """Return whether S3 has encrypted an object with KMS: its ETag then looks like an MD5 but is not one."""
         if self._scheme != "s3":
             return False
         url = f"{self._endpoint}/{quote(self._prefix + name)}"
-        with suppress(*self._failures, HTTPException):  # get() says what keeps the store from answering
+        with suppress(*self._failures, HTTPException):  # get() reports why the store does not answer
             if not _is_unsigned():
                 url = str(self._obstore.sign(self._store, "HEAD", name, timedelta(minutes=10)))
             with urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=SILENCE_S) as answer:
@@ -272,11 +270,11 @@ class Bucket:
 
     @interruptible
     def head(self, name: str) -> Listed | None:
-        """Return what a listing says of an object; None where there is none."""
+        """Return an object's path, size and modification time, or None if it does not exist."""
         return self._if_there(name, lambda: self._listed(self._obstore.head(self._store, name)))
 
     def list(self) -> Iterator[Listed]:
-        """Yield all objects below the URL in the order of their names, which may be any text in S3."""
+        """Yield all objects under the URL in the order of their names, which may be any text in S3."""
         pages = iter(self._obstore.list(self._store))
         next_page = interruptible(lambda: next(pages, None))
         listed = 0
@@ -296,7 +294,7 @@ class Bucket:
         yield from islice(self._list_any(), listed, None)
 
     def _list_any(self) -> Iterator[Listed]:
-        """list(), by requests of our own: obstore ends at a name such as a//b."""
+        """Yield the same objects as list(), by our own requests: obstore stops at a name such as a//b."""
         query = {"list-type": "2", "encoding-type": "url", "prefix": self._prefix}
         ask = interruptible(self._ask)
         token: str | None = ""
@@ -306,7 +304,7 @@ class Bucket:
                 decoded = unquote_plus if page.findtext("{*}EncodingType") == "url" else str
                 for found in page.iterfind("{*}Contents"):
                     key = decoded(found.findtext("{*}Key", ""))
-                    path = key.removeprefix(self._prefix).removesuffix("/")  # as obstore
+                    path = key.removeprefix(self._prefix).removesuffix("/")  # as obstore does
                     changed = datetime.fromisoformat(found.findtext("{*}LastModified", ""))
                     size = int(found.findtext("{*}Size", ""))
                     yield self._listed({"path": path, "size": size, "last_modified": changed})
@@ -314,7 +312,7 @@ class Bucket:
                 query["continuation-token"] = token or ""
 
     def _ask(self, query: dict[str, str]) -> ElementTree.Element:
-        """Return what S3 answers to a query about the bucket, which obstore signs as the name of an object."""
+        """Return S3's response to a bucket query, which is signed in the endpoint's URL: obstore signs only objects."""
         url = f"{self._endpoint}?{urlencode(query)}"
         if not _is_unsigned():
             name = "aws_endpoint_url_s3" if "AWS_ENDPOINT_URL_S3" in os.environ else "endpoint"
@@ -347,7 +345,7 @@ class Bucket:
 
     @interruptible
     def put(self, name: str, content: bytes, etag: str | None = None) -> bool:
-        """Write an object where there is none, or replace that with `etag`; return False where another is there."""
+        """Write a new object, or replace the one with `etag`. Return False if another object exists."""
         errors = self._obstore.exceptions
         mode: Any = "create" if etag is None else {"e_tag": etag}
         with self._at_name(name):
@@ -356,21 +354,21 @@ class Bucket:
             except (errors.AlreadyExistsError, errors.PreconditionError):
                 return False
             except FileNotFoundError:
-                if etag is None:  # there is no such bucket
+                if etag is None:  # the bucket does not exist
                     raise
                 return False
         return True
 
     @interruptible
     def holds(self, name: str, nbytes: int, sha256: str, is_etag: Callable[[str], bool] = lambda _: True) -> bool:
-        """Return whether upload() has written an object, and nobody since; `is_etag` is asked last."""
+        """Return whether an object has this size, the SHA-256 stored by upload(), and an ETag that passes `is_etag`."""
         found = self._if_there(name, lambda: self._get(self._store, name, options={"head": True}))
         if found is None or (found.meta["size"], found.attributes.get(_SHA256)) != (nbytes, sha256):
             return False
         return is_etag(str(found.meta["e_tag"]))
 
     def upload(self, name: str, chunks: Iterator[bytes], sha256: str) -> None:
-        """Write an object and its SHA-256 atomically: the name stays as it was when `chunks` raises."""
+        """Write an object and its SHA-256 atomically: if `chunks` raises, an existing object stays unchanged."""
         with self._at_name(name):
             self._obstore.put(self._store, name, chunks, attributes={_SHA256: sha256}, chunk_size=PART_BYTES)
 
@@ -381,17 +379,17 @@ class Bucket:
 
 
 class BrokenOffError(RemoteError):
-    """A connection sends no more, or a store does not answer: it may a moment later."""
+    """A broken connection, or a store that does not answer. A retry may succeed."""
 
 
 class DamagedError(BrokenOffError):
-    """An object is not what its ETag says, however often it is read."""
+    """An object that differs from its ETag."""
 
-    reason = f"its MD5 is not its ETag, {_ATTEMPTS} times: it is damaged there or on its way"
+    reason = f"its MD5 differs from its ETag in {_ATTEMPTS} reads: it is damaged in the store or in transit"
 
 
 def exactly(nbytes: int, chunks: Iterable[Any], skip: int, what: str) -> Iterator[memoryview]:
-    """Yield the `nbytes` of `chunks` after the first `skip`. Raises RemoteError for more, BrokenOffError for fewer."""
+    """Yield the `nbytes` after the first `skip` of `chunks`. Raises RemoteError for more, BrokenOffError for fewer."""
     left = nbytes
     for chunk in chunks:
         new = memoryview(chunk)[skip:]
@@ -408,7 +406,7 @@ _md5 = partial(hashlib.md5, usedforsecurity=False)
 
 
 def etag_of(file: BytesIO | BufferedReader, part_bytes: int | None = None) -> str:
-    """Return the ETag that S3 gives to an object without KMS: its MD5, or that of its parts' MD5s, and their number."""
+    """Return the ETag that S3 gives an object without KMS: its MD5, or the MD5 of its parts' MD5s and their number."""
     if part_bytes is None:
         return hashlib.file_digest(file, _md5).hexdigest()
     parts = [_md5(part).digest() for part in iter(lambda: file.read(part_bytes), b"")] or [_md5().digest()]
@@ -420,7 +418,7 @@ def _is_unsigned() -> bool:
 
 
 def _reason(error: Exception) -> str:
-    """Return what obstore says, without where it has asked."""
+    """Return obstore's message without the request that failed."""
     said = str(error)
     status = re.search(r"non-2xx status code: (\d+ [\w -]+)", said)
     code = re.search(r"<Code>(\w+)</Code>", said)
@@ -435,16 +433,16 @@ def _reason(error: Exception) -> str:
 
 _CHECK_S = 0.2
 ENDS_WITHIN_S = 2
-"""How long stopped transfers are waited for. One without an answer is left behind, and ends with the process."""
+"""How long to wait for stopped transfers. One that gets no response is abandoned, and ends with the process."""
 
 
 class TransferStoppedError(Exception):
-    """Another file could not be moved."""
+    """Raised in a transfer after another one failed."""
 
 
 class Connections:
-    """Moves files, `count` at a time. `on_bytes` is called, in any thread, with the bytes that have passed since the
-    last call; `bytes` is their sum."""
+    """Transfers of files, `count` at a time. `on_bytes` is called, in any thread, with the number of bytes transferred
+    since the last call; `bytes` is their sum."""
 
     def __init__(self, on_bytes: Callable[[int], None] = lambda _: None, count: int = 8) -> None:
         self._on_bytes, self._count = on_bytes, count
@@ -452,7 +450,7 @@ class Connections:
         self.bytes = 0
 
     def all_of(self, move: Callable[[T], None], files: Iterable[T]) -> None:
-        """Call `move` with each of `files`, which are drawn as connections become free. An error ends all."""
+        """Call `move` with each of `files`, taken as connections become free. The first error stops all transfers."""
         running: set[Future[None]] = set()
         try:
             for file in files:
@@ -467,7 +465,7 @@ class Connections:
             raise
 
     def _after_one(self, running: set[Future[None]]) -> set[Future[None]]:
-        """Wait until at least one has ended, raise its error, and return the others."""
+        """Wait until at least one transfer has ended, raise its error if any, and return the others."""
         ended: set[Future[None]] = set()
         while not ended:
             if self._stopped.is_set():
@@ -478,11 +476,11 @@ class Connections:
         return others
 
     def stop(self) -> None:
-        """End what is under way as soon as it goes on, and begin nothing more."""
+        """End the running transfers at their next bytes, and start no more."""
         self._stopped.set()
 
     def passed(self, nbytes: int) -> None:
-        """Count bytes that have passed. Raises, to end this transfer, when another one has failed."""
+        """Count transferred bytes. Raises TransferStoppedError, to end this transfer, after stop()."""
         if self._stopped.is_set():
             raise TransferStoppedError
         with self._lock:

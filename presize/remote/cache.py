@@ -1,7 +1,7 @@
-"""A dataset in a store, read through a folder of this machine to which its shards come when they are needed.
+"""A dataset in a store, read through a local cache folder. Shards are fetched when they are needed.
 
-Fetching runs in processes of its own (presize.system.child): one that has used obstore must not be forked, and one that
-was forked must not use it. Training does both.
+Fetching runs in separate processes (presize.system.child): a process that has used obstore must not be forked, and a
+forked process must not use obstore. Training would do both.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from presize.system.files import (
 from presize.system.locks import NoLocksError, file_lock
 
 PLACE = "presize-shards"
-"""The folder of the cache in the one that a user gives."""
+"""Name of the cache's folder in the user's cache directory."""
 
 _FOREVER_S = float("inf")
 _POLL_S = 0.1
@@ -49,7 +49,7 @@ _DATASET = re.compile(r"[0-9a-f]{64}")
 
 
 class _Kept(NamedTuple):
-    """A shard in the cache or on its way. They sort by when they were used."""
+    """A shard in the cache or being fetched. Sorts by the time of last use."""
 
     used_ns: int
     path: Path
@@ -58,8 +58,8 @@ class _Kept(NamedTuple):
 
 @dataclass(frozen=True)
 class CacheFolder:
-    """A dataset's folder in PLACE, named by the SHA-256 of its manifest. Shards of all datasets in PLACE may take
-    `max_bytes`; None for any number."""
+    """A dataset's folder in PLACE, named after the SHA-256 of its manifest. All shards in PLACE, of any dataset, may
+    take `max_bytes` together; None for no limit."""
 
     root: Path
     max_bytes: int | None
@@ -72,10 +72,10 @@ class CacheFolder:
         return is_file_of(self.root / file.file, file.bytes)
 
     def make_room(self, file: DataFile, keep: Collection[str]) -> bool:
-        """Reserve room for a file: remove shards of any dataset but `keep`, least recently used first.
+        """Reserve room for a file: remove shards of any dataset, except `keep`, least recently used first.
 
-        A removed shard that is open frees its room when the last process closes it. Returns False where `keep`, and
-        what others are fetching, take the room. Raises OptionError when the disk is full."""
+        The room of a removed shard becomes free when the last process closes it. Returns False if `keep` and shards
+        that other processes are fetching take the room. Raises OptionError if the disk is full."""
         path = self.root / file.file
         with file_lock(self.root.parent / _ROOM_LOCK, patience_s=_FOREVER_S):
             if self.max_bytes is not None:
@@ -101,12 +101,12 @@ class CacheFolder:
             if _DATASET.fullmatch(dataset.name):
                 names = names_in(folder := Path(dataset.path, "shards"))
                 for shard in {name.removeprefix(".").removesuffix(".lock").removesuffix(".part") for name in names}:
-                    with suppress(FileNotFoundError):  # it has just gone
+                    with suppress(FileNotFoundError):  # just removed
                         yield _look_at(folder / shard)
 
 
 def _look_at(shard: Path) -> _Kept:
-    """Return a shard that is there or on its way. If it comes meanwhile, its lock goes once the shard is there."""
+    """Return a shard that exists or is being fetched. Reads the lock first: it is removed after the shard appears."""
     lock = _lock_of(shard)
     coming = None
     with suppress(FileNotFoundError):
@@ -121,12 +121,12 @@ def _look_at(shard: Path) -> _Kept:
 
 
 def _lock_of(path: Path) -> Path:
-    """Return the lock of a file that is being fetched; it says how many bytes that will have."""
+    """Return the lock of a file that is being fetched. It contains the file's final size in bytes."""
     return path.with_name(f".{path.name}.lock")
 
 
 def _remove(path: Path) -> bool:
-    """Remove a shard, unless it is being fetched."""
+    """Remove a shard and return True, or return False if it is being fetched."""
     try:
         with file_lock(_lock_of(path)):
             path.unlink(missing_ok=True)
@@ -138,33 +138,33 @@ def _remove(path: Path) -> bool:
 
 
 def place_in(folder: Path) -> Path:
-    """Return PLACE in a folder, with this user's number behind it where PLACE is that of another user."""
+    """Return PLACE in a folder, with this user's ID appended if PLACE belongs to another user."""
     place = folder / PLACE
-    with suppress(OSError):  # prepare() says more
+    with suppress(OSError):  # prepare() reports it
         if place.lstat().st_uid != os.geteuid():
             return folder / f"{PLACE}-{os.geteuid()}"
     return place
 
 
 def prepare(url: str, place: Path) -> Path:
-    """Have the manifest and the index of the dataset at `url` in its folder of the cache at `place`, and return that.
+    """Fetch the manifest and index of the dataset at `url` into its folder in the cache at `place`; return the folder.
 
-    Raises as Bucket and download_file; DatasetError for image files; and OptionError when the cache is not for this
-    user alone, or cannot be written.
+    Raises the errors of Bucket and download_file; DatasetError for a folder dataset; and OptionError if other users may
+    access the cache, or it cannot be written.
     """
     bucket = Bucket(url)
     text, manifest = read_manifest_of(bucket)
     if manifest.layout == "folder":
-        raise DatasetError(f"{url} is a folder of image files; copy it with presize fetch, and read that")
+        raise DatasetError(f"{url} is a folder of image files; copy it with presize fetch and open the copy")
     root = place / hashlib.sha256(text).hexdigest()
     with _writing_in(place):
         place.parent.mkdir(parents=True, exist_ok=True)
         for folder in (place, root, root / "shards"):
             folder.mkdir(mode=0o700, exist_ok=True)
-            status = folder.lstat()  # nobody else may write there: files are not compared with their SHA-256 again
+            status = folder.lstat()  # only this user may write: cached files are not compared with their SHA-256 again
             if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
                 raise OptionError(
-                    f"cache_dir: {folder} is not for you alone; remove it, chmod 700, or choose another cache_dir"
+                    f"cache_dir: {folder} is not private to you; remove it, chmod 700, or choose another cache_dir"
                 )
         index = root / manifest.index.file
         with file_lock(_lock_of(index), patience_s=_FOREVER_S):
@@ -177,7 +177,7 @@ def prepare(url: str, place: Path) -> Path:
 
 @contextmanager
 def _writing_in(folder: Path) -> Iterator[None]:
-    """Turn an OSError about any file in the cache into an OptionError that names it."""
+    """Convert an OSError about a file in the cache into an OptionError that names the file."""
     try:
         yield
     except NoLocksError as error:
@@ -188,8 +188,8 @@ def _writing_in(folder: Path) -> Iterator[None]:
 
 
 def fetch(url: str, folder: CacheFolder, files: Sequence[DataFile]) -> None:
-    """Have these files in the folder at the same time: fetch what is missing, or wait for processes that do. A removed
-    folder is rebuilt. Raises as prepare, download_file and make_room, and DatasetError for another dataset."""
+    """Bring all of these files into the folder: fetch missing ones, or wait for processes that do. A removed folder is
+    restored. Raises the errors of prepare, download_file and make_room, and DatasetError if the dataset has changed."""
     bucket = Bucket(url)
     keep = {file.file for file in files}
     with _writing_in(folder.root):
@@ -200,15 +200,15 @@ def fetch(url: str, folder: CacheFolder, files: Sequence[DataFile]) -> None:
             fetch_one = partial(_fetch_one, bucket, folder, connections=connections, keep=keep)
             try:
                 return connections.all_of(fetch_one, files)
-            except (FileNotFoundError, BuildError) as error:  # it may be on its way out
+            except (FileNotFoundError, BuildError) as error:  # somebody may be removing the folder
                 time.sleep(_POLL_S)
                 if isinstance(error, BuildError) and folder.is_there():
                     raise
 
 
 def fetch_ahead(url: str, folder: CacheFolder, groups: Sequence[Sequence[DataFile]]) -> None:
-    """Fetch groups of files in the order of reading, as far ahead as there is room: when one of a group is used, the
-    groups before may go. What cannot be fetched is left to fetch(), which says why."""
+    """Fetch groups of files in reading order, as far ahead as there is room. Once a file of a group is used, earlier
+    groups may be removed. Errors of fetching are ignored: fetch() reports them."""
     bucket, connections = Bucket(url), Connections()
 
     def fetch_one(file: DataFile) -> None:
@@ -222,14 +222,14 @@ def fetch_ahead(url: str, folder: CacheFolder, groups: Sequence[Sequence[DataFil
 def _fetch_one(
     bucket: Bucket, folder: CacheFolder, file: DataFile, connections: Connections, keep: Collection[str] | None = None
 ) -> None:
-    """Fetch a file, or wait for others that do. With `keep`, room is made first beside these files."""
+    """Fetch a file, or wait for a process that does. With `keep`, first make room without removing these files."""
     path = folder.root / file.file
     with file_lock(_lock_of(path), patience_s=_FOREVER_S):
         while keep is not None and not folder.has(file) and not folder.make_room(file, keep):
             time.sleep(_POLL_S)
         try:
             if not folder.has(file):
-                # Unused: whoever opens a shard sets both of its times.
+                # Access time 0 means unused: opening a shard sets both times.
                 download_file(
                     bucket, file, path, connections.passed, lambda part: os.utime(part, ns=(0, time.time_ns()))
                 )
@@ -238,7 +238,7 @@ def _fetch_one(
 
 
 def as_room_comes(folder: CacheFolder, groups: Sequence[Sequence[DataFile]]) -> Iterator[DataFile]:
-    """Yield the files of `groups` in their order, each when there is room for it."""
+    """Yield the missing files of `groups` in order, each once there is room for it."""
     begun_ns, reading = time.time_ns(), 0
 
     def is_used(file: DataFile) -> bool:
@@ -253,13 +253,13 @@ def as_room_comes(folder: CacheFolder, groups: Sequence[Sequence[DataFile]]) -> 
                 begun = time.monotonic()
                 reading = next((at for at in range(number, reading, -1) if any(map(is_used, groups[at]))), reading)
                 needed = [*(one for group in groups[reading:number] for one in group), *group[:count]]
-                # Whether or not others have removed some of these, no more are wanted at a time.
+                # Counts all needed files, even if other processes have removed some.
                 fits = folder.max_bytes is None or sum(one.bytes for one in needed) <= folder.max_bytes
-                with suppress(FileNotFoundError):  # fetch() makes the folder again, if somebody has removed it
+                with suppress(FileNotFoundError):  # fetch() restores a removed folder
                     if fits and folder.make_room(file, {one.file for one in needed}):
                         yield file
                         break
-                time.sleep(max(_POLL_S, 10 * (time.monotonic() - begun)))  # a look at a large cache takes a while
+                time.sleep(max(_POLL_S, 10 * (time.monotonic() - begun)))  # listing a large cache is slow
 
 
 def open_dataset(
@@ -271,8 +271,8 @@ def open_dataset(
     cache_bytes: int | None = None,
     companions: Sequence[str] | None = None,
 ) -> Dataset:
-    """Open the Dataset in the folder `root`, or at the URL `root` through a Cache. Raises as these do, and OptionError
-    when `cache_dir` or `cache_bytes` come with a folder."""
+    """Open the Dataset in the folder `root`, or at the URL `root` through a Cache. Raises their errors, and OptionError
+    if `cache_dir` or `cache_bytes` is given for a folder."""
     if is_url(root):
         cache = Cache(os.fspath(root), cache_dir, cache_bytes)
         data = Dataset(cache.root, readahead, max_pixels, check, cache)
@@ -285,7 +285,7 @@ def open_dataset(
 
 
 def default_cache_dir(option: str = "cache_dir") -> Path:
-    """Return ``$XDG_CACHE_HOME``, by default ``~/.cache``. Raises OptionError, about `option`, without a home."""
+    """Return ``$XDG_CACHE_HOME``, by default ``~/.cache``. Raises OptionError about `option` if no home is known."""
     try:
         return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     except RuntimeError:
@@ -293,11 +293,11 @@ def default_cache_dir(option: str = "cache_dir") -> Path:
 
 
 class Cache:
-    """A ShardFetcher that brings the shards of the dataset at `url` to the folder `root`, in `cache_dir`, by default
-    default_cache_dir(), where all shards may take `cache_bytes`, from 1 on; None for any number.
+    """A ShardFetcher that fetches shards of the dataset at `url` into the folder `root` in `cache_dir`, by default
+    default_cache_dir(). All shards there may take `cache_bytes`, at least 1; None for no limit.
 
-    For all threads and processes of this machine: each shard comes once. It can be pickled, and does not use obstore in
-    this process. Raises as prepare.
+    Thread-safe and process-safe: each shard is fetched once per machine. It can be pickled, and does not use obstore in
+    this process. Raises the errors of prepare.
     """
 
     def __init__(
@@ -310,20 +310,20 @@ class Cache:
         self.root: Path = _in_child(url, prepare, url, place_in(kept_in))
         self.max_bytes = cache_bytes
         self._folder = CacheFolder(self.root, cache_bytes)
-        self._stop: Callable[[], object] | None = None  # of what fetches ahead
+        self._stop: Callable[[], object] | None = None  # ends fetching ahead
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_stop": None}
 
     def provide(self, files: Sequence[DataFile]) -> None:
-        """Have these files in the folder at the same time. Raises OptionError when the cache is too small."""
+        """Bring all of these files into the folder. Raises OptionError if the cache cannot hold them together."""
         if not self._folder.is_there() or not all(map(self._folder.has, files)):
             self._check_room(files, f"{plural(len(files), 'shard')} that are read together")
             _in_child(self._url, fetch, self._url, self._folder, files)
 
     def fetch_ahead(self, groups: Sequence[Sequence[DataFile]]) -> None:
-        """Begin to fetch groups of files in the background, in place of what was begun before. Raises OptionError when
-        two groups in a row are more than the cache may hold."""
+        """Start to fetch groups of files in the background, and stop what an earlier call started. Raises OptionError
+        if the cache cannot hold two consecutive groups."""
         for one, other in zip(groups, [*groups[1:], ()], strict=True):
             self._check_room([*one, *other], "two groups of shards")
         if self._stop is not None:
@@ -347,12 +347,12 @@ def _in_child(url: str, function: Any, *args: Any) -> Any:
         with closing(Child()) as child:
             return child.call(function, *args)
     except PresizeError as error:
-        error.__notes__.clear()  # where it was raised over there: for mistakes of ours
+        error.__notes__.clear()  # the child's traceback, for bugs only
         raise
     except ChildDiedError as error:
         raise RemoteError(f"{url}: the process that fetches from it ended ({error}); run again") from None
 
 
 def _end(child: Child, owner: int) -> None:
-    if os.getpid() == owner:  # what was forked has a copy of the Cache
+    if os.getpid() == owner:  # a forked process has a copy of the Cache
         child.close()

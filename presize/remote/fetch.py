@@ -1,4 +1,4 @@
-"""A dataset copied from a URL, file by file: each is compared with the manifest, which comes last."""
+"""Copies of datasets from URLs. Each file is compared with the manifest, and the manifest is written last."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from presize.system.files import (
 from presize.system.locks import file_lock
 
 _LOCK = ".presize.lock"
-MANIFEST_BYTES = 256 << 20  # a manifest of a million shards has less
+MANIFEST_BYTES = 256 << 20  # more than a manifest of a million shards has
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,9 @@ class FetchResult:
     """Result of a fetch.
 
     Attributes:
-        out: the folder, as it was given.
-        bytes: of all files of the dataset.
-        fetched: bytes that came over the network.
+        out: the folder as given.
+        bytes: size of all files of the dataset.
+        fetched: bytes transferred over the network.
     """
 
     out: Path
@@ -62,21 +62,21 @@ def fetch_dataset(
     on_plan: Callable[[int], None] = lambda _: None,
     on_bytes: Callable[[int], None] = lambda _: None,
 ) -> FetchResult:
-    """Copy the dataset at `url` to the folder `out`, where it appears when all of it is there; called again, finish a
-    copy from the byte at which it was. Of a finished copy it fetches files that are missing or do not have their size;
-    presize verify compares their content.
+    """Copy the dataset at `url` to the folder `out`. The copy becomes a dataset once it is complete.
+
+    Another call resumes an incomplete copy at the byte where it stopped. In a complete copy, it fetches files that are
+    missing or have the wrong size; presize verify compares their content.
 
     Args:
-        url: of the folder with manifest.json: s3://BUCKET/PATH, http(s)://HOST/PATH, gs:// or az:// (see Bucket).
-        out: a new folder, an empty one, or one of a copy of this dataset.
-        on_plan: called with the number of bytes that are to be fetched, before the images of a folder dataset, whose
-            sizes are in its index.
-        on_bytes: called, in any thread, with the number of bytes that have come since the last call.
+        url: URL of the folder with manifest.json: s3://BUCKET/PATH, http(s)://HOST/PATH, gs:// or az:// (see Bucket).
+        out: a new or empty folder, or a complete or incomplete copy of this dataset.
+        on_plan: called with the number of bytes to fetch, except images of a folder dataset: its index has their sizes.
+        on_bytes: called, in any thread, with the number of bytes received since the last call.
 
     Raises:
-        RemoteError: what is at `url` cannot be read, or is not what its manifest says; obstore is not installed.
-        DatasetError: there is no presize dataset at `url`, or another in `out`.
-        BuildError: `out` cannot be written, is too small, or holds something else.
+        RemoteError: the dataset at `url` cannot be read or differs from its manifest; obstore is not installed.
+        DatasetError: `url` is not a presize dataset, or `out` holds another one.
+        BuildError: `out` cannot be written, lacks space, or holds other files.
     """
     start = time.perf_counter()
     out, bucket = Path(expanded(out)), Bucket(url)
@@ -89,12 +89,12 @@ def fetch_dataset(
             folder.mkdir(exist_ok=True)
         connections = Connections(on_bytes)
 
-        def is_there(file: DataFile) -> bool:  # with its SHA-256 if it came of an unfinished copy
+        def is_there(file: DataFile) -> bool:  # unfinished copies also need the right SHA-256
             path = out / file.file
             return is_file_of(path, file.bytes) and (was_finished or file_digest(path) == (file.bytes, file.sha256))
 
         files = [file for file in manifest.files() if not is_there(file)]
-        if was_finished and manifest.report in files:  # it may have been removed on purpose
+        if was_finished and manifest.report in files:  # users may remove the report
             files.remove(manifest.report)
         missing = sum(file.bytes - size_of(part_of(out / file.file)) for file in files)
         if missing > (free := shutil.disk_usage(out).free):
@@ -103,7 +103,7 @@ def fetch_dataset(
         on_plan(missing)
         connections.all_of(lambda file: download_file(bucket, file, out / file.file, connections.passed), files)
         if manifest.layout == "folder":
-            index = read_index(out, manifest, check=False)  # its SHA-256 was compared
+            index = read_index(out, manifest, check=False)  # its SHA-256 was compared above
             nbytes += sum(index.column("nbytes").to_numpy())
             images = _images(index, bucket.url)
             if was_finished:
@@ -133,27 +133,26 @@ def _locked(out: Path) -> Iterator[None]:
 
 
 def _begin(out: Path, text: bytes, url: str) -> bool:
-    """Note in `out` what is being fetched, unless it is noted already; False for a copy that was finished."""
+    """Record in `out` which dataset is being fetched, and return True; return False for a finished copy."""
     names = sorted(name for name in names_in(out) if name != _LOCK)
     if MANIFEST in names:
         if (out / MANIFEST).read_bytes() != text:
-            raise DatasetError(f"{out} holds another dataset than {url}; fetch that to a new folder")
+            raise DatasetError(f"{out} holds a dataset that differs from {url}; fetch to a new folder")
         (out / FETCHING).unlink(missing_ok=True)
         return False
     if FETCHING not in names:
         if names:
-            raise BuildError(f"{out} holds {names[0]!r} and no copy of a dataset; choose an empty or a new folder")
+            raise BuildError(f"{out} holds {names[0]!r} and is not a copy of a dataset; choose a new or empty folder")
         write_atomically(out / FETCHING, text)
     elif (out / FETCHING).read_bytes() != text:
         raise DatasetError(
-            f"the dataset at {url} has changed since this copy was begun; remove {out} and fetch it again"
+            f"the dataset at {url} has changed since this copy was started; remove {out} and fetch again"
         )
     return True
 
 
 def _images(index: pa.RecordBatch, url: str) -> Iterator[tuple[str, int, int]]:
-    """Yield the file of each image of a folder dataset, its size and CRC-32. Raises DatasetError for a name that leaves
-    it, or is one of ours."""
+    """Yield name, size in bytes and CRC-32 of each image. Raises DatasetError for names that are unsafe or reserved."""
     for batch in (index.slice(at, 10_000) for at in range(0, index.num_rows, 10_000)):
         for image in zip(*(batch.column(name).to_pylist() for name in ("file", "nbytes", "crc32")), strict=True):
             if not can_be_made(image[0]) or re.match(OUR_NAMES, image[0]):
@@ -162,7 +161,6 @@ def _images(index: pa.RecordBatch, url: str) -> Iterator[tuple[str, int, int]]:
 
 
 def _fetch_image(bucket: Bucket, image: tuple[str, int, int], out: Path, on_bytes: Callable[[int], None]) -> None:
-    """Fetch a file of a folder dataset, unless it is there."""
     name, nbytes, crc32 = image
     path = out / name
     if size_of(path) == nbytes and zlib_ng.crc32(path.read_bytes()) == crc32:
@@ -180,7 +178,7 @@ def _fetch_image(bucket: Bucket, image: tuple[str, int, int], out: Path, on_byte
 
 
 def read_manifest_of(bucket: Bucket) -> tuple[bytes, Manifest]:
-    """Return the manifest below the URL, as text and parsed. Raises RemoteError when there is none."""
+    """Return the manifest under the URL, as bytes and parsed. Raises RemoteError if it does not exist."""
     found = bucket.get_with_etag(MANIFEST, MANIFEST_BYTES)
     if found is None:
         raise RemoteError(f"{bucket.url}/{MANIFEST} does not exist; give the URL of the folder that has it")
@@ -188,7 +186,7 @@ def read_manifest_of(bucket: Bucket) -> tuple[bytes, Manifest]:
 
 
 def part_of(path: Path) -> Path:
-    """Return the path of a file until it is complete."""
+    """Return the path of a file while it is incomplete."""
     return path.with_name(f".{path.name}.part")
 
 
@@ -206,8 +204,8 @@ def download_file(
     on_bytes: Callable[[int], None] = lambda _: None,
     mark: Callable[[Path], object] = lambda _: None,
 ) -> None:
-    """Fetch a file of a dataset to `path`, on from where an earlier attempt ended. For one process at a time. `mark` is
-    called with the file before it has its name. Raises RemoteError when it is not what the manifest says."""
+    """Fetch a file of a dataset to `path`, resuming an earlier attempt. At most one process may do so at a time. `mark`
+    is called with the complete file before it is renamed. Raises RemoteError if the file differs from the manifest."""
     part = part_of(path)
     if size_of(part) > file.bytes:
         part.unlink()
@@ -216,7 +214,7 @@ def download_file(
         part.unlink()
         raise RemoteError(
             f"{bucket.url}/{file.file}: its SHA-256 differs from the manifest: it was damaged or replaced, "
-            "there or on its way; run again to fetch it once more"
+            "in the store or in transit; run again to retry"
         )
     with writing(path):
         with part.open("rb") as written:

@@ -1,4 +1,4 @@
-"""A dataset copied to a URL, file by file: its manifest comes last, and until then there is no dataset."""
+"""Copies of datasets to URLs. The manifest is written last: until then, no dataset exists at the URL."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from presize.store.manifest import Manifest, parse_manifest, read_manifest, repl
 from presize.system.files import check_file, expanded
 
 CLAIM = ".presize-uploading.json"
-"""Says which dataset is being copied to a place."""
+"""Name of the object that says which dataset is being copied to a URL."""
 
 _CLAIM_BYTES = 1 << 16
 _REMOVE = {"s3": "aws s3 rm", "gs": "gcloud storage rm"}
@@ -38,9 +38,9 @@ class UploadResult:
     """Result of an upload.
 
     Attributes:
-        bytes: of all files of the dataset.
-        uploaded: bytes that went over the network.
-        sent_again: files of a dataset at `url` that were missing or differed.
+        bytes: size of all files of the dataset.
+        uploaded: bytes transferred over the network.
+        sent_again: files of an existing dataset at `url` that were missing or differed.
     """
 
     url: str
@@ -59,41 +59,41 @@ def upload_dataset(
     on_plan: Callable[[int], None] = lambda _: None,
     on_bytes: Callable[[int], None] = lambda _: None,
 ) -> UploadResult:
-    """Copy the dataset in `root` to `url`, where it appears when all of it is there; called again, finish a copy.
+    """Copy the dataset in `root` to `url`. The copy becomes a dataset once it is complete; another call resumes a copy.
 
-    Files that are missing or differ are sent again: in their size, in the SHA-256 that is recorded with them, or, where
-    the store's ETags are made of MD5s as those of S3 are, in their content. A newer state of the dataset, as ``presize
-    build --update`` makes it, takes its place: shared files are not copied again, and files of the old one alone are
-    removed at the end. Another dataset is refused, by writes that fail where there is something already.
+    A file is sent again if it is missing or differs in size, in the SHA-256 stored with it, or in content. Content is
+    compared where the store's ETags are made of MD5s, as S3's are. A newer state of the dataset, from ``presize build
+    --update``, replaces the older one: shared files are not copied again, and files that only the old state has are
+    removed at the end. Conditional writes, which fail if the object exists, protect other datasets.
 
     Args:
         root: a dataset of shards.
         url: s3://BUCKET/PATH, gs:// or az:// (see Bucket).
-        claim: with which the place was claimed before; None to claim it for all copies of this dataset.
-        on_plan: called with the number of bytes that are to be copied.
-        on_bytes: called, in any thread, with the number of bytes that have gone since the last call.
+        claim: the claim that a build has already made at `url`; None to claim it for all copies of this dataset.
+        on_plan: called with the number of bytes to copy.
+        on_bytes: called, in any thread, with the number of bytes sent since the last call.
 
     Raises:
-        DatasetError: there is no dataset in `root`, or it is damaged, or one of image files.
-        RemoteError: another dataset is at `url`, or is being copied there; it cannot be written, or has no such writes.
+        DatasetError: `root` is not a dataset, is damaged, or is a folder of image files.
+        RemoteError: `url` holds another dataset or copy in progress, cannot be written, or lacks conditional writes.
     """
     start = time.perf_counter()
     root, bucket = Path(expanded(root)), writable_bucket(url)
-    read_manifest(root)  # which says what is there instead of a dataset
+    read_manifest(root)  # its error says what `root` holds instead of a dataset
     text = (root / MANIFEST).read_bytes()
-    manifest = parse_manifest(text, root)  # of this text: an update may publish another
+    manifest = parse_manifest(text, root)  # parsed from `text`: an update may publish another one meanwhile
     if manifest.layout == "folder":
-        raise DatasetError(f"{root} is a folder of image files; copy it with a tool of the store")
+        raise DatasetError(f"{root} is a folder of image files; copy it with the store's own tools")
     nbytes = len(text) + sum(file.bytes for file in manifest.files())
     ours = json.dumps({"manifest": hashlib.sha256(text).hexdigest(), "digest": manifest.digest}).encode()
-    _find_earlier(bucket, manifest, text)  # what is refused claims nothing
+    _find_earlier(bucket, manifest, text)  # a refused copy must not leave a claim
     claim_place(bucket, claim or ours)
     there = _find_earlier(bucket, manifest, text)
     connections = Connections(on_bytes)
-    # The store's own answer for a small object, if only that of the claim; a build has sent its files itself.
+    # A small object, such as the claim, shows whether ETags are MD5s. A build, which has a claim, sent its own files.
     known = None if claim else bucket.get_with_etag(CLAIM, _CLAIM_BYTES)
     content, etag = (known or there or (b"", ""))[:2]
-    compare_etags = etag_of(BytesIO(content)) == etag.strip('"')  # not where it is encrypted
+    compare_etags = etag_of(BytesIO(content)) == etag.strip('"')  # false if the store encrypts
     missing: list[DataFile] = []
 
     def look(file: DataFile) -> None:
@@ -117,7 +117,7 @@ def upload_dataset(
     if there is None or there[0] != text:
         published = bucket.put(MANIFEST, text, there[1] if there else None)
         if not published and (bucket.get_with_etag(MANIFEST, MANIFEST_BYTES) or (b"",))[0] != text:
-            raise RemoteError(f"{bucket.url}: another dataset has appeared there meanwhile; choose another place")
+            raise RemoteError(f"{bucket.url}: another dataset was published there meanwhile; choose another URL")
     files = _files_of(manifest)
     for found in bucket.list():
         if is_data_file(found.path) and found.path not in files:
@@ -125,7 +125,7 @@ def upload_dataset(
     bucket.remove(CLAIM)
     sent = sorted(file.file for file in missing)
     if there is None or there[2]:
-        sent = []  # nothing of this state was there
+        sent = []  # not sent again: this state is new at the URL
     elif there[0] != text:
         sent.append(MANIFEST)
     seconds = time.perf_counter() - start
@@ -137,27 +137,27 @@ def _files_of(manifest: Manifest) -> dict[str, DataFile]:
 
 
 def writable_bucket(url: str) -> Bucket:
-    """Raise RemoteError for a URL that takes no files."""
+    """Return the Bucket at `url`. Raises RemoteError for a web server, which is read-only."""
     bucket = Bucket(url)
     if bucket.url.startswith("http"):
-        raise RemoteError(f"{bucket.url}: a web server takes no files; give s3://, gs:// or az://")
+        raise RemoteError(f"{bucket.url}: cannot write to a web server; give s3://, gs:// or az://")
     return bucket
 
 
 def claim_place(bucket: Bucket, claim: bytes) -> None:
-    """Note at the place what is being copied there; another copy may join with the same claim, an object of JSON.
-    Raises RemoteError when the place has been claimed otherwise, or when the store lets two claim one place."""
+    """Write `claim`, a JSON object, to the URL. Copies with the same claim may run at the same time. Raises RemoteError
+    if the URL has another claim, or the store lacks conditional writes."""
     probe = f".presize-{uuid.uuid4().hex}"
     refuses = bucket.put(probe, b"") and not bucket.put(probe, b"")
     bucket.remove(probe)
     if not refuses:
         raise RemoteError(
-            f"{bucket.url}: this store does not refuse to write what is there already (If-None-Match), so that two "
-            "copies to one place could mix; copy it with another tool, or to another store"
+            f"{bucket.url}: this store overwrites existing objects in spite of If-None-Match, so that two copies to "
+            "one URL could mix; copy it with another tool, or to another store"
         )
     try:
         user = getpass.getuser()
-    except (KeyError, OSError):  # a container's user without a name
+    except (KeyError, OSError):  # in a container, the user may have no name
         user = str(os.getuid())
     ours, me = json.loads(claim), f"{user}@{platform.node()}, process {os.getpid()}"
     while not bucket.put(CLAIM, json.dumps({**ours, "by": me}).encode()):
@@ -172,14 +172,13 @@ def claim_place(bucket: Bucket, claim: bytes) -> None:
         whose = f" of {printable(str(by))[:200]}" if by else ""
         place, remove = f"{bucket.url}/{CLAIM}", _REMOVE.get(bucket.url.partition("://")[0])
         raise RemoteError(
-            f"another dataset is being copied to {bucket.url}, or its copy ended early; choose another place, or "
-            f"remove {place},{whose} since {since:%Y-%m-%d %H:%M} UTC, if nobody copies there"
+            f"another dataset is being copied to {bucket.url}, or its copy was interrupted; choose another URL, or "
+            f"remove {place},{whose} since {since:%Y-%m-%d %H:%M} UTC, if no copy is running"
             f"{f': {remove} {shlex.quote(place)}' if remove else ''}"
         )
 
 
 def _object(text: bytes) -> dict[str, Any]:
-    """Return the object that JSON holds; an empty one for anything else."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -188,8 +187,8 @@ def _object(text: bytes) -> dict[str, Any]:
 
 
 def _find_earlier(bucket: Bucket, manifest: Manifest, text: bytes) -> tuple[bytes, str, bool] | None:
-    """Return the manifest at the place, its ETag, and whether it is that of an older state. Raises RemoteError unless
-    `manifest` may take its place."""
+    """Return the manifest at the URL, its ETag, and whether its state is older; None if there is none. Raises
+    RemoteError unless `manifest` may replace it."""
     there = bucket.get_with_etag(MANIFEST, MANIFEST_BYTES)
     if there is None:
         return None
@@ -202,21 +201,21 @@ def _find_earlier(bucket: Bucket, manifest: Manifest, text: bytes) -> tuple[byte
         ours = (each for each in manifest.shards if each.file in names)
         if names - {*_files_of(manifest)} or not any(bucket.holds(one.file, one.bytes, one.sha256) for one in ours):
             raise RemoteError(
-                f"{error}; to copy a dataset there, remove what is there with a tool of the store, or choose another "
-                "place"
+                f"{error}; to copy a dataset there, remove the objects with the store's own tools, or choose another "
+                "URL"
             ) from None
         return *there, False
     files, shards = _files_of(old), {*old.shards} & {*manifest.shards}
-    # The next state shares shards, and its other files have other names: readers find the old ones until it is there.
+    # An update shares shards and gives other files new names: readers find the old files until it is published.
     if not shards or any(files.get(file.file, file) != file for file in manifest.files()):
-        raise RemoteError(f"{bucket.url} holds another dataset; choose another place")
+        raise RemoteError(f"{bucket.url} holds another dataset; choose another URL")
     if manifest.generation <= old.generation:
-        raise RemoteError(f"{bucket.url} holds a newer state of this dataset; presize fetch copies it from there")
+        raise RemoteError(f"{bucket.url} holds a newer state of this dataset; presize fetch downloads it")
     return *there, True
 
 
 def upload_file(bucket: Bucket, root: Path, file: DataFile, on_bytes: Callable[[int], None]) -> None:
-    """Copy a file of `root`. What `on_bytes` raises ends it. Raises DatasetError when it is not `file`."""
+    """Copy a file of `root`. What `on_bytes` raises ends the copy. Raises DatasetError if the SHA-256 differs."""
 
     def chunks() -> Iterator[bytes]:
         digest = hashlib.sha256()
@@ -230,4 +229,4 @@ def upload_file(bucket: Bucket, root: Path, file: DataFile, on_bytes: Callable[[
 
     bucket.upload(file.file, chunks(), file.sha256)
     if not bucket.holds(file.file, file.bytes, file.sha256):
-        raise RemoteError(f"{bucket.url}/{file.file} is not what was written there; run again")
+        raise RemoteError(f"{bucket.url}/{file.file} differs from the file that was uploaded; run again")

@@ -1,1 +1,1 @@
-"""Sources of a build: raw folders and label tables, listed and read; and a folder of made-up photographs."""
+"""Sources of a build: lists and reads folders, label tables, containers and datasets, and makes sample images."""

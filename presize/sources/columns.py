@@ -1,6 +1,7 @@
-"""Columns as the index stores them, from whatever Arrow, JSON, Python or a text file holds.
+"""Columns as the index stores them, from the values of Arrow, JSON, Python or text files.
 
-Texts are numbers if a program would print all of them so: 7 and 1e-05, not 007, 12E5 or 0x1F. Doubtful ones stay text.
+A column of texts becomes numbers if each text looks like a number that a program printed: 7 and 1e-05, but not 007,
+12E5 or 0x1F. In doubt it stays text.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ ROWS_AT_ONCE = 65536
 
 _LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType, pa.ListViewType, pa.LargeListViewType)
 _DEEPEST = 32
-"""Arrow writes no column of more than 64 types in one another."""
+"""Greatest depth of nested types. Arrow cannot write more than 64 levels."""
 
 _NULLS = pa.array([*filter(None, pa.csv.ConvertOptions().null_values), "NAN", "-NAN", "+NAN", "+nan"], pa.string())
-"""How missing numbers are written, if not by an empty cell: NA, NaN and their kin."""
+"""Spellings of missing numbers, besides an empty cell: NA, NaN and the like."""
 _WHOLE = r"^(?:0|-?[1-9][0-9]*)$"
 _FEW_DIGITS = r"(?:0|[1-9][0-9]{0,16})"
-"""Without a point: more digits than programs print of a float are a code."""
+"""A number without a decimal point. With more digits than programs print for a float, it is an identifier."""
 _NUMBER = (
     rf"^(?:-?{_FEW_DIGITS}|[+-]?(?:(?:0|[1-9][0-9]*)\.[0-9]*|\.[0-9]+)"
     r"|[+-]?[0-9](?:\.[0-9]*)?[eE][+-][0-9]+"  # most languages
@@ -39,13 +40,13 @@ _NUMBER = (
     r"|[+-]?(?i:inf(?:inity)?))$"
 )
 _SURE = r"\.|[eE][+-]|[iI]"
-"""What makes a column decimals: 1e20 alone is a code."""
+"""Matches values that can only be decimals. A column of values such as 1e20 could hold identifiers."""
 _BOOLEAN = r"^(?:true|True|TRUE|false|False|FALSE)$"
 _SPELLING_LOST = (
     r"^(?:\+.*|-?(?:[0-9]*\.[0-9]*[1-9]0+|[0-9]*\.00+|\.[0-9]+|[0-9]+\."
     r"|[1-9][0-9]{15,}|0*\.?0*[1-9](?:\.?[0-9]){17,}))$"
 )
-"""Decimals whose number is printed otherwise: 3.10, 12.00, +0.5, .5, 5., and those of more digits than a float has."""
+"""Decimals that programs print differently: 3.10, 12.00, +0.5, .5, 5., and those with more digits than a float has."""
 _GIVEN: dict[ValueType, str] = {
     "int": r"^[+-]?[0-9]+(?:\.0*)?$",
     "float": r"^[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|(?i:inf(?:inity)?))$",
@@ -54,12 +55,12 @@ _DOUBLED = r'(?s)^(?:[^"]|"")*$'
 _ESCAPED = r'(?s)^(?:[^"\\]|\\.)*$'
 _KINDS: Mapping[str, pa.DataType] = {"int": pa.int64(), "float": pa.float64(), "text": pa.large_string()}
 NO_TEXT = r"(?s)[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|^[ILFSV].*\n\.$"
-"""Bytes that happen to be UTF-8: control characters but tabs and line breaks, or a pickle of protocol 0."""
+"""Binary data that happens to be UTF-8: control characters except tabs and line breaks, or a pickle of protocol 0."""
 _PICKLE = re.compile(rb"(?s)(\x80[\x02-\x05]|[ILFSV].*\n).*\.$")
 
 
 def python_values(column: pa.ChunkedArray) -> Iterator[Any]:
-    """Yield the values of a column as Python objects, of which few exist at a time."""
+    """Yield the values of a column as Python objects, converting ROWS_AT_ONCE at a time to save memory."""
     for start in range(0, len(column), ROWS_AT_ONCE):
         yield from column.slice(start, ROWS_AT_ONCE).to_pylist()
 
@@ -71,7 +72,7 @@ def with_column(table: pa.Table, name: str, column: Any) -> pa.Table:
 
 
 def _leave_out(name: str, rows: int, error: Exception, left_out: Counter[str] | None) -> None:
-    """Count the rows of a column that is left out; without a counter, raise SourceError."""
+    """Add the rows of a column to `left_out`; raise SourceError if that is None."""
     if left_out is not None:
         left_out[name] += rows
     elif isinstance(error, UnicodeError):
@@ -81,16 +82,16 @@ def _leave_out(name: str, rows: int, error: Exception, left_out: Counter[str] | 
 
 
 def one_line(message: object) -> str:
-    """Return the beginning of a message that may quote any text of a table."""
+    """Return the first 200 characters of a message, with unprintable characters escaped."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(message)[:200])
 
 
 def rows_table(rows: Sequence[Mapping[str, Any]], left_out: Counter[str] | None = None) -> pa.Table:
-    """Return a column for each name in `rows`, null where a row lacks it. Those without a type are `left_out`."""
+    """Return a column for each name in `rows`, null where a row lacks it. Columns without one type are `left_out`."""
     columns = {}
     for name in {name: None for row in rows for name in row}:
         try:
-            name.encode()  # raises for half of a surrogate pair, which JSON can escape
+            name.encode()  # raises for lone surrogates, which JSON can escape
             columns[name] = pa.array([row.get(name) for row in rows])
         except (pa.ArrowException, OverflowError, UnicodeError) as error:
             _leave_out(name, sum(name in row for row in rows), error, left_out)
@@ -98,7 +99,7 @@ def rows_table(rows: Sequence[Mapping[str, Any]], left_out: Counter[str] | None 
 
 
 def joined(tables: Sequence[pa.Table], left_out: Counter[str] | None = None) -> pa.Table:
-    """Return the rows of all tables. Columns of different types get one that holds both, or are `left_out`."""
+    """Concatenate tables. A column with several types gets a common type, or is `left_out` if there is none."""
     columns = {}
     for name in {name: None for table in tables for name in table.column_names}:
         fields = [table.schema.field(name) for table in tables if name in table.column_names]
@@ -119,7 +120,7 @@ def _chunks(table: pa.Table, name: str, kind: pa.DataType) -> Iterable[pa.Array]
 
 
 def plain_table(table: pa.Table, left_out: Counter[str]) -> pa.Table:
-    """Return the columns of `table`, normalized. Those that an index cannot store are `left_out`."""
+    """Return `table` with normalized columns. Columns that an index cannot store are `left_out`."""
     columns = {}
     for name in table.column_names:
         try:
@@ -130,7 +131,7 @@ def plain_table(table: pa.Table, left_out: Counter[str]) -> pa.Table:
 
 
 def plain_column(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The column `name`, normalized as read_table documents. SourceError for what an index or Python cannot hold."""
+    """Return a column normalized as read_table documents. Raises SourceError if an index or Python cannot hold it."""
     if any(depth > _DEEPEST for _, depth in all_types(column.type)):
         raise SourceError(f"column {name!r} holds lists or objects nested more than {_DEEPEST} deep; leave it out")
     try:
@@ -139,10 +140,10 @@ def plain_column(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
         raise SourceError(
             f"column {name!r} holds {one_line(column.type)}, which an index cannot store; leave it out"
         ) from None
-    if any(pa.types.is_temporal(kind) for kind, _ in all_types(plain.type)):  # Arrow has more of them than Python
+    if any(pa.types.is_temporal(kind) for kind, _ in all_types(plain.type)):  # Python lacks some of these types
         try:
             deque(python_values(plain), 0)
-        except (ValueError, OverflowError, KeyError, pa.ArrowException) as error:  # KeyError: of an unknown time zone
+        except (ValueError, OverflowError, KeyError, pa.ArrowException) as error:  # KeyError: unknown time zone
             why = one_line(error).partition(". ")[0]
             raise SourceError(
                 f"column {name!r} holds {one_line(plain.type)} with values that Python has no type for ({why}); round "
@@ -154,7 +155,7 @@ def plain_column(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
 def with_types(
     table: pa.Table, types: Mapping[str, ValueType], own: Collection[str] = tuple(INDEX_COLUMNS)
 ) -> pa.Table:
-    """A normalized table with the types that its columns are given, but for its `own`."""
+    """Return a normalized table whose columns have the given types. Raises SourceError for missing or `own` columns."""
     for name, kind in types.items():
         if name not in table.column_names or name in own:
             known = ", ".join(each for each in table.column_names if each not in own)[:200]
@@ -176,12 +177,12 @@ def _plain(values: pa.Array) -> pa.Array:
     if pa.types.is_dictionary(kind):
         return _plain(values.dictionary_decode())
     if pa.types.is_struct(kind) and kind.num_fields:
-        fields = [_plain(field) for field in values.flatten()]  # null where the struct is
+        fields = [_plain(field) for field in values.flatten()]  # null where the struct is null
         return pa.StructArray.from_arrays(fields, [field.name for field in kind], mask=values.is_null())
     if isinstance(kind, _LISTS):
         lengths = pc.fill_null(pc.list_value_length(values), 0).to_numpy()
         ends = np.cumsum(lengths, dtype=np.int64)
-        inner = _plain(values.flatten())  # without what lies under nulls
+        inner = _plain(values.flatten())  # without values under nulls
         return pa.LargeListArray.from_arrays(np.concatenate([[0], ends]), inner, mask=values.is_null())
     if pa.types.is_string(kind) or pa.types.is_string_view(kind):
         kind = pa.large_string()
@@ -193,7 +194,8 @@ def _plain(values: pa.Array) -> pa.Array:
 
 
 def read_texts(texts: pa.ChunkedArray, is_label: bool = False) -> pa.ChunkedArray:
-    """Return a column of texts as what it holds. Booleans of labels stay text, since they are two classes."""
+    """Return a column of texts as numbers or booleans if all of them are, and unchanged otherwise. Boolean labels stay
+    text, since they name two classes."""
     known = _known(texts)
     if known.null_count == len(known):
         return pa.chunked_array([pa.nulls(len(texts))])
@@ -211,7 +213,7 @@ def read_texts(texts: pa.ChunkedArray, is_label: bool = False) -> pa.ChunkedArra
 
 
 def whole_numbers(texts: Any) -> Any:
-    """Texts as int64 if all of them are whole numbers, written as a program prints them; otherwise unchanged."""
+    """Return texts as int64 if all of them are whole numbers as programs print them, and unchanged otherwise."""
     if not pc.all(pc.match_substring_regex(texts, _WHOLE), min_count=0).as_py():
         return texts
     try:
@@ -221,8 +223,8 @@ def whole_numbers(texts: Any) -> Any:
 
 
 def unquoted(texts: Any, separators: str) -> Any:
-    r"""Texts without the quotes around them, if all have some: ``"Yes, we can"``, with ``""`` or ``\\"`` for quotes
-    within. If some have none, only those are taken that are needed, for one of `separators` or a quote within."""
+    r"""Remove the quotes around texts if all have some: ``"Yes, we can"``, with ``""`` or ``\\"`` for quotes inside. If
+    some have none, remove only necessary quotes: those around one of `separators` or another quote."""
     inside = pc.utf8_slice_codeunits(texts, 1, -1)
     in_quotes = pc.match_substring_regex(texts, r'(?s)^".*"$')
     doubled, escaped = (pc.match_substring_regex(inside, pattern) for pattern in (_DOUBLED, _ESCAPED))
@@ -243,13 +245,13 @@ def lost_spelling(texts: pa.ChunkedArray) -> str | None:
 
 
 def as_type(name: str, column: pa.ChunkedArray, kind: ValueType) -> pa.ChunkedArray:
-    """Return the column `name` as the type that --column-type gives it; "class" is text here."""
+    """Return the column `name` as the type that --column-type requests; "class" becomes text here."""
     option = f"--column-type {name}:{kind}"
     wanted = _KINDS.get(kind, pa.large_string())
     if pa.types.is_large_string(column.type) or pa.types.is_string(column.type):
         return column if kind in ("text", "class") else _as_numbers(column, kind, option)
     if pa.types.is_floating(column.type) and kind in ("text", "class"):
-        raise SourceError(f"{option}: it holds {column.type}, which keeps no spelling; store it as text")
+        raise SourceError(f"{option}: it holds {column.type}, not the original spelling; store it as text")
     try:
         return column.cast(wanted)
     except pa.ArrowException:
@@ -263,7 +265,7 @@ def _as_numbers(texts: pa.ChunkedArray, kind: ValueType, option: str) -> pa.Chun
     with suppress(pa.ArrowInvalid):
         if pc.all(fits, min_count=0).as_py():
             return plain.cast(_KINDS[kind])
-    # What fits is cast but for whole numbers of more than 64 bits.
+    # A text that fits the pattern is castable unless it is a whole number of more than 64 bits.
     row = next(
         i
         for i, (text, fit) in enumerate(zip(plain.to_pylist(), fits.to_pylist(), strict=True))
@@ -274,7 +276,7 @@ def _as_numbers(texts: pa.ChunkedArray, kind: ValueType, option: str) -> pa.Chun
 
 
 def label_texts(labels: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return booleans and bytes as texts, which name classes; other labels as they are."""
+    """Return booleans and bytes as texts, which name classes; return other labels unchanged."""
     kind = labels.type
     if not (pa.types.is_boolean(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)):
         return labels
@@ -320,12 +322,12 @@ def looks_like(value: bytes) -> str | None:
 
 
 def _known(texts: Any) -> Any:
-    """Texts without blanks around them; null where a number would be missing."""
+    """Return texts without surrounding blanks, and null for the spellings of missing numbers."""
     plain = pc.ascii_trim(texts, " \t")
     missing = pc.or_(pc.is_in(plain, _NULLS.cast(texts.type)), pc.equal(texts, ""))
     return pc.if_else(missing, pa.scalar(None, texts.type), plain)
 
 
 def _all_match(texts: pa.ChunkedArray, pattern: str) -> bool:
-    """Return whether all values but nulls match. Ends at the first chunk of which one does not."""
+    """Return whether all non-null values match. Stops after the first chunk with a mismatch."""
     return all(pc.all(pc.match_substring_regex(chunk, pattern), min_count=0).as_py() for chunk in texts.chunks)

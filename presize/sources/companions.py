@@ -1,4 +1,4 @@
-"""Finds the companions of the samples of a source, such as their masks: by a pattern, or in a column of the table."""
+"""Companions of the samples of a source, such as masks: found by a pattern, or in a column of the table."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ from presize.store.rejects_file import Rejects
 def add_companions(
     source: Source, companions: Sequence[Companion], follow_links: bool = False, listed: bool = False
 ) -> Source:
-    """`source` with ``mask_source_nbytes`` and ``mask_source_mtime_ns`` for a companion called mask.
+    """Return `source` with ``mask_source_nbytes`` and ``mask_source_mtime_ns`` for a companion called mask.
 
-    Samples whose companion is missing become rejects. Files that are companions by a pattern are no samples. Files
-    whose name does not end as a pattern says are skipped, but for those that are `listed` by a table. The paths in
-    columns become what the source calls these files.
+    Samples whose companion is missing become rejects. Files that a pattern names as companions are not samples. Files
+    whose name does not match a pattern are skipped, unless they are `listed` by a table. Paths in companion columns
+    are replaced by the source's spelling of them.
     """
-    if not companions or source.containers:  # which were listed with theirs
+    if not companions or source.containers:  # containers are listed with their companions
         return source
     check_columns(source.table, companions)
     source = _without_companions(source, companions, listed)
     table = source.table
     reasons: dict[int, tuple[str, str, str]] = {}
-    """For samples without one of their companions: the error, its reason, and the path of the companion."""
+    """For each row of a sample that lacks a companion: the error, its reason, and the path of the companion."""
     files = SourceFiles(source.root, follow_links)
     for companion in companions:
 
         def refuse(row: int, path: str, reason: RefusedFile, companion: Companion = companion) -> None:
             by = f" by {companion.pattern}" if companion.pattern else f" in column {companion.column}"
             error = reason.error
-            if error != UNREADABLE:  # or a sample of others
+            if error != UNREADABLE:  # a file that does not match the pattern is skipped
                 error = NOT_AN_IMAGE if companion.pattern and not path and not listed else ImageError.__name__
             reasons.setdefault(row, (error, f"{of_companion(companion.name)} {reason}{'' if path else by}", path))
 
@@ -76,7 +76,7 @@ def add_companions(
 
 
 def images_folder(paths: pa.ChunkedArray, companions: Sequence[Companion]) -> str:
-    """Return the folder of all images, whose companions by patterns lie beside it; "" for the source if none is."""
+    """Return the top-level folder that holds all images, if the companions of all patterns lie outside it; else ""."""
     table = pa.table({"path": paths})
     patterns = [companion_paths(companion, table) for companion in companions if companion.column is None]
     if not patterns:
@@ -93,14 +93,14 @@ def images_folder(paths: pa.ChunkedArray, companions: Sequence[Companion]) -> st
 
 
 def companions_of(pairs: Sequence[str], formats: Sequence[str], filters: Sequence[str]) -> tuple[Companion, ...]:
-    """Return companions from ``NAME=PATTERN`` of each, and formats and filters: ``NAME=X`` of one, ``X`` of all."""
+    """Parse companions from ``NAME=PATTERN``, and their formats and filters: ``NAME=X`` for one, ``X`` for all."""
     companions = [Companion.parse(pair) for pair in pairs]
     chosen: dict[str, dict[str, Any]] = {companion.name: {} for companion in companions}
     for option, values in (("format", formats), ("filter", filters)):
-        for text in sorted(values, key=lambda text: "=" in text):  # those of one companion have the last word
+        for text in sorted(values, key=lambda text: "=" in text):  # a value for one companion wins
             name, _, value = text.rpartition("=")
             if not companions or name not in ("", *chosen):
-                raise OptionError(f"pair_{option}: {text!r} is of no --pair; there are {', '.join(chosen) or 'none'}")
+                raise OptionError(f"pair_{option}: {text!r} matches no --pair; there are {', '.join(chosen) or 'none'}")
             for each in [name] if name else chosen:
                 chosen[each][option] = SPELLINGS.get(value, value)
     return tuple(replace(companion, **chosen[companion.name]) for companion in companions)
@@ -116,7 +116,7 @@ def source_of(source: Source, companion: Companion) -> Source:
 
 
 def companion_paths(companion: Companion, table: pa.Table) -> pa.ChunkedArray:
-    """Return the path of each sample's companion; null where its column has none, or its name does not end so."""
+    """Return the path of each sample's companion; null if its column is null or its name does not match the pattern."""
     if companion.column is not None:
         if companion.column not in table.column_names:
             names = ", ".join(table.column_names)
@@ -147,11 +147,11 @@ def check_columns(table: pa.Table, companions: Sequence[Companion]) -> None:
             raise SourceError(f"--pair {companion.name}: column {companion.column!r} does not hold paths")
         own = {f"{companion.name}_{column}" for column in COMPANION_COLUMNS}
         if taken := [name for name in table.column_names if name in own]:
-            raise SourceError(f"--pair {companion.name}: the index has a column {taken[0]!r} of its own; rename yours")
+            raise SourceError(f"--pair {companion.name}: the index needs the column name {taken[0]!r}; rename yours")
 
 
 def _without_companions(source: Source, companions: Sequence[Companion], listed: bool) -> Source:
-    """`source` without files that are companions by a pattern, and, if not `listed`, classes of nothing else."""
+    """Return `source` without companions that patterns name. Unless `listed`, also drop classes that become empty."""
     table = source.table
     by_pattern = [companion_paths(companion, table) for companion in companions if companion.column is None]
     paths = pa.chunked_array([chunk for column in by_pattern for chunk in column.chunks], pa.large_string())
@@ -160,7 +160,7 @@ def _without_companions(source: Source, companions: Sequence[Companion], listed:
         return source
     rest = table.filter(pc.invert(is_companion))
     if len(rest) == 0:
-        raise SourceError(f"every file of {source.root} is a companion; --pair names the images themselves")
+        raise SourceError(f"every file of {source.root} is a companion; --pair matches the images themselves")
     if listed or source.classes is None:
         return replace(source, table=rest)
     before, after = (pc.unique(part.column("label")).to_pylist() for part in (table, rest))
@@ -175,7 +175,7 @@ def _without_companions(source: Source, companions: Sequence[Companion], listed:
 
 
 def _are_among(paths: pa.ChunkedArray, named: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return a mask of which `paths` are `named`, in whatever Unicode normalization."""
+    """Return a mask of the `paths` that are in `named`, in any Unicode normalization."""
     if not pc.all(pc.string_is_ascii(paths)).as_py():
         paths, named = (pc.utf8_normalize(each, "NFC") for each in (paths, named))
     return pc.is_in(paths, value_set=pc.unique(named))

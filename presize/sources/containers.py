@@ -1,4 +1,4 @@
-"""Containers as sources (LMDBs, tar shards or Parquet files): recognized, and their samples as one table."""
+"""Containers as sources: recognizes LMDBs, tar shards and Parquet files, and lists their samples in one table."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ from presize.system.file_version import FileVersion
 from presize.system.files import open_at_once
 
 ListContainer = Callable[[str, str, SourceOptions, Sequence[Companion]], Contents]
-"""Lists a container: its file, its path from the source (to name what is rejected), the options, and what each sample
-has beside it. Raises SourceError where it cannot be read, or OptionError."""
+"""Lists a container, given its file, its path from the source (which begins the names of rejects), the options and the
+companions. Raises SourceError if it cannot be read, or OptionError."""
 
 
 @dataclass(frozen=True)
 class ContainerKind:
-    """A kind of file that holds samples: its name, and in the plural; the options that make sense for it, of those that
-    do not for every source; and the suffixes, in lower case, and the first bytes by which it is recognized."""
+    """A kind of file that holds samples: its name and plural; its options, of those that do not apply to every source;
+    and the lower-case suffixes and the `magic` bytes at an offset by which it is recognized."""
 
     name: str
     plural: str
@@ -72,7 +72,7 @@ KINDS = (
         "tar", "tar shards", ("keys", "column_type", "pair"), list_tar, (".tar", *COMPRESSED_TARS), (257, b"ustar")
     ),
 )
-"""Another kind is a module with such a function, and a line here; its images are read as bytes at an offset."""
+"""A new kind needs a module with such a function and an entry here. Its images are read as bytes at an offset."""
 
 _OPTIONS: dict[str, tuple[str, ...]] = {
     "folders": ("pair",),
@@ -81,20 +81,20 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
     "label tables of buckets": ("column_type",),
     **{kind.plural: kind.options for kind in KINDS},
 }
-"""The options that make sense for each kind of source, of those that do not make sense for all."""
+"""The options of each kind of source, of those that do not apply to every source."""
 
 _LOCKS = ("lock.mdb", "-lock")
-"""How the names of the files end that LMDB keeps beside its data."""
+"""Suffixes of the lock files that LMDB keeps next to its data."""
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/{1,2}[^/]")
 _SIZES = 16
-"""How many folders are looked at for the sizes of a dataset."""
+"""Number of folders that are searched for the sizes of a dataset."""
 _FIELDS_NAMED = 5
 _OWN_COLUMNS = ("path", "source_nbytes", "source_mtime_ns", *PLACE_COLUMNS)
 
 
 @dataclass(frozen=True)
 class Containers:
-    """Files of one `kind`, sorted, that hold the samples of a source, and folders in it that may not be read."""
+    """Files of one `kind`, sorted, that hold the samples of a source; and `unseen`, its unreadable folders."""
 
     kind: ContainerKind
     root: str
@@ -107,7 +107,7 @@ class Containers:
 
 
 def check_options(kind: str, source: str | os.PathLike[str], **given: object) -> None:
-    """Raise SourceError for an option that makes no sense for a source of this kind. What is false was not given."""
+    """Raise SourceError for an option that does not apply to this kind of source. False values count as not given."""
     for option in (option for option, value in given.items() if value and option not in _OPTIONS[kind]):
         kinds = [each for each, options in _OPTIONS.items() if option in options]
         fix = "; copy it to a disk first" if kind.endswith("buckets") else "; leave it out"
@@ -117,8 +117,8 @@ def check_options(kind: str, source: str | os.PathLike[str], **given: object) ->
 
 
 def recognize(source: str | os.PathLike[str], among_images: bool = False) -> Containers | None:
-    """Return the containers that a source consists of, at any depth; None for a folder with an image file, but for
-    `among_images`. Names decide in folders, and the first bytes where the source is a file."""
+    """Return the containers that a source consists of, at any depth; None for a folder with an image file, unless
+    `among_images`. Files in folders are recognized by name, and a single file by its first bytes, then by name."""
     name = os.fspath(source)
     if _URL.match(name) and not os.path.lexists(name):
         raise SourceError(f"source {name!r} is a URL; download it, or mount it, and give the local folder")
@@ -152,7 +152,7 @@ def _of_file(name: str) -> Containers | None:
     except OSError as error:
         raise SourceError(f"source {name!r}: {error.strerror}") from None
     if begin.startswith((b"PK\x03\x04", b"PK\x05\x06")):
-        raise SourceError(f"source {name!r} is a zip; unpack it, and give the folder")
+        raise SourceError(f"source {name!r} is a zip file; unpack it, and give the folder")
     kind = next((kind for kind in KINDS if begin.startswith(kind.magic[1], kind.magic[0])), kind_of(name))
     root, path = os.path.split(os.path.realpath(name))
     return None if kind is None else Containers(kind, root, (path,))
@@ -160,20 +160,20 @@ def _of_file(name: str) -> Containers | None:
 
 def _refuse_dataset(name: str) -> None:
     folders = [name]
-    if not os.path.exists(os.path.join(name, MANIFEST)):  # OUT/256, OUT/160, ... perhaps
-        with suppress(OSError), os.scandir(name) as entries:  # of one that cannot be read, scan() tells
+    if not os.path.exists(os.path.join(name, MANIFEST)):  # perhaps it has a folder for each size
+        with suppress(OSError), os.scandir(name) as entries:  # scan() reports an unreadable folder
             folders = [entry.path for entry in islice(entries, _SIZES)]
     for folder in folders:
-        with suppress(DatasetError):  # of another program, or none
+        with suppress(DatasetError):  # not a manifest of presize
             if os.path.isfile(os.path.join(folder, MANIFEST)) and read_manifest(folder).layout == "lmdb":
                 raise SourceError(
-                    f"source {name!r} is a presize dataset, whose images are resized; build from the raw images, or "
-                    "make another dataset of it with presize derive"
+                    f"source {name!r} is a presize dataset, whose images are already resized; build from the raw "
+                    "images, or make another dataset from it with presize derive"
                 )
 
 
 def _containers(root: str, among_images: bool, unseen: list[Reject]) -> list[str]:
-    """The paths of containers below a folder; none if an image is met first. Links to folders are not followed."""
+    """Return the paths of containers below a folder, or none if it finds an image. Does not follow links to folders."""
     paths, waiting = [], [root]
     while waiting:
         folder = waiting.pop()
@@ -201,7 +201,7 @@ def list_containers(
     types: Mapping[str, ValueType],
     companions: Sequence[Companion] = (),
 ) -> Source:
-    """List the samples of all containers, in the order of their names. What cannot be a sample becomes a reject."""
+    """List the samples of all containers, in the order of the containers. Unusable files and samples become rejects."""
     listings, refused = _list_all(source, options, follow_links, companions)
     left_out = sum((one.left_out for one in listings), Counter[str]())
     rejects = [*source.unseen, *refused, *(reject for one in listings for reject in one.rejects)]
@@ -211,8 +211,8 @@ def list_containers(
         names = ", ".join(f"{printable(name)} ({count:,})" for name, count in left_out.most_common(_FIELDS_NAMED))
         more = f" and {len(left_out) - _FIELDS_NAMED} more" if len(left_out) > _FIELDS_NAMED else ""
         warn(
-            f"{source.name!r} has what the index cannot hold, with the number of samples that have it: {names}{more}; "
-            "it is left out"
+            f"{source.name!r} has fields that the index cannot store, with the number of samples that have them: "
+            f"{names}{more}; they are left out"
         )
     classes = None
     if len(table):
@@ -222,7 +222,7 @@ def list_containers(
             paths = " and ".join(repr(one.container.path) for one in (listings[0], other))
             raise SourceError(f"the class lists of {paths} differ; build each separately")
         own = None if own is None else check_classes(own)
-        if own and types.get("label") in ("text", "class"):  # their numbers have names
+        if own and types.get("label") in ("text", "class"):  # the class list names the numbers
             types = {name: kind for name, kind in types.items() if name != "label"}
         listed.table = with_types(listed.table, types, _OWN_COLUMNS)
         if options.labels == "none" and "label" in listed.table.column_names:
@@ -268,7 +268,7 @@ def _list_all(
 def _list_at_rest(
     source: Containers, path: str, options: SourceOptions, follow_links: bool, companions: Sequence[Companion]
 ) -> Contents | None:
-    """List a container. It is listed again if it changed meanwhile; return None if it changed then, too."""
+    """List a container, and list it again if it changed meanwhile. Return None if it changed both times."""
     file = os.path.join(source.root, path)
     if not is_utf8(path):
         raise SourceError("its name is not UTF-8")
@@ -305,19 +305,19 @@ class _Listed:
         others = self.table.select(["container", "path"]).filter(pa.array(~kept)).to_pydict()
         for number, path in zip(others["container"], others["path"], strict=True):
             container = self.containers[number]
-            # Rows of Parquet are called after their file already, and rejected by that name when they are decoded.
+            # Paths of Parquet rows already include the file's name, and later rejects use the same path.
             self.rejects.append(rejected(path if container.column else f"{container.path}/{path}", reason))
         self.table = self.table.filter(pa.array(kept))
 
 
 def _check_paths(listed: _Listed) -> None:
-    """Reject unsafe and repeated paths; put names of containers in front where two have one path in common."""
+    """Reject unsafe and repeated paths. If containers share a path, prefix all paths with the containers' names."""
     is_safe = ~unsafe_paths(listed.table.column("path")).to_numpy()
     listed.keep(is_safe, "its name is not a relative path in UTF-8")
     path, container = _path_numbers(listed.table), listed.table.column("container").to_numpy().astype(np.int64)
     is_first = np.zeros(len(path), np.bool_)
     is_first[np.unique(container * len(path) + path, return_index=True)[1]] = True
-    listed.keep(is_first, "an earlier sample of the file has its name")
+    listed.keep(is_first, "an earlier sample of the file has the same name")
     own = listed.table.column("path")
     for name_of in (_without_suffix, str):
         if len(np.unique(_path_numbers(listed.table))) == len(listed.table):
@@ -328,18 +328,18 @@ def _check_paths(listed: _Listed) -> None:
 
 
 def _without_suffix(path: str) -> str:
-    """Name a container in the paths of its samples. An LMDB in a folder is called as that."""
+    """Return a container's path without suffix. An LMDB in a folder has the folder's path."""
     folder = path.removesuffix("/data.mdb")
     return os.path.splitext(path)[0] if folder == path else folder
 
 
 def _path_numbers(table: pa.Table) -> npt.NDArray[np.int64]:
-    """Return a number for each path: the same for the same paths."""
+    """Return a number for each path; equal paths have equal numbers."""
     return np.asarray(table.column("path").combine_chunks().dictionary_encode().indices.to_numpy(), np.int64)
 
 
 def _runs(table: pa.Table) -> pa.Array:
-    """The run of each sample: its row group in Parquet, its neighbours elsewhere."""
+    """Return the run of each sample: its row group in Parquet, a group of neighbours elsewhere."""
     container = table.column("container").to_numpy()
     if "run" not in table.column_names:
         return pa.array(groups_of(container))
@@ -350,7 +350,7 @@ def _runs(table: pa.Table) -> pa.Array:
 def _number_labels(
     listed: _Listed, own: tuple[str, ...] | None, classes: Sequence[str] | None, by_value: bool
 ) -> tuple[str, ...] | None:
-    """Make labels the numbers of `classes`, of the containers' `own`, or of their names. Return the class list."""
+    """Replace labels by positions in `classes`, `own` or the sorted labels. Return the class list, if there is one."""
     if "label" not in listed.table.column_names:
         if classes is not None:
             raise SourceError("--classes needs labels, and the samples have none")

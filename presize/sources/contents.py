@@ -1,4 +1,4 @@
-"""Results of a listing: the samples of a source, or of one container of it, and what cannot be one."""
+"""Results of a listing: the samples of a source, or of one of its containers, and rejects."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from presize.store.rejects import Reject
 from presize.store.rejects_file import Rejects
 
 PLACE_COLUMNS = ("container", "offset", "run")
-"""The number of a sample's container, its offset there, and the run that is read in one go. No index has them."""
+"""The number of a sample's container, its offset there, and the run that is read together. No index stores them."""
 
 OFFSET_OF = "offset:"
-"""Before the name of a companion in the column of its offsets."""
+"""Prefix of the columns of companions' offsets, before the companion's name."""
 
 LINK_OUT = "a link out of the source; use --follow-links if you trust it"
 
@@ -35,11 +35,11 @@ class Source:
 
     Attributes:
         root: the source folder, absolute; or its URL.
-        table: one row per file, in dataset order; with PLACE_COLUMNS where there are `containers`.
-        classes: the class names that ``label`` indexes; None when the labels are not classes.
+        table: one row per sample, in dataset order; with PLACE_COLUMNS if there are `containers`.
+        classes: the class names that ``label`` indexes; None if the labels are not classes.
         rejects: files and folders that are rejected unread: links out of the source, names that are not UTF-8, ...
-        hidden, outside: how many names begin with a dot, and how many files lie beside the class folders.
-        containers: the files that hold the samples; empty where each sample is a file.
+        hidden, outside: the number of names that begin with a dot, and of files outside the class folders.
+        containers: the files that hold the samples; empty if each sample is a file.
     """
 
     root: Path | Url
@@ -58,7 +58,7 @@ class Source:
 
     @property
     def fields(self) -> list[str]:
-        """The columns of the table that the index takes over as they are: labels, and whatever else is known."""
+        """The columns of the table that the index stores unchanged, such as labels."""
         own = {*INDEX_COLUMNS, *(PLACE_COLUMNS if self.containers else ())}
         return [name for name in self.table.column_names if name not in own and not name.startswith(OFFSET_OF)]
 
@@ -81,9 +81,9 @@ class Source:
 
 @dataclass(frozen=True)
 class Contents:
-    """The samples of one container: ``path``, ``source_nbytes``, ``offset`` and fields, in dataset order; ``run`` where
-    it is a row group; ``mask_source_nbytes`` and ``offset:mask`` for a companion called mask. `left_out` counts the
-    samples that have a field which no index can store."""
+    """The samples of one container, in dataset order: ``path``, ``source_nbytes``, ``offset`` and fields; ``run`` if it
+    is a row group; ``mask_source_nbytes`` and ``offset:mask`` for a companion called mask. `left_out` counts, for each
+    field that no index can store, the samples that have it."""
 
     container: Container
     samples: pa.Table
@@ -100,13 +100,13 @@ def rejected(path: str, reason: str) -> Reject:
 def warn_left_out(root: str, noun: str, refused: Sequence[Reject]) -> None:
     if refused:
         warn(
-            f"source {root!r}: {plural(len(refused), noun)} left out with all that is in them; the first is "
+            f"source {root!r}: {plural(len(refused), noun)} left out with everything inside; the first is "
             f"'{printable(refused[0].path)}': {refused[0].reason}"
         )
 
 
 def field_name(name: str) -> str:
-    """Return the column of a field: its name, with an underscore behind where that is taken."""
+    """Return the column name of a field: its name, followed by an underscore if that name is taken."""
     is_taken = name in INDEX_COLUMNS or name in PLACE_COLUMNS or name.startswith(OFFSET_OF)
     return f"{name}_" if is_taken else name
 
@@ -124,5 +124,5 @@ def is_utf8(name: str) -> bool:
 
 
 def as_utf8(path: str) -> str:
-    """Return a readable path, in which bytes that are not UTF-8 are written as ``\\xff``."""
+    """Return a path as text, with bytes that are not UTF-8 written as ``\\xff``."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")

@@ -1,4 +1,4 @@
-"""Presize datasets as a source: their records take the place of files, and are copied where nothing changes."""
+"""Presize datasets as a source: records take the place of files, and are copied where nothing changes."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ from presize.system.files import check_file, expanded
 Rows = npt.NDArray[np.int64]
 
 OF_SAMPLES = ("several datasets", "some of the samples", "other classes", "prefixed paths")
-"""What a manifest has under ``derived``, beside options that differed."""
+"""Values that a manifest may have under ``derived``, besides options that differed."""
 
 
 @dataclass(frozen=True)
 class PublishedDataset:
-    """A published LMDB dataset; `roots`, `manifests` and `indexes` have one for each size.
+    """A published LMDB dataset. `roots`, `manifests` and `indexes` have one element per size.
 
     Attributes:
-        samples: ``path``, ``source_nbytes``, ``source_mtime_ns`` (with checksums ``source_crc32``; those of companions,
-            too), ``shard`` and ``row`` of each record, in dataset order; then of each rejected file that an update need
-            not try again, with shard -1, and its position in `rejects` as row.
-        rows: the records of each shard, as rows of `samples`, in the order in which the shard stores them.
-        damaged: the shards that are missing or do not have their size, of any size; nothing of them is used.
+        samples: ``path``, ``source_nbytes``, ``source_mtime_ns`` (with checksums, ``source_crc32``), the same of
+            companions, ``shard`` and ``row`` of each record, in dataset order; then of each rejected file that an
+            update need not try again, with shard -1 and its position in `rejects` as row.
+        rows: for each shard its records, as rows of `samples`, in the order in which the shard stores them.
+        damaged: numbers of shards that are missing or have the wrong file size in any size; none of them is used.
     """
 
     roots: tuple[Path, ...]
@@ -75,7 +75,7 @@ class PublishedDataset:
         }
 
     def columns(self, stream: Stream, rows: Rows, checksum: bool) -> dict[str, Rows]:
-        """Return what the index says of these rows of a stream, as a ShardTable has it."""
+        """Return these rows of a stream's index columns, as a ShardTable holds them."""
         index = self.indexes[self.sizes.index(stream.size)]
         names = record_columns(stream.name, checksum)
         return {name: numbers_of(index, stream.column(name))[rows].astype(np.int64) for name in names}
@@ -83,9 +83,9 @@ class PublishedDataset:
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetSource(Source):
-    """Samples of datasets of one size each, and of the same streams: `row_of` each in the index of `dataset_of` it.
-    `derived` says how they differ from all samples of one dataset, in words of OF_SAMPLES. If it `resizes`, images that
-    do not fit the size of the build are resized; otherwise all are copied."""
+    """Samples of datasets that have one size each and the same streams. For each sample, `dataset_of` and `row_of` give
+    the dataset and the row in its index. `derived` says how they differ from all samples of one dataset, in words of
+    OF_SAMPLES. With `resizes`, images that do not fit the size of the build are resized; otherwise all are copied."""
 
     datasets: tuple[PublishedDataset, ...]
     dataset_of: Rows
@@ -98,7 +98,7 @@ class DatasetSource(Source):
         return [dataset.manifests[0] for dataset in self.datasets]
 
     def texts(self, option: str) -> list[str]:
-        """Return what the datasets have recorded under an option that is a list of texts, such as ``boxes``."""
+        """Return the recorded values of an option that is a list of texts, such as ``boxes``, each once."""
         recorded = [manifest.identity["options"].get(option, []) for manifest in self.manifests]
         texts = [text for value in recorded for text in (value if isinstance(value, list) else [value])]
         if not all(isinstance(text, str) for text in texts):
@@ -117,13 +117,13 @@ class DatasetSource(Source):
         return sum(int(self.numbers(stream.column("nbytes")).sum()) for stream in self.datasets[0].shards)
 
     def replaced(self) -> DatasetError | None:
-        """Return the error to raise when a dataset is another one by now; None while all are as they were read."""
+        """Return the error to raise if a dataset was replaced after it was read; otherwise None."""
         errors = (replaced(dataset.roots[0], dataset.manifests[0]) for dataset in self.datasets)
         return next(filter(None, errors), None)
 
 
 def read_published(roots: Sequence[Path], with_rejects: bool = True) -> PublishedDataset:
-    """Read the dataset in `roots`, the folder of each size. Of shards only the sizes are checked."""
+    """Read the dataset in `roots`, one folder per size. Shards are not read: only their file sizes are checked."""
     manifests = tuple(read_manifest(root) for root in roots)
     indexes = tuple(
         _checked_index(root, manifest, with_rejects) for root, manifest in zip(roots, manifests, strict=True)
@@ -154,7 +154,7 @@ _FIX = "presize build --overwrite rebuilds it"
 def _checked_index(root: Path, manifest: Manifest, with_rejects: bool) -> pa.RecordBatch:
     if manifest.layout != "lmdb":
         raise DatasetError(
-            f"{root} is a folder of image files, without shards; presize build makes some, of its source"
+            f"{root} is a folder of image files, without shards; presize build makes shards from its source"
         )
     if manifest.engine != ENGINE:
         raise DatasetError(f"{root} has no shards that this presize reads; {_FIX}")
@@ -181,7 +181,7 @@ def _rows(root: Path, index: pa.RecordBatch, shards: Sequence[DataFile]) -> tupl
 
 
 def _states(manifest: Manifest, *names: str) -> list[str]:
-    """The columns of the index that say whether a file has changed, and those of companions."""
+    """Return the columns of the index that show whether a file has changed, and those of companions."""
     prefixes = ("", *(f"{companion.name}_" for companion in manifest.companions))
     return [f"{prefix}{name}" for prefix in prefixes for name in (*names, "source_nbytes", "source_mtime_ns")]
 
@@ -207,7 +207,7 @@ def join_datasets(
     classes: Sequence[str] | None = None,
     prefix: bool = False,
 ) -> DatasetSource:
-    """List the samples of datasets, one after the other; `prefix` puts the number of its dataset before a path."""
+    """List the samples of datasets, one dataset after another. `prefix` puts the dataset's number before each path."""
     folders = [Path(os.path.realpath(expanded(root))) for root in roots]
     datasets = tuple(open_settled(folder, partial(_opened, folder)) for folder in folders)
     for other in datasets[1:]:
@@ -255,19 +255,19 @@ def _opened(root: Path, _: Manifest) -> PublishedDataset:
             raise DatasetError(f"the index of {root} is damaged: a {name} is less than 1")
     if dataset.damaged:
         count = plural(len(dataset.damaged), "shard is", "shards are")
-        raise DatasetError(f"{root}: {count} missing or damaged; presize repair makes shards again")
+        raise DatasetError(f"{root}: {count} missing or damaged; presize repair rebuilds shards")
     return dataset
 
 
 def _kind(manifest: Manifest) -> dict[str, Any]:
-    """Return what a reader assumes about all records of a dataset, and of the columns of its index."""
+    """Return the properties that a reader assumes of all records of a dataset, and of the columns of its index."""
     options = manifest.identity["options"]
     image = {name: options["image"].get(name) for name in ("format", "color", "depth")}
     return image | {name: value for name, value in options.items() if name not in _NOT_READ}
 
 
 _NOT_READ = {"image", "layout", "shard_samples", "follow_links", "checksum", "column_types", "derived"}
-"""Options that readers do not ask for. All others say what is in the records or in columns."""
+"""Options that do not matter to readers. All others determine the content of records or columns."""
 
 
 def _check_alike(first: PublishedDataset, other: PublishedDataset) -> None:
@@ -284,7 +284,7 @@ def _check_alike(first: PublishedDataset, other: PublishedDataset) -> None:
 
 
 def _concatenated(datasets: Sequence[PublishedDataset], prefix: bool) -> pa.Table:
-    """The indexes, without what a build computes anew. A column that a dataset lacks is null there."""
+    """Concatenate the indexes, without the columns that a build computes. A column that a dataset lacks is null."""
     tables = []
     for number, dataset in enumerate(datasets):
         index = pa.Table.from_batches([dataset.indexes[0]]).replace_schema_metadata(None)
@@ -299,7 +299,7 @@ def _concatenated(datasets: Sequence[PublishedDataset], prefix: bool) -> pa.Tabl
 
 
 def _taken(paths: pa.ChunkedArray, only: Sequence[str]) -> npt.NDArray[np.bool_]:
-    """True for each of `paths` that is in `only`, in whatever spelling."""
+    """Return a mask of the `paths` that are in `only`, in any spelling."""
     known, listed = paths.combine_chunks(), pa.array(only, pa.large_string())
     is_strange = pc.invert(pc.is_in(listed, value_set=known))
     spellings = Spellings(names_of(python_values(paths)))
@@ -316,7 +316,8 @@ def _taken(paths: pa.ChunkedArray, only: Sequence[str]) -> npt.NDArray[np.bool_]
 
 
 def _class_list(datasets: Sequence[PublishedDataset], classes: Sequence[str] | None) -> tuple[str, ...] | None:
-    """The classes given; else the longest list, if the others are its beginning; else all names, if all are sorted."""
+    """Return the given classes; else the longest list, if it begins with each of the others; else all names, sorted, if
+    all lists are sorted. Raises SourceError for other lists. Returns None if there are no classes."""
     lists = [dataset.manifests[0].classes for dataset in datasets]
     known = [names for names in lists if names is not None]
     if not known and classes is None:

@@ -1,4 +1,4 @@
-"""A folder of image files, on a disk or below a URL: walked, or looked into for the files that a table lists."""
+"""A folder of image files, on a disk or under a URL: walked, or searched for the files that a table lists."""
 
 from __future__ import annotations
 
@@ -26,34 +26,34 @@ from presize.store.filenames import MAX_FOLDERS, can_be_made, unsafe_paths
 from presize.store.rejects import UNREADABLE
 
 Folder = tuple[str, tuple[tuple[int, int], ...]]
-"""A folder: its path from the source, and (device, inode) of it and of each folder above it."""
+"""A folder: its path from the source, and the (device, inode) of it and of each folder above it."""
 
 Refuse = Callable[[int, str, "RefusedFile"], None]
-"""Takes the row, the path and the reason of a file that cannot be used."""
+"""Called with the row, the path and the reason of a file that cannot be used."""
 
 Facts = npt.NDArray[np.int64]
-"""Sizes in bytes and modification times in nanoseconds, int64 (files, 2); -1 of files that were refused."""
+"""Sizes in bytes and modification times in nanoseconds, int64 (files, 2); -1 for refused files."""
 
 NamesIn = Callable[[str], Iterable[str]]
-"""Returns the names in a folder, "" for the source: those of folders end with a slash. What is no folder has none."""
+"""Returns the names in a folder, "" for the source; none if it is not a folder. Names of folders end with a slash."""
 
 UNSEEN = "cannot be looked at"
-"""In the reason of what was refused, unlisted, because the disk failed."""
+"""Start of the reason of a reject that could not be examined. Updates search the rejects of old datasets for it."""
 
 _OF_ONE_FOLDER = {errno.EACCES, errno.EPERM, errno.ENAMETOOLONG}
-"""Errors of one folder, such as lost+found, that say nothing of the disk."""
+"""Errors that concern only one folder, such as lost+found, not the disk."""
 
 _NO_FILE = {None, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENXIO}
 
 _CHUNK = 65536
 _AT_ONCE = 32
 _ASKED_IN_TURN = 8
-"""Files that are asked for one after another, by a thread."""
+"""Number of files that a thread requests one after another."""
 _NO_PATH = "its name is not a path: it has an empty part, . or .. as one, or a control character"
 
 
 class RefusedFile(Exception):
-    """A file, or all in a folder, cannot be a sample. `error` is UNREADABLE if later runs should try again."""
+    """A file, or a folder with all its files, cannot be used. `error` is UNREADABLE if later runs should try again."""
 
     def __init__(self, reason: str, error: str = SourceError.__name__, is_folder: bool = False) -> None:
         super().__init__(reason)
@@ -62,7 +62,7 @@ class RefusedFile(Exception):
 
 
 def is_of_the_disk(error: BaseException | None) -> bool:
-    """Return whether the disk failed or permission is missing, and the name may well be that of a file."""
+    """Return whether the disk failed or permission is missing. The file may still exist."""
     return isinstance(error, OSError) and error.errno not in _NO_FILE
 
 
@@ -72,7 +72,7 @@ def _unseen(error: OSError, is_folder: bool = False) -> RefusedFile:
 
 
 def walk_folder(root: str | os.PathLike[str], follow_links: bool) -> FileTree:
-    """Return all files below a folder. Folders that may not be read are refused; SourceError if the disk fails."""
+    """Return all files below a folder. Unreadable folders become rejects. Raises SourceError if the disk fails."""
     tree = FileTree(resolve(root))
     waiting: list[Folder] = [("", (_identity(os.stat(tree.root)),))]
     while waiting:
@@ -115,7 +115,7 @@ def resolve(root: str | os.PathLike[str]) -> str:
 
 
 def refused_folder(error: OSError, folder: str, is_root: bool) -> RefusedFile:
-    """Return why a folder is left out that may not be read. SourceError for the source, or where the disk fails."""
+    """Return the reason to leave out an unreadable folder. Raises SourceError for the source, or if the disk fails."""
     if is_root or error.errno not in _OF_ONE_FOLDER:
         raise SourceError(f"folder {error.filename or folder!r}: {error.strerror}") from None
     return _unseen(error, is_folder=True)
@@ -124,7 +124,7 @@ def refused_folder(error: OSError, folder: str, is_root: bool) -> RefusedFile:
 def _look_at(
     entry: os.DirEntry[str], chain: tuple[tuple[int, int], ...], root: str, follow_links: bool
 ) -> os.stat_result:
-    """Return the status of a file or folder. RefusedFile for neither; OSError if the disk fails on a folder."""
+    """Return the status of a file or folder. Raises RefusedFile for unusable ones, OSError if a folder's disk fails."""
     try:
         status = entry.stat()
     except OSError as error:
@@ -142,7 +142,7 @@ def _look_at(
     if is_folder and len(chain) > MAX_FOLDERS:
         raise RefusedFile(f"it lies in more than {MAX_FOLDERS} folders", is_folder=True)
     if is_folder and _identity(status) in chain:
-        raise RefusedFile("a link to a folder that it lies in")
+        raise RefusedFile("a link to a folder that contains it")
     return status
 
 
@@ -151,7 +151,7 @@ def _identity(status: os.stat_result) -> tuple[int, int]:
 
 
 def names_in(root: str, folder: str) -> list[str]:
-    """Return the names in a folder, "" or with a slash behind it: those of folders have one, too."""
+    """Return the names in `folder`, which is "" or ends with a slash. Names of folders end with a slash."""
     try:
         with os.scandir(f"{root}/{folder}") as entries:
             return [
@@ -202,12 +202,12 @@ def no_path(path: str | None) -> RefusedFile:
 
 
 def indexed_ns(mtime_ns: int) -> int:
-    """Return a modification time as the index holds it: those before 1677 or after 2262 count as its first or last."""
+    """Return a modification time that fits the index: times before 1677 or after 2262 are clipped."""
     return min(max(mtime_ns, -(2**63)), 2**63 - 1)
 
 
 def walk_bucket(url: Url) -> FileTree:
-    """Return all objects below a URL, hidden ones apart. They are listed a thousand a request."""
+    """Return all objects under a URL, except hidden ones, which are counted. A request lists a thousand."""
     tree = FileTree(url)
     hidden: set[str] = set()
     for path, nbytes, mtime_ns in _without_markers(_listed(url)):
@@ -227,7 +227,7 @@ def _is_path(name: str) -> bool:
 
 
 def _without_markers(listed: Iterator[Listed]) -> Iterator[Listed]:
-    """Leave out the empty objects that stand for folders where a console shows a bucket as such."""
+    """Leave out the empty objects that consoles create as markers of folders."""
     folders, empty = {""}, []
     for one in listed:
         folders.add(one.path.rpartition("/")[0])
@@ -253,7 +253,7 @@ def names_in_bucket(url: Url) -> NamesIn | None:
 
 
 def look_up_objects(url: Url, paths: pa.ChunkedArray, refuse: Refuse) -> Facts:
-    """Look up objects below a URL. A store that can be listed is; a web server gets a request for each."""
+    """Look up objects under a URL: in the listing of a store, or with a request for each on a web server."""
     unsafe = pc.fill_null(unsafe_paths(paths), True)
     facts = np.full((len(paths), 2), -1, np.int64)
     asked = pc.if_else(unsafe, pa.scalar(None, paths.type), paths)
@@ -292,7 +292,7 @@ def _ask_each(url: Url, paths: pa.ChunkedArray, facts: Facts) -> None:
 
 
 def names_of(paths: Iterable[str]) -> NamesIn:
-    """Return what lists the folders of a tree of these files. They are gone through once, when it is first called."""
+    """Return a function that lists the folders of these files. Its first call consumes `paths`."""
     folders: defaultdict[str, set[str]] = defaultdict(set)
 
     def names_in(folder: str) -> Iterable[str]:

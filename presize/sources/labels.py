@@ -1,4 +1,4 @@
-"""Class lists, labels as their numbers, and splits: by folder, by container, or by a hash of the path."""
+"""Class lists, labels as class numbers, and splits: by folder, by container, or by a hash of the path."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ def naming(what: str) -> Iterator[None]:
 def class_labels(
     labels: pa.ChunkedArray, classes: Sequence[str] | None, by_value: bool = False
 ) -> tuple[pa.ChunkedArray, tuple[str, ...]]:
-    """Return labels as int32 positions in `classes` or the sorted labels: if `by_value`, 2 before 10."""
+    """Return labels as int32 positions in a class list, and the list: `classes`, or the sorted labels. With `by_value`,
+    labels are sorted by value if all are whole numbers: 2 before 10."""
     names = labels.unique()
     known = tuple(classes) if classes is not None else tuple(sorted(names.to_pylist()))
     strange = names.filter(pc.match_substring_regex(names, NO_TEXT))
@@ -55,14 +56,14 @@ def class_labels(
     if unknown:
         raise SourceError(
             f"the label {unknown[0]!r} is not in the class list of {len(known)} names, such as {known[0]!r}; a class "
-            "list has one name a line, and nothing else"
+            "list has one name per line, and nothing else"
         )
     numbers = pa.array([number_of[name] for name in names.to_pylist()], pa.int32())
     return pa.chunked_array([numbers.take(pc.index_in(labels, names).combine_chunks())]), known
 
 
 def class_numbers(names: Iterable[str], classes: Sequence[str]) -> dict[str, int]:
-    """Return the positions in a class list of those `names` that are in it, in any Unicode normalization."""
+    """Return the positions in `classes` of the `names` that it contains, in any Unicode normalization."""
     alike = {normalize("NFC", name): number for number, name in enumerate(classes)}
     number_of = {name: number for number, name in enumerate(classes)}
     found = ((name, number_of.get(name, alike.get(normalize("NFC", name)))) for name in names)
@@ -70,7 +71,7 @@ def class_numbers(names: Iterable[str], classes: Sequence[str]) -> dict[str, int
 
 
 def check_classes(names: Sequence[str]) -> tuple[str, ...]:
-    """Return a class list unchanged. Raises SourceError when it is empty, or has a name that is empty or repeated."""
+    """Return a class list as a tuple. Raises SourceError if it is empty, or has an empty or repeated name."""
     if isinstance(names, str):
         raise SourceError(f"expected a list of names, got the text {names!r}; read_classes reads a file")
     for name in names:
@@ -85,7 +86,7 @@ def check_classes(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def read_classes(path: str | os.PathLike[str]) -> tuple[str, ...]:
-    """The class list of a text file, one name per line, or of another dataset."""
+    """Return the class list of a text file, with one name per line, or of another dataset."""
     path = Path(path)
     with naming(f"classes {str(path)!r}"):
         try:
@@ -107,7 +108,7 @@ def with_splits(source: Source, options: SourceOptions, images: str = "") -> Sou
     if split is None:
         return source
     if "split" in table.column_names:
-        raise SourceError("the samples have a column 'split' already; leave out --split to use that, or rename it")
+        raise SourceError("the samples already have a column 'split'; leave out --split to use it, or rename it")
     if split == "folders" and source.containers:
         splits = of_containers(table, _container_splits([container.path for container in source.containers]))
     elif split == "folders":
@@ -115,25 +116,25 @@ def with_splits(source: Source, options: SourceOptions, images: str = "") -> Sou
         if splits.null_count:
             first = paths.filter(splits.is_null())[0].as_py()
             raise SourceError(
-                f"--split folders: {splits.null_count} of {len(paths)} paths lie in no folder of the source, the first "
-                f"is {first!r}"
+                f"--split folders: {splits.null_count} of {len(paths)} paths are not in a folder of the source, the "
+                f"first is {first!r}"
             )
     else:
         shares = parse_shares(split)
         splits = draw_splits(paths, shares, options.split_seed)
         if empty := shares.keys() - set(splits.unique().to_pylist()):
-            warn(f"--split {split}: no sample is in {' and '.join(sorted(empty))}, of {len(paths):,} in all")
+            warn(f"--split {split}: no samples for {' and '.join(sorted(empty))}; the source has {len(paths):,}")
     return replace(source, table=table.append_column("split", splits))
 
 
 def _container_splits(paths: list[str]) -> list[str]:
-    """Return the splits that begin names, as in ``train-0.parquet``; where one does not, the first folders of paths."""
+    """Return the splits that begin all names, as in ``train-0.parquet``; otherwise the first folders of the paths."""
     splits = [re.split(r"[^A-Za-z]", os.path.basename(path))[0] for path in paths]
     if SPLITS.issuperset(splits):
         return splits
     beside = [path for path in paths if "/" not in path]
     if beside:
-        raise SourceError(f"--split folders: {beside[0]!r} lies in no folder of the source")
+        raise SourceError(f"--split folders: {beside[0]!r} is not in a folder of the source")
     return [path.partition("/")[0] for path in paths]
 
 
@@ -142,13 +143,13 @@ def of_containers(table: pa.Table, texts: list[str]) -> pa.Array:
 
 
 def folder_at(paths: pa.ChunkedArray, depth: int) -> pa.ChunkedArray:
-    """For each path the name of the folder at a depth, from 0 for the first; null where there is none."""
+    """Return the name of each path's folder at `depth`, 0 for the first; null if there is none."""
     matches = pc.extract_regex(paths, rf"(?s)^(?:[^/]*/){{{depth}}}(?P<name>[^/]*)/")
     return pc.struct_field(matches, "name")
 
 
 def draw_splits(paths: pa.ChunkedArray, shares: dict[str, Fraction], seed: int) -> pa.ChunkedArray:
-    """Return the split of each path, decided by a hash of (seed, path) alone. The shares add up to 1."""
+    """Return the split of each path, decided only by a hash of (seed, path). The shares add up to 1."""
     names = pa.array(list(shares), pa.large_string())
     bounds = np.array([int(share * 2**64) for share in accumulate(shares.values())][:-1], np.uint64)
     hash_of = partial(hashlib.blake2b, digest_size=8, key=seed.to_bytes(8, "little"))

@@ -1,5 +1,5 @@
-"""LMDBs of other programs as sources: which of their keys are images and labels, and where their values lie in the
-pages of the file, without liblmdb, which would trust them."""
+"""LMDBs of other programs as sources: which keys are images and labels, and where their values lie in the file. Pages
+are read without liblmdb, because it trusts them."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ _TRIED = 16
 _LABEL_BYTES = 1 << 16
 _ROWS_AT_ONCE = 65536
 _COUNTS = pa.array(["num-samples", "num_samples"], pa.large_binary())
-"""Keys of the number of samples, in CRNN's layout and its kin."""
+"""Keys of the number of samples, in CRNN's layout and similar ones."""
 _COUNT_BYTES = 20
 _WHOLE = re.compile(rb"\s*[0-9]{1,18}\s*")
 _META_INFO = "meta_info.txt"
 _BEGIN_BYTES = 4096
 _PICKLE = re.compile(rb"\x80[\x02-\x05]|\([dl]p[0-9]+\n|\(?c[\w.]+\n[\w.]+\np[0-9]+\n|[\]}]q\0")
-"""How pickles begin, and no image does."""
+"""First bytes of pickles, and of no image."""
 _DATUM = re.compile(rb"\x08[\x01-\x04]\x10[\x80-\xff]*[\x01-\x7f]\x18|\x22[\x80-\xff]*[\x00-\x7f]\xff\xd8\xff")
-"""How a Datum of Caffe's begins: with channels and height in Protocol Buffers, or with a JPEG."""
+"""First bytes of a Caffe Datum: channels and height in Protocol Buffers, or a JPEG."""
 _NUMBERED = re.compile(r"([^{}%]*?)([0-9]{1,17})([^0-9{}%]*)")
 
 Numbers = npt.NDArray[np.int64]
 
 
 class LmdbValues(NamedTuple):
-    """The records of an LMDB, in the order of their keys: where each value lies in `content`, the mapped file."""
+    """The records of an LMDB, in key order, with the location of each value in `content`, the mapped file."""
 
     content: npt.NDArray[np.uint8]
     keys: pa.LargeBinaryArray
@@ -64,8 +64,8 @@ class LmdbValues(NamedTuple):
 
 
 def read_lmdb(path: str) -> LmdbValues:
-    """The places of all values in the main database of an LMDB 0.9 file, checked to lie in it, and not to overlap. The
-    file must not shrink meanwhile."""
+    """Return the keys, and the locations of all values, of the main database in an LMDB 0.9 file. Raises SourceError if
+    values overlap or leave the file. The file must not shrink while it is mapped."""
     try:
         with open(path, "rb", buffering=0, opener=open_at_once) as file:
             version = FileVersion.of(os.fstat(file.fileno()))
@@ -106,7 +106,7 @@ def _leaves(
     lengths = (nodes.header & np.uint64(2**32 - 1)).astype(np.int64)
     flags = nodes.header >> np.uint64(32) & np.uint64(0xFFFF)
     key_bytes = (nodes.header >> np.uint64(48)).astype(np.int64)
-    value = nodes.begin + shard_pages.NODE_BYTES + key_bytes  # in its page
+    value = nodes.begin + shard_pages.NODE_BYTES + key_bytes  # from the start of its page
     shard_pages.require((value <= meta.page_bytes).all(), "a key leaves its page")
     keys = _gather(content, nodes.page + nodes.begin + shard_pages.NODE_BYTES, key_bytes)
     other = np.flatnonzero((flags != 0) & (flags != shard_pages.OVERFLOW_VALUE))
@@ -133,7 +133,7 @@ def _gather(content: npt.NDArray[np.uint8], begin: Numbers, lengths: Numbers) ->
 
 
 _Chosen = tuple[Numbers, dict[str, pa.Array], list[Reject]]
-"""The images of an LMDB: their rows, in the order of samples; ``path`` and fields; and what is no sample."""
+"""The images of an LMDB: their rows, in sample order; ``path`` and fields; and rejects."""
 
 
 def list_lmdb(path: str, name: str, options: SourceOptions, _: Sequence[Companion] = ()) -> Contents:
@@ -155,7 +155,7 @@ def list_lmdb(path: str, name: str, options: SourceOptions, _: Sequence[Companio
 
 
 def _paths(values: LmdbValues, rows: Numbers) -> pa.Array:
-    """Return keys as paths; one that is not UTF-8 gets an empty path, which is rejected."""
+    """Return keys as paths. A key that is not UTF-8 gets an empty path, which is rejected later."""
     keys = values.keys.take(pa.array(rows))
     try:
         return keys.cast(pa.large_string())
@@ -185,14 +185,13 @@ def _numbered(
         reason = f"its label is not UTF-8 text{f'; it looks like {like}' if like else ''}"
         rejects.append(rejected(f"{name}/{key}", "it has no label" if label is None else reason))
     good = pa.array(texts[is_good], pa.large_string())
-    # Labels are numbers if all are whole ones; otherwise they are names of classes.
+    # Labels are numbers if all are whole numbers; otherwise they are names of classes.
     numbered = whole_numbers(pc.utf8_trim_whitespace(good)) if column == "label" else good
     fields = {field_name(column): numbered if pa.types.is_integer(numbered.type) else good}
     return rows[is_good], {"path": _paths(values, rows[is_good]), **fields}, rejects
 
 
 def _label_texts(values: LmdbValues, rows: Numbers, column: str) -> list[str | bytes]:
-    """Return labels: text, or bytes for what is none."""
     texts: list[str | bytes] = []
     for start in range(0, len(rows), _ROWS_AT_ONCE):
         for value in values.read(rows[start : start + _ROWS_AT_ONCE], _LABEL_BYTES).to_pylist():
@@ -203,18 +202,17 @@ def _label_texts(values: LmdbValues, rows: Numbers, column: str) -> list[str | b
 
 
 def _warn_of_count(values: LmdbValues, images: int, name: str) -> None:
-    """Warn if the LMDB says that it has another number of samples than there are images."""
     rows = pc.index_in(_COUNTS, values.keys).drop_null().to_numpy()
     for row, value in zip(rows, values.read(rows.astype(np.int64), _COUNT_BYTES).to_pylist(), strict=True):
         if images and _WHOLE.fullmatch(value) and int(value) != images:
             warn(
-                f"{name!r}: {_shown(values.keys[int(row)].as_py())} says {int(value):,} samples, and it holds "
-                f"{plural(images, 'image')}; all are taken"
+                f"{name!r}: {_shown(values.keys[int(row)].as_py())} says {int(value):,} samples, but the LMDB has "
+                f"{plural(images, 'image')}; all are used"
             )
 
 
 def _basicsr(values: LmdbValues, path: str, name: str) -> _Chosen:
-    """The images that BasicSR's meta_info.txt lists, in its order: ``0001.png (480,480,3) 1`` has the key ``0001``."""
+    """Return the images in the order of BasicSR's meta_info.txt. ``0001.png (480,480,3) 1`` has the key ``0001``."""
     try:
         with open(os.path.join(os.path.dirname(path), _META_INFO), encoding="utf-8", opener=open_at_once) as file:
             names = [line.strip().rsplit(" (", 1)[0] for line in file if not line.isspace()]
@@ -230,7 +228,7 @@ def _basicsr(values: LmdbValues, path: str, name: str) -> _Chosen:
 
 
 def _lsun(values: LmdbValues, _path: str, _name: str) -> _Chosen:
-    """All values, in the order in which they lie in the file: their keys are hashes."""
+    """Return all values in file order, since LSUN's keys are hashes."""
     rows = np.argsort(values.offset, kind="stable")
     return rows, {"path": _paths(values, rows)}, []
 
@@ -260,26 +258,25 @@ def _expected(values: LmdbValues) -> str:
 
 
 def _check_values(values: LmdbValues, rows: Numbers, is_chosen: bool = True) -> None:
-    """Raise SourceError if one of the values that are tried is a pickle or Caffe's Datum, or if they `is_chosen` and
-    none is an encoded image."""
+    """Try up to 16 values. Raises SourceError for a pickle or Caffe Datum, or if chosen values include no image."""
     tried = rows[np.unique(np.linspace(0, len(rows) - 1, min(_TRIED, len(rows))).astype(np.int64))]
     begins = [bytes(value) for value in values.read(tried, _BEGIN_BYTES).to_pylist()]
     keys = values.keys.take(pa.array(tried)).to_pylist()
     for key, begin in zip(keys, begins, strict=True):
         if _PICKLE.match(begin):
             raise SourceError(
-                f"the value of {_shown(key)} is a Python pickle, and reading one runs whatever code it names; write an "
-                "LMDB of encoded images with the program that made it, which trusts them"
+                f"the value of {_shown(key)} is a Python pickle, and reading one runs whatever code it names; use the "
+                "program that wrote this LMDB to write one of encoded images"
             )
         if _DATUM.match(begin) and not sniff(begin):
             raise SourceError(
-                f"the value of {_shown(key)} is a Datum of Caffe's, pixels and a label in one; write an LMDB of "
-                "encoded images, or a folder, with Caffe's tools"
+                f"the value of {_shown(key)} is a Caffe Datum, which holds pixels and a label; use Caffe's tools to "
+                "write an LMDB or a folder of encoded images"
             )
     if is_chosen and begins and not any(map(sniff, begins)):
         raise SourceError(
-            f"{len(begins)} values were tried, and none is an encoded image: that of {_shown(keys[0])} begins with "
-            f"{begins[0][:12]!r}; expected JPEG, PNG, WebP or another image file in each"
+            f"none of {len(begins)} values tried is an encoded image: the value of {_shown(keys[0])} begins with "
+            f"{begins[0][:12]!r}; expected a JPEG, PNG, WebP or other image file in each"
         )
 
 

@@ -1,4 +1,4 @@
-"""Parquet files as sources: lists their rows with an image."""
+"""Parquet files as sources: lists their rows as samples."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 
 
 def list_parquet(path: str, name: str, options: SourceOptions, _: Sequence[Companion] = ()) -> Contents:
-    """List the samples of a Parquet file, in its order; ``keys`` is the column of images, if there are several. Images
-    are not read: not even their sizes, for which a mean of the row group stands."""
+    """List the samples of a Parquet file, in its order. ``keys`` chooses among several image columns. Images and their
+    sizes are not read: ``source_nbytes`` is the mean of the row group."""
     try:
         version = FileVersion.at(path)
         file = open_parquet(path)
         schema = file.schema_arrow
         image = _image_column(schema, options.keys)
-        # Binary values are images, sounds or pickles, and no labels.
+        # Binary values are images, sounds or pickles, but not labels.
         with_bytes = {one.name for one in schema if any(is_bytes(kind) for kind, _ in all_types(one.type))}
         others = [name for name in schema.names if name not in with_bytes and schema.names.count(name) == 1]
         has_names = is_image(schema.field(image).type) and schema.field(image).type.get_field_index("path") >= 0
-        # Names of columns alone: with no column at all a table has no rows.
+        # A table without columns has no rows, so the metadata below gives their number.
         table = file.read(columns=[*others, *([f"{image}.path"] if has_names else [])])
         names = table.column(image).combine_chunks().field("path") if has_names else None
         groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
@@ -87,7 +87,7 @@ def _mean_bytes(group: pq.RowGroupMetaData, image: str) -> int:
 
 
 def _paths(names: pa.Array | None, rows: int, stem: str) -> pa.Array:
-    """The names of rows; a row has ``STEM/NUMBER`` where its name is missing, leads elsewhere, or was taken before."""
+    """Return the paths of rows: their names, or ``STEM/NUMBER`` where a name is missing, unsafe or repeated."""
     numbers = pc.utf8_lpad(pa.array(np.arange(rows)).cast(pa.large_string()), 8, "0")
     folder, slash = (pa.scalar(text, pa.large_string()) for text in (stem, "/"))
     numbered = pc.binary_join_element_wise(folder, numbers, slash)
@@ -102,7 +102,7 @@ def _paths(names: pa.Array | None, rows: int, stem: str) -> pa.Array:
 
 
 def _class_names(schema: pa.Schema) -> tuple[str, ...] | None:
-    """The names of Hugging Face's ClassLabel in the column ``label``; None where there are none."""
+    """Return the names of Hugging Face's ClassLabel in the column ``label``, or None if there are none."""
     try:
         features: Any = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
         label = features["label"]

@@ -1,7 +1,7 @@
-"""Makes a raw folder of photo-like images, tuned to 1,000 photographs of ImageNet, to try presize without a data set.
+"""A raw folder of synthetic, photo-like images, tuned to 1,000 photographs of ImageNet, to try presize without data.
 
-A picture is painted back to front, after the dead-leaves model of natural scenes: leaves of all sizes out of
-focus, the subject that shows the class, leaves in focus; then texture with a 1/f spectrum, shading and sensor noise.
+A picture is painted from back to front, after the dead-leaves model of natural scenes: out-of-focus leaves of all
+sizes, the subject that shows the class, leaves in focus; then texture with a 1/f spectrum, shading and sensor noise.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from presize.options import SampleOptions
 from presize.system.files import expanded
 
 HUES = "red orange yellow lime green jade cyan azure blue violet magenta rose".split()
-"""In twelve equal steps around the colour circle."""
+"""Names of hues, in twelve equal steps around the colour circle."""
 SUBJECTS = {"disc": (32, 1.0), "star": (10, 0.45), "square": (4, 1.0), "triangle": (3, 1.0), "burst": (20, 0.6)}
 """Shapes that show a class: the number of corners on a circle, and the radius of every second one relative to it."""
 FIELD_SIDE = 1024
 """Height and width of the noise fields that texture is cut from. They repeat without a seam."""
 
 Light = tuple[float, float, float]
-"""The light of a picture: mean and standard deviation of its luminance, 0 to 255, and its warmth: below 0 for blue."""
+"""The light of a picture: mean and standard deviation of luminance, 0 to 255, and warmth, which is below 0 for blue."""
 
 ORIENTATION = 0x0112  # the EXIF tag
 TURNS = {
@@ -41,13 +41,13 @@ TURNS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_270,
 }
-"""How an upright picture is transposed to be stored with each EXIF orientation, which readers undo."""
+"""Transposition of an upright picture before it is stored with an EXIF orientation. Readers undo it."""
 
 
 def make_samples(
     folder: Path, options: SampleOptions = SampleOptions(), on_image: Callable[[], None] | None = None
 ) -> int:
-    """Write a sample folder and return its number of files. `on_image` is called after each. Raises SourceError when
+    """Write a sample folder and return its number of files. `on_image` is called after each file. Raises SourceError if
     the folder is not empty, or cannot be written."""
     folder = Path(expanded(folder))
     try:
@@ -66,7 +66,7 @@ def make_samples(
 
 
 def class_name(label: int, classes: int) -> str:
-    """Return the folder of a class, such as ``07-blue-square``: folders sort by number."""
+    """Return the folder name of a class, such as ``07-blue-square``. Names sort by class number."""
     return f"{label:0{len(str(classes - 1))}}-{HUES[round(12 * _hue(label)) % 12]}-{_subject(label)}"
 
 
@@ -109,7 +109,7 @@ def encoded(pixels: NDArray[np.uint8], rotated: bool, rng: np.random.Generator) 
 
 
 def broken_bytes(pixels: NDArray[np.uint8], turn: int, rng: np.random.Generator) -> bytes:
-    """The content of a broken file: by `turn` modulo 4 half an image, nothing, HTML, or random bytes."""
+    """Return the content of a broken file: half an image, nothing, HTML or random bytes, for `turn` modulo 4."""
     if turn % 4 == 0:
         Image.fromarray(pixels).save(stream := io.BytesIO(), "JPEG", quality=90)
         return stream.getvalue()[: stream.tell() // 2]
@@ -117,12 +117,12 @@ def broken_bytes(pixels: NDArray[np.uint8], turn: int, rng: np.random.Generator)
 
 
 def picture(options: SampleOptions, index: int) -> NDArray[np.uint8]:
-    """The upright pixels of file `index`: uint8 (height, width, 3), RGB."""
+    """Return the upright pixels of file `index`: uint8 (height, width, 3), RGB."""
     rng = np.random.default_rng((options.seed, index, 0))
     height, width = picture_size(options.long_side, rng)
     light = rng.uniform(70, 160), rng.uniform(30, 75), rng.normal(0.2, 0.9)
     softness = max(1, min(height, width) / 500)
-    # What is out of focus has no detail: a quarter of the size holds it.
+    # The background is out of focus and has no detail, so a quarter of the size is enough.
     sky, ground = _colours(light, 2, rng)
     canvas: NDArray[Any] = np.full((-(-height // 4), -(-width // 4), 4), sky, np.uint8)
     canvas[int(len(canvas) * rng.uniform(0.2, 0.9)) :] = ground
@@ -151,7 +151,7 @@ def picture(options: SampleOptions, index: int) -> NDArray[np.uint8]:
 
 
 def picture_size(long_side: int, rng: np.random.Generator) -> tuple[int, int]:
-    """A (height, width) distributed as in ImageNet: mostly 4:3 or 3:2 at `long_side`, some odd, small or large."""
+    """Draw a (height, width) as in ImageNet: mostly 4:3 or 3:2 at `long_side`, some odd, small or large."""
     kind = rng.random()
     aspect = rng.choice((4 / 3, 4 / 3, 3 / 2)) if kind < 0.65 else rng.uniform(1, 1.7)
     usual, odd, small, large = 1, np.exp(rng.normal(0, 0.2)), rng.uniform(0.15, 0.5), rng.uniform(1.4, 2.2)
@@ -162,7 +162,7 @@ def picture_size(long_side: int, rng: np.random.Generator) -> tuple[int, int]:
 
 
 def _colours(light: Light, count: int, rng: np.random.Generator) -> NDArray[np.float64]:
-    """Colours (count, 4), each 0 to 255: luminance, Cr, Cb, and the strength of the texture."""
+    """Draw colours (count, 4), each 0 to 255: luminance, Cr, Cb, and the strength of the texture."""
     # Natural colours differ most in lightness, then from orange to blue, least from green to magenta.
     exposure, contrast, warm = light
     luminance = rng.normal(exposure, contrast, (count, 1))
@@ -174,7 +174,7 @@ def _colours(light: Light, count: int, rng: np.random.Generator) -> NDArray[np.f
 
 def _paint_leaves(canvas: NDArray[Any], rng: np.random.Generator, count: int, smallest: float, light: Light) -> None:
     height, width = canvas.shape[:2]
-    # Radii of density 1 / radius**3: a scene then looks alike at every scale, as natural ones do.
+    # Radii with density 1 / radius**3 make a scene look alike at every scale, as natural scenes do.
     radii = min(height, width) / np.sqrt(rng.uniform(0.4**-2, smallest**-2, (count, 1)))
     angles = np.linspace(0, 2 * np.pi, 24, endpoint=False)
     for waves in (2, 3, 5):
@@ -198,7 +198,7 @@ def _paint_subject(canvas: NDArray[Any], rng: np.random.Generator, label: int) -
 
 
 def _hue(label: int) -> float:
-    """The hue of a class, 0 to 1 around the colour circle. Golden-ratio steps separate any number of classes."""
+    """Return the hue of a class, 0 to 1 around the colour circle. Golden-ratio steps separate any number of classes."""
     return label * 0.381966 % 1
 
 
@@ -207,7 +207,7 @@ def _subject(label: int) -> str:
 
 
 def _outline(radii: NDArray[Any], squeeze: Any, turn: Any) -> NDArray[np.float64]:
-    """Corners (..., corners, 2), x and y, `radii` from the origin, squeezed along y, rotated by `turn` radians."""
+    """Return corners (..., corners, 2), x and y, `radii` from the origin, squeezed along y, turned by `turn` rad."""
     angles = np.linspace(0, 2 * np.pi, radii.shape[-1], endpoint=False)
     x, y = radii * np.cos(angles), radii * np.sin(angles) * squeeze
     return np.stack((x * np.cos(turn) - y * np.sin(turn), x * np.sin(turn) + y * np.cos(turn)), axis=-1)
@@ -219,7 +219,7 @@ def _fill(canvas: NDArray[Any], outline: NDArray[np.float64], colour: list[float
 
 @lru_cache(maxsize=8)
 def _field(seed: int, alpha: float) -> NDArray[np.float32]:
-    """Noise of amplitude 1 / frequency**alpha: float32 (FIELD_SIDE, FIELD_SIDE), mean 0, variance 1."""
+    """Return noise of amplitude 1 / frequency**alpha: float32 (FIELD_SIDE, FIELD_SIDE), mean 0, variance 1."""
     rng = np.random.default_rng((seed, round(100 * alpha), 2))
     spectrum = np.fft.rfft2(rng.standard_normal((FIELD_SIDE, FIELD_SIDE)))
     frequency = np.hypot(np.fft.fftfreq(FIELD_SIDE)[:, None], np.fft.rfftfreq(FIELD_SIDE))

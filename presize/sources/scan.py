@@ -1,5 +1,5 @@
-"""Scans a source for samples: ``path`` (relative to the source, POSIX), ``source_nbytes``, ``source_mtime_ns`` and the
-label columns, in dataset order, as Arrow memory without a Python object per file."""
+"""Scans a source for samples: a table of ``path`` (relative to the source, POSIX), ``source_nbytes``,
+``source_mtime_ns`` and label columns, in dataset order, in Arrow memory without a Python object per file."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from presize.store.rejects import IMAGE_NAMES
 from presize.system.files import expanded
 
 _IMAGES = {"image", "images", "img", "imgs", "leftimg8bit"}
-"""Names of folders that probably hold all images, and are no class."""
+"""Names of folders that probably hold all images, and are not classes."""
 
 
 def scan(
@@ -38,11 +38,11 @@ def scan(
     types: Sequence[ColumnType] = (),
     companions: Sequence[Companion] = (),
 ) -> Source:
-    """List the samples of a source: a folder, its URL, or a container. What cannot be a sample becomes a reject.
+    """List the samples of a source: a folder, a URL, or containers. Files that cannot be samples become rejects.
 
-    In a folder of folders each folder is a class, and samples have the order of torchvision's ImageFolder: by class,
-    then folder, then name; where the folders are splits, by split first. No image is opened. Links that lead out of
-    the source are rejects, unless `follow_links`; `types` are those of columns that would be read as another.
+    In a folder of folders, each folder is a class, and samples are sorted as by torchvision's ImageFolder: by class,
+    then folder, then name. If the folders are splits, samples are sorted by split first. No image is opened. Links out
+    of the source become rejects, unless `follow_links`. `types` override the inferred types of columns.
     """
     root = expanded(root)
     if samples.classes is not None:
@@ -72,11 +72,11 @@ def scan(
 
 
 def scan_images(root: str | os.PathLike[str]) -> Source:
-    """The images of a folder as a build would list them, with links followed, as ImageFolder does: files whose name
-    claims an image, and others that start like one, for which they are opened: about 10 µs each."""
+    """Return the images of a folder as a build would list them, following links, as ImageFolder does: files with the
+    suffix of an image, and files that start like one. Opening one without such a suffix takes about 10 µs."""
     source = scan(root, follow_links=True)
     if source.containers:
-        raise SourceError(f"{os.fspath(root)} holds no image files but {source.containers[0].path!r}")
+        raise SourceError(f"{os.fspath(root)} holds no image files, but {source.containers[0].path!r}")
     paths = source.table.column("path")
     is_image = pc.match_substring_regex(paths, IMAGE_NAMES).to_numpy().copy()
     others = np.flatnonzero(~is_image)
@@ -88,7 +88,7 @@ def scan_images(root: str | os.PathLike[str]) -> Source:
 
 
 def _warn_of_companions(source: Source) -> None:
-    """Warn of a class that is named like the folder of all images, where another has the same folders in it."""
+    """Warn if a class is named like a folder of all images, and another class has the same subfolders."""
     root = next((name for name in source.classes or () if name.lower() in _IMAGES), None)
     if root is None:
         return
@@ -100,12 +100,12 @@ def _warn_of_companions(source: Source) -> None:
     if other is not None:
         warn(
             f"source {str(source.root)!r} has the same folders in {root} and {other}, which become classes; if {other} "
-            f"holds masks of {root}, add --pair mask={other}/{{subdir}}/{{stem}}.png, else build {root} alone"
+            f"holds masks of {root}, add --pair mask={other}/{{subdir}}/{{stem}}.png, else build only {root}"
         )
 
 
 def _warn_of_backslashes(source: Source, options: SourceOptions) -> None:
-    """Warn of samples that have no label, or all the same, since the backslashes in their names are no folders."""
+    """Warn if samples have no label, or all the same, because backslashes in their names do not separate folders."""
     wanted = options.labels is None or (options.table is not None and is_list(options.table))
     one_class = source.classes is not None and source.by_folder and len(source.classes) == 1
     if not wanted or ("label" in source.table.column_names and not one_class):
@@ -113,11 +113,9 @@ def _warn_of_backslashes(source: Source, options: SourceOptions) -> None:
     paths = source.table.column("path")
     named = paths.filter(pc.match_substring(paths, "\\"))
     if len(named):
-        fix = (
-            "write it again with / in names" if source.containers else "unpack the archive with unzip, which makes them"
-        )
+        fix = "write it again with / in names" if source.containers else "unpack the archive with unzip to get folders"
         warn(
             f"source {str(source.root)!r}: {len(named):,} of {len(paths):,} names hold backslashes, such as "
-            f"'{printable(named[0].as_py())}': folders on Windows, but not here, and "
+            f"'{printable(named[0].as_py())}', which separate folders only on Windows, and "
             f"{'all samples are of one class' if one_class else 'no sample has a label'}; {fix}"
         )

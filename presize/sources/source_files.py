@@ -1,7 +1,7 @@
-"""Location of the bytes of a sample, in a file or a container, which must stay as it was listed, and how they are read.
+"""Locations of samples' bytes in files and containers, and their reader. Files must not change after they are listed.
 
-From the page cache a photograph takes 50 microseconds, and passing it between threads as much again. From a disk or
-over a network it takes milliseconds, during which the codecs would be idle.
+Reading a photograph from the page cache takes 50 microseconds, and passing it between threads as much again. Reading it
+from a disk or over a network takes milliseconds, during which the codecs would be idle.
 """
 
 from __future__ import annotations
@@ -39,35 +39,35 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 THREADS = 4
-"""In each worker process: disks and networks serve concurrent requests faster than one at a time."""
+"""Reading threads per worker process. Disks and networks serve concurrent requests faster than one at a time."""
 BUCKET_THREADS = 16
-"""A request takes some tens of milliseconds, ten images' worth of decoding."""
+"""Reading threads for a bucket, where a request takes tens of milliseconds, as long as decoding ten images."""
 GROUP_ROWS = 1 << 32
-"""A row of a Parquet file has the offset row group * GROUP_ROWS + row."""
+"""The offset of a row in a Parquet file is row group * GROUP_ROWS + row."""
 SLOW_S = 0.0005
-"""A file that takes longer is slow: ten times the time of the page cache, a quarter of the time of the codecs. A large
-file may take as much longer as the page cache takes to copy it."""
+"""A read that takes longer is slow: ten times the time of the page cache, a quarter of the time of the codecs. The time
+to copy the file from the page cache is added, which matters for large files."""
 _CACHED_BYTES_PER_S = 1e9
-_SLOW_FILES = 4  # more than fast ones
-_FILES_AHEAD = 4  # for each thread
+_SLOW_FILES = 4  # excess over fast files that starts reading ahead
+_FILES_AHEAD = 4  # per thread
 _BYTES_AHEAD = 64 << 20
 
 
 class Url(str):
-    """The address of images in a store: s3://BUCKET/PATH, http(s)://HOST/PATH, gs:// or az://."""
+    """The URL of images in a store: s3://BUCKET/PATH, http(s)://HOST/PATH, gs:// or az://."""
 
     __slots__ = ()
 
     @classmethod
     def of(cls, source: str | os.PathLike[str]) -> Url | None:
-        """Return None for a folder, whatever its name looks like."""
+        """Return `source` as a Url, or None if it is not a URL, or exists as a folder or file."""
         name = os.fspath(source)
         is_known = is_url(name) and name.partition("://")[0] in SCHEMES
         return cls(name.rstrip("/")) if is_known and not os.path.lexists(name) else None
 
 
 class Container(NamedTuple):
-    """A file of many samples; in one of another `version`, others may lie there. `column` has the images of Parquet."""
+    """A file with many samples. Offsets are valid only in this `version`. `column` has the images, in Parquet files."""
 
     path: str
     version: FileVersion
@@ -79,8 +79,8 @@ class Container(NamedTuple):
 
 
 class SourceFile(NamedTuple):
-    """Location of a sample: a file of its own, or at an offset in a container; see GROUP_ROWS for Parquet files, where
-    `nbytes` is a mean."""
+    """Location of a sample: its own file, or an offset in a container. In Parquet files, the offset is a row (see
+    GROUP_ROWS), and `nbytes` is a mean."""
 
     path: str
     nbytes: int
@@ -89,13 +89,12 @@ class SourceFile(NamedTuple):
 
     @property
     def claims_to_be_an_image(self) -> bool:
-        """Return whether it is rejected, and not skipped, when it is no image. Containers list nothing but images."""
+        """Return whether a file that is not an image is rejected, not skipped. Containers list only images."""
         return self.container is not None or claims_to_be_an_image(self.path)
 
 
 class Places(NamedTuple):
-    """Locations of samples in containers: for each, the position of its container in `containers`, and its offset
-    there."""
+    """Locations of samples in containers: for each sample, its container's position in `containers`, and its offset."""
 
     containers: tuple[Container, ...]
     container: npt.NDArray[np.int64]
@@ -103,7 +102,7 @@ class Places(NamedTuple):
 
     @property
     def in_rows(self) -> bool:
-        """Return whether they are rows of Parquet files, which are read one after the other."""
+        """Return whether the samples are rows of Parquet files, which are read in order."""
         return any(container.column for container in self.containers)
 
 
@@ -115,8 +114,8 @@ def files_at(paths: list[str], nbytes: list[int], places: Places | None) -> list
 
 
 def in_any_form(path: str, use: Callable[[str], T]) -> T:
-    """Call `use` with a path; where there is no such file, with the path in another Unicode normalization: that of a
-    companion follows its image, and the two may come from different systems."""
+    """Call `use` with a path and, if the file does not exist, with its other Unicode normalizations: a companion's path
+    is derived from its image's, and the two files may come from different systems."""
     try:
         return use(path)
     except FileNotFoundError:
@@ -130,14 +129,14 @@ _RUN_AGAIN = "run again, with --overwrite if it then refuses because the samples
 
 
 def open_container(source: str | os.PathLike[str], container: Container, fix: str = _RUN_AGAIN) -> int:
-    """Return a descriptor. Raises BuildError, which ends with `fix`, if it has changed since it was listed."""
+    """Return a file descriptor. Raises BuildError, ending with `fix`, if the file has changed since it was listed."""
     file = open_at_once(os.path.join(source, container.path), os.O_RDONLY | os.O_CLOEXEC)
     if FileVersion.of(os.fstat(file)).same_as(container.version):
         return file
     os.close(file)
     raise BuildError(
-        f"{container.path!r} in {source} changed during the build: its size, times or inode number are not those that "
-        f"were listed; {fix}"
+        f"{container.path!r} in {source} changed during the build: its size, times or inode number differ from the "
+        f"listing; {fix}"
     )
 
 
@@ -154,7 +153,7 @@ def unreadable(source: str | os.PathLike[str], path: str, reason: str) -> BuildE
 
 
 def starts_like_an_image(source: Path, path: str) -> bool:
-    """Return whether a build would decode this file, by its first bytes. False for what cannot be read."""
+    """Return whether a build would decode this file, judging by its first bytes. Return False if it cannot be read."""
     try:
         with open(os.path.join(source, path), "rb", buffering=0, opener=open_at_once) as file:
             return stat.S_ISREG(os.fstat(file.fileno()).st_mode) and sniff(file.read(4096)) is not None
@@ -165,11 +164,11 @@ def starts_like_an_image(source: Path, path: str) -> bool:
 def read_in_order(
     read: Callable[[T], bytes], files: Iterable[tuple[T, int]], threads: int = THREADS
 ) -> Generator[Callable[[], bytes], None, None]:
-    """Yield for each file, given with its size in bytes, a function that does what ``read(file)`` does. Call it once,
-    before the next one is asked for.
+    """Yield for each file, given with its size in bytes, a function that returns ``read(file)``. Call it once, before
+    you take the next one.
 
-    Once several files were slow, they are read ahead, up to four files a thread, or 64 MiB. Closing the generator waits
-    for the reads in progress.
+    After several slow files, files are read ahead: at most four per thread, and 64 MiB. Closing the generator waits for
+    the reads in progress.
     """
     slow = 0
 
@@ -202,40 +201,40 @@ def read_in_order(
 
 
 LARGE_BYTES = 64 << 20
-"""The start of a larger file is looked at before all of it is read."""
+"""The start of a larger file is examined before the rest is read."""
 
 _SNIFFED_BYTES = 4096
 _MAX_BYTES = 1 << 31
 _CHANGED = "it changed during the build: "
 _BAD_SECTOR = {errno.EIO, errno.EBADMSG, errno.ENODATA, getattr(errno, "EUCLEAN", errno.EIO)}
-"""How file systems report a part of a file that cannot be read, or whose checksum is wrong."""
+"""Errors with which file systems report unreadable parts of files, or wrong checksums."""
 _ABOUT_THE_FILE = _BAD_SECTOR | {
     errno.ENOENT, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG,
 }  # fmt: skip
 
 
 class SourceReader:
-    """Reads the files of one source. Thread-safe.
+    """Reader of the files of one source. Thread-safe.
 
-    Each thread keeps the container open that it read last: opening it takes longer than reading a sample. If it changed
-    before it was opened, reading raises BuildError; check_containers() notices later changes.
+    Each thread keeps its last container open: opening it takes longer than reading a sample. Reading raises BuildError
+    if a container changed before it was opened; check_containers() notices later changes.
     """
 
     def __init__(self, root: Path | Url) -> None:
         self.root = root
-        self._folder = os.path.join(root, "")  # once: joining paths for each file takes longer than joining texts
+        self._folder = os.path.join(root, "")  # once: os.path.join for each file takes longer than +
         self._here = threading.local()
 
     def read(self, file: SourceFile, for_report: bool = False) -> bytes:
-        """The content of a file; of a large one that does not start like an image, the start alone.
+        """Return the content of a file, or only the start of a large file that does not start like an image.
 
-        The bytes of report.html must not depend on luck: where the disk fails, it is read once more, then the build
-        stops.
+        With `for_report`, the file is read again if the disk fails, and then the build stops: report.html must be
+        reproducible.
 
         Raises:
             UnreadableError: this file cannot be read, or has changed.
-            ImageError: it is too large for any decoder.
-            BuildError: reading failed for a reason that is not about this file.
+            ImageError: the file is too large for any decoder.
+            BuildError: reading failed for a reason that does not concern only this file.
         """
         if for_report:
             with suppress(OSError):
@@ -254,9 +253,9 @@ class SourceReader:
             raise unreadable(self.root, path, reason) from None
 
     def can_read(self, file: SourceFile) -> bool:
-        """Return whether the disk can read a file now. The page cache is not asked: it may outlive the disk."""
+        """Return whether the disk can read a file now. Drops its cached pages first: they may outlive the disk."""
         path = file.path if file.container is None else file.container.path
-        with suppress(OSError, UnreadableError):  # as below a URL
+        with suppress(OSError, UnreadableError):  # such as for a URL
             descriptor = self._open(path)
             try:
                 drop_pages(descriptor)
@@ -287,19 +286,19 @@ class SourceReader:
                 raise BuildError(f"{error}; run again to resume") from None
             if data is None:
                 raise UnreadableError(
-                    f"{_CHANGED}it had {nbytes} bytes when listed; now its size differs, or it is gone"
+                    f"{_CHANGED}it had {nbytes} bytes when listed; now its size differs, or it no longer exists"
                 )
             return data
         if container is None:
             file = self._open(path)
             try:
-                return _read(file, nbytes, 0, nbytes + 1)  # one byte more tells a file that has grown
+                return _read(file, nbytes, 0, nbytes + 1)  # the extra byte reveals growth
             finally:
                 os.close(file)
         return self._value(container, nbytes, offset)
 
     def _open(self, path: str) -> int:
-        """A descriptor: a file object would cost as much as reading a photograph does."""
+        """Return a descriptor, because making a file object takes as long as reading a photograph."""
         file = in_any_form(path, lambda path: open_at_once(self._folder + path, os.O_RDONLY | os.O_CLOEXEC))
         if not stat.S_ISREG(os.fstat(file).st_mode):
             os.close(file)
@@ -316,28 +315,28 @@ class SourceReader:
             if not container.column:
                 return _read(opened.descriptor, nbytes, offset, nbytes)
             if opened.rows is None:
-                from presize.sources.parquet_rows import RowReader  # pyarrow, which other sources do not need
+                from presize.sources.parquet_rows import RowReader  # imports pyarrow, which other sources do not need
 
                 opened.rows = RowReader(self._folder + container.path, container.column)
             value = opened.rows.read(*divmod(offset, GROUP_ROWS))
-            if is_new:  # pyarrow has opened it by its path
+            if is_new:  # pyarrow opened its path, not our descriptor
                 check_containers(self.root, [container])
             return value
         except (OSError, ImageError) as error:
             self._here.opened = None
             if isinstance(error, ImageError):
-                check_containers(self.root, [container])  # a change of it may be the cause
+                check_containers(self.root, [container])  # a changed container may be the cause
             raise
 
     @cached_property
     def _bucket(self) -> Bucket:
-        """With the credentials that the environment has now."""
+        """The bucket, with the credentials that the environment has at first use."""
         return Bucket(str(self.root))
 
 
 @dataclass
 class _OpenContainer:
-    """A container that is open as long as this object lives."""
+    """A container that stays open as long as this object lives."""
 
     container: Container
     descriptor: int

@@ -1,4 +1,4 @@
-"""Finds the files that the paths of a table mean, however they are spelled."""
+"""Finds the files that the paths of a table refer to, however they are spelled."""
 
 from __future__ import annotations
 
@@ -35,28 +35,28 @@ def _caseless(name: str) -> str:
 
 
 def plain(text: str) -> str:
-    """Return the plainest spelling of a path in the source: cats/1.jpg of ``./cats//1.jpg`` and ``C:\\cats\\1.jpg``."""
+    """Return the simplest spelling of a path: cats/1.jpg for ``./cats//1.jpg`` and ``C:\\cats\\1.jpg``."""
     parts = re.split(r"[/\\]", _DRIVE.sub("", text.strip(), count=1))
     return "/".join(part for part in parts if part not in ("", "."))
 
 
 class Spellings:
-    """The files of a source by other spellings of their paths.
+    """The files of a source, found by other spellings of their paths.
 
-    A path is tried as it is, then plain(). A name fits a file in another Unicode normalization, and one whose suffix
-    alone it lacks; images go before other files. Letters of another case, and ``%20``, are other names. What is found
-    is inside the source: it consists of listed names.
+    A path is tried unchanged, then after plain(). A name matches files in other Unicode normalizations, and files whose
+    suffix it lacks, images first. Names in another case, or with ``%20`` for a blank, do not match. Results consist of
+    listed names, so they are inside the source.
 
     Args:
-        names_in: lists a folder; None where nothing can be listed, such as a web server.
-        alike: brings names that count as one to one form.
+        names_in: lists a folder; None if nothing can be listed, as on a web server.
+        alike: returns a common form of names that count as the same.
     """
 
     def __init__(self, names_in: NamesIn | None, alike: Callable[[str], str] = _nfc) -> None:
         self._names_in = names_in
         self._alike = alike
         self._listed: dict[str, dict[str, list[str]]] = {}
-        """Of each folder the names that are alike: folders with a slash behind, and files without their suffix."""
+        """For each folder, its names by common form: of folders with a slash at the end, of files without suffix."""
 
     def find(self, text: str) -> list[str]:
         for path in dict.fromkeys((text, plain(text))):
@@ -73,14 +73,14 @@ class Spellings:
         return self._names_in is not None and len(self.find(text)) == 1
 
     def spelled(self, text: str | None) -> str | None:
-        """Return the path of the one file that a text means; else the text, in plain spelling if it is no path."""
+        """Return the path of the only file that a text refers to; else the text, or plain(text) if it is unsafe."""
         found = self.find(text) if text is not None and self._names_in is not None else []
         if text is None or len(found) == 1:
             return found[0] if found else None
         return text if is_safe(text) and self._names_in is not None else plain(text)
 
     def hint(self, text: str) -> str:
-        """Return what an error adds about a path without a file, such as "; there is 'cats/1.jpg'"."""
+        """Return a hint to append to an error about a path without a file, such as "; there is 'cats/1.jpg'"."""
         path = plain(text)
         if self._names_in is None or len(path) > PATH_MAX_BYTES or (found := self.find(text)) == [text]:
             return ""
@@ -93,12 +93,12 @@ class Spellings:
             )
         look_alike = len({_nfc(each) for each in (text, *found)}) <= len(found)
         shown = " and ".join(map(ascii if look_alike else repr, found[:2]))
-        end = ", and case counts" if path != found[0] and _caseless(path) == _caseless(found[0]) else ""
+        end = ", and case matters" if path != found[0] and _caseless(path) == _caseless(found[0]) else ""
         end = f", and this is {text!a}" if look_alike else end
         return f"; there {'is' if len(found) == 1 else 'are'} {shown}{end}"
 
     def _guesses(self, path: str) -> Iterator[str]:
-        """Yield what a path may have been meant to be: in other folders, with escapes decoded, or of another suffix."""
+        """Yield corrections of a path: in other folders, with decoded escapes, or with another suffix."""
         parts = path.split("/")
         yield from ("/".join(parts[first:]) for first in range(len(parts)))
         yield plain(unquote(path))
@@ -108,7 +108,7 @@ class Spellings:
         yield from (f"{folder}{path}" for folder in islice(folders, _FOLDERS_TRIED))
 
     def _files(self, folder: str, name: str) -> list[str]:
-        """The files that a name means: of that name, of one that is alike, or of that stem."""
+        """Return the files that a name refers to: with this name, else a similar name, else this stem."""
         files, alike = self._in(folder), self._alike(name)
         named = files.get(self._alike(_stem(name)), [])
         if name in named:
@@ -133,7 +133,7 @@ def _stem(name: str) -> str:
 
 
 class SourceFiles(Spellings):
-    """The files of a source: a folder, with `follow_links` those that links lead out to, too, or its URL."""
+    """The files of a source: a folder, or its URL. With `follow_links`, links may lead out of the folder."""
 
     def __init__(self, base: Path | Url, follow_links: bool) -> None:
         super().__init__(names_in_bucket(base) if isinstance(base, Url) else partial(names_in, str(base)))
@@ -141,13 +141,13 @@ class SourceFiles(Spellings):
         self._follow_links = follow_links
 
     def look_up(self, paths: pa.ChunkedArray, refuse: Refuse, any_form: bool = False) -> Facts:
-        """Look up paths, null where there is none; in a folder in `any_form`, in another normalization, too."""
+        """Look up paths, some of which may be null. In a folder, `any_form` also tries other Unicode normalizations."""
         if isinstance(self.base, Url):
             return look_up_objects(self.base, paths, refuse)
         return look_up_files(str(self.base), self._follow_links, paths, refuse, any_form)
 
     def look_up_spelled(self, paths: pa.ChunkedArray, refuse: Refuse) -> tuple[pa.ChunkedArray, Facts]:
-        """Return the paths of the files that a table lists, as the source spells them, too."""
+        """Look up the files that a table lists, in any spelling; return their paths in the source, and Facts."""
         missing = array("q")
         facts = self.look_up(paths, lambda row, *_: missing.append(row))
         if not missing:

@@ -1,4 +1,4 @@
-"""Label tables: CSV and its kin, JSON lines, Parquet and plain lists of paths, read as checked Arrow columns."""
+"""Label tables: CSV, TSV, JSON lines, Parquet and plain lists of paths, read as checked Arrow columns."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ from presize.store.rejects import IMAGE_NAMES, IMAGE_SUFFIXES, claims_to_be_an_i
 from presize.system.files import open_at_once
 
 PATH_NAMES = ("path", "filename", "file_name")
-"""What the column of paths may be called; the first of them that a table has."""
+"""Names of the column of paths. A table with several of them needs ``path``."""
 ID_NAMES = ("image", "image_path", "image_id", "id")
-"""What it may be called where no column has one of PATH_NAMES, and one alone has one of these."""
+"""Names of the column of paths in a table without PATH_NAMES, if it has exactly one of these."""
 JSON_ROWS_AT_ONCE = 16384
 
 _HEADER_BYTES = 1 << 20
@@ -58,19 +58,19 @@ _TAB_LABEL = r"(?s)^(?P<path>[^\t]*)\t\s*(?P<label>.+)$"
 _SUFFIX = rf"(?:{'|'.join(re.escape(suffix) for suffix in sorted(IMAGE_SUFFIXES))})"
 _LABEL = rf"(?is)^(?P<path>[^\"]*{_SUFFIX}|.*{_SUFFIX})[ ,;]\s*(?P<label>.+)$"
 _WORD_LABEL = r"(?s)^(?P<path>[^\s,;]+)[ ,;]\s*(?P<label>.+)$"
-"""Of a path without such a suffix, where it is a file."""
+"""For a path without an image suffix, if it refers to a file."""
 _NUMBER = r"^[0-9]+\s+"
 _SEVERAL = r"^[-+]?[0-9.]+(?:[ ,;\t]+[-+]?[0-9.]+)+$|\t"
-"""Numbers behind one another, or what tabs separate, are columns."""
+"""Several numbers, or values separated by tabs, are columns and not a label."""
 _NO_COMMENT = rf"(?i)^(?:[^#]|#\S*{_SUFFIX})"
-"""A line that begins with # is a comment, unless that is the name of an image."""
+"""A line that begins with # is a comment, unless it begins with the name of an image."""
 _QUOTED_PATH = rf"(?is)^\"([^\"]*{_SUFFIX})\"([ ,;\t]|$)"
 
 Types = Mapping[str, ValueType] | None
-"""The types that columns are given, by their names: readers leave those as text. None, if paths alone are wanted."""
+"""Requested types of columns, by name: readers leave these columns as text. None if only paths are wanted."""
 
 Fits = Callable[[str], bool] | None
-"""Returns whether a path means one file of the source; None where that is not known."""
+"""Returns whether a path refers to exactly one file of the source; None if that is unknown."""
 
 
 def list_table(
@@ -102,11 +102,11 @@ def read_table(
     types: Mapping[str, ValueType] = MappingProxyType({}),
     files: SourceFiles | None = None,
 ) -> pa.Table:
-    """The label table at `path`, read as its suffix says: a ``path`` column and any others, in its own order.
+    """Return the label table at `path`, read as its suffix says: a ``path`` column and any others, in file order.
 
     Columns are normalized: strings and binaries have 64-bit offsets, lists are large lists, dictionaries are decoded.
-    Equal values give equal bytes, those under nulls included, whatever the file. Absolute paths in `root` become
-    relative. With `files` paths become what the source calls them, with ``source_nbytes`` and ``source_mtime_ns``.
+    Equal values have equal bytes, also under nulls, in all file formats. Absolute paths in `root` become relative. With
+    `files`, paths become the source's spelling, and ``source_nbytes`` and ``source_mtime_ns`` are added.
     """
     table = _read_file(os.fspath(path), types, None if files is None else files.fits)
     column, table = _path_name(table.column_names), _with_path(table)
@@ -124,7 +124,7 @@ def read_table(
 
 
 def read_paths(path: str | os.PathLike[str]) -> list[str]:
-    """Return the paths that a file lists, of any kind that read_table takes; other columns do not matter."""
+    """Return the paths that a file lists, in any format of read_table. Other columns are ignored."""
     paths = plain_column("path", _with_path(_read_file(os.fspath(path))).column("path")).drop_null()
     if len(paths) == 0 or not pa.types.is_large_string(paths.type):
         raise SourceError("it lists no paths")
@@ -141,7 +141,7 @@ def _read_file(path: str, types: Types = None, fits: Fits = None) -> pa.Table:
                 raise SourceError("it is not a regular file")
             begin = b"" if read is _read_parquet else file.peek(2)[:2]
             if begin in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) or b"\0" in begin:
-                raise SourceError("it is UTF-16 text, or none; save it as UTF-8")
+                raise SourceError("it is UTF-16 text or binary data; save it as UTF-8 text")
             table = _read_list(file, types, fits) if read is _read_list else read(file, types)
             table.validate(full=True)
             table.column_names  # noqa: B018  # raises for names that are not UTF-8
@@ -164,7 +164,7 @@ def _read_csv(file: BinaryIO, types: Types, separators: str = ",;\t|") -> pa.Tab
     path_name = _path_name(table.column_names)
     for name, texts in zip(table.column_names, table.columns, strict=True):
         if not name and not pc.any(pc.not_equal(texts, "")).as_py():
-            continue  # spreadsheets write such columns behind the last one that has a name
+            continue  # spreadsheets add such columns after the last named one
         is_text = types is None or name in types or name in (path_name, *PATH_NAMES)
         names.append(name)
         columns.append(texts if is_text else read_texts(texts, is_label=name == "label"))
@@ -182,12 +182,12 @@ def _read_csv(file: BinaryIO, types: Types, separators: str = ",;\t|") -> pa.Tab
             f"{not_class}{more}; --column-type {name}:text keeps texts as they are written, --column-type {name}:float "
             "reads numbers without this warning"
         )
-    table = pa.table(columns, names)  # of separators alone are the rows that spreadsheets write below the last one
+    table = pa.table(columns, names)  # spreadsheets add rows without values after the last row
     return table.filter(pc.invert(empty)) if pc.any(empty).as_py() else table
 
 
 def _texts(file: BinaryIO, separators: str) -> pa.Table:
-    """All columns as text, without the blanks behind separators in columns whose name has one."""
+    """Return all columns as text, without the blanks after separators in columns whose name begins with one."""
     wrong: list[pa.csv.InvalidRow] = []
 
     def refuse(row: pa.csv.InvalidRow) -> str:
@@ -197,7 +197,7 @@ def _texts(file: BinaryIO, separators: str) -> pa.Table:
     content, header = file, file.readline(_HEADER_BYTES)
     line = header.decode("utf-8-sig", "replace").strip("\r\n")
     cells = {each: {name.strip(' "') for name in line.split(each)} for each in separators}
-    # That which gives a column of paths, or else most columns.
+    # The separator that yields a column of paths, or else the most columns.
     separator = max(cells, key=lambda each: (not cells[each].isdisjoint((*PATH_NAMES, *ID_NAMES)), line.count(each)))
     options = pa.csv.ParseOptions(delimiter=separator, newlines_in_values=True, invalid_row_handler=refuse)
     how: dict[str, Any] = {"parse_options": options}
@@ -208,7 +208,7 @@ def _texts(file: BinaryIO, separators: str) -> pa.Table:
             f"its first line is a comment: {said!r}; a table begins with the names of its columns, such as path,label: "
             "remove the lines above them"
         )
-    if after + b" " in header:  # Arrow sees quotes directly behind a separator alone
+    if after + b" " in header:  # Arrow only sees quotes directly after a separator
         quoted = rb'(?<=%s) +(?="(?:[^"]|"(?:%s|\s|\Z)))' % (re.escape(after), re.escape(after))
         content = io.BytesIO(header + re.sub(quoted, b"", file.read()))
     try:
@@ -221,7 +221,7 @@ def _texts(file: BinaryIO, separators: str) -> pa.Table:
         if not wrong:
             raise
         content.seek(0)
-        with suppress(pa.ArrowInvalid):  # without threads, which do not number rows
+        with suppress(pa.ArrowInvalid):  # threads would not number rows
             lenient = pa.csv.ConvertOptions(check_utf8=False)
             pa.csv.read_csv(content, pa.csv.ReadOptions(use_threads=False), convert_options=lenient, **how)
         raise _wrong_row(wrong[-1], separator) from None
@@ -236,9 +236,9 @@ def _texts(file: BinaryIO, separators: str) -> pa.Table:
 
 
 def _wrong_row(row: pa.csv.InvalidRow, separator: str) -> SourceError:
-    """The error for a row that has more or fewer values than the header has names. The header is row 0 in messages."""
+    """Return the error for a row with too many or too few values. Messages count the header as row 0."""
     if row.actual_columns < row.expected_columns:
-        fix = f"an empty value needs its {separator!r}, too, and a text with a line break quotes"
+        fix = f"an empty value also needs its {separator!r}, and a text with a line break needs quotes"
     elif row.text.endswith(separator):
         fix = f"end the header with {separator!r}, too"
     else:
@@ -250,10 +250,11 @@ def _wrong_row(row: pa.csv.InvalidRow, separator: str) -> SourceError:
 
 
 def _read_list(file: BinaryIO, types: Types, fits: Fits = None) -> pa.Table:
-    """One path per line, with or without a label behind each: after a tab, or after a name with the suffix of an image
-    format, as in ``cats/1.jpg 3``. Labels that are all whole numbers, without zeros before them, are numbers.
+    """Read one path per line, each with or without a label: after a tab, or after a name with the suffix of an image
+    format, as in ``cats/1.jpg 3``. Labels become numbers if all are whole numbers without leading zeros.
 
-    Where the first path has no such suffix, or a number before it, and a file fits another reading, that is taken.
+    If the first path has no such suffix, or follows a number, another reading of the lines is used if its first path
+    refers to a file.
     """
     text = pa.array([file.read().decode("utf-8-sig")], pa.large_string())
     lines = pc.utf8_trim_whitespace(pc.split_pattern(text, "\n").flatten())
@@ -269,14 +270,13 @@ def _read_list(file: BinaryIO, types: Types, fits: Fits = None) -> pa.Table:
                 if len(other) and fits(other.column("path")[0].as_py()):
                     table = other
                     break
-    table = _listed(lines, types) if table is None else table  # which says why not
+    table = _listed(lines, types) if table is None else table  # raises its error again
     _check_one_label(table, types)
     return table
 
 
 def _readings(lines: pa.Array) -> Iterator[tuple[pa.Array, str]]:
-    """Yield the lines of a list as they may be meant, without a count of them at the top or a number before each, with
-    the expression that takes labels off them."""
+    """Yield readings of a list: its lines, also without a count above or numbers in front; and the regex of labels."""
     for some in (lines, lines[1:]) if lines[0].as_py() == str(len(lines) - 1) else (lines,):
         numbered = pc.all(pc.match_substring_regex(some, _NUMBER)).as_py()
         for each in (some, pc.replace_substring_regex(some, _NUMBER, "")) if numbered else (some,):
@@ -305,7 +305,7 @@ def _listed(lines: pa.Array, types: Types, labelled: str = _LABEL) -> pa.Table:
 
 
 def _check_one_label(table: pa.Table, types: Types) -> None:
-    """Raise SourceError where all labels of a list are several values: columns of a table without a header."""
+    """Raise SourceError if all labels of a list are several values, as in a table without a header."""
     if types is None or "label" in types or "label" not in table.column_names:
         return
     labels = table.column("label")
@@ -313,15 +313,15 @@ def _check_one_label(table: pa.Table, types: Types) -> None:
         if pc.all(pc.match_substring_regex(labels, _SEVERAL)).as_py():
             first = " ".join(str(table.column(name)[0]) for name in ("path", "label"))
             raise SourceError(
-                f"each line has several values behind its path, such as {one_line(repr(first))}; expected one label; "
+                f"each line has several values after its path, such as {one_line(repr(first))}; expected one label; "
                 "save columns as CSV, with a header such as path,label,x, or keep them as one text: --column-type "
                 "label:text"
             )
 
 
 def _read_json(file: BinaryIO, _: Types) -> pa.Table:
-    # Python's own parser: pyarrow's turns strings into dates and large numbers into floats, and reads [null, 1] as a
-    # list that ends outside its values (apache/arrow#51305, still in 26.0.1).
+    # Python's parser: pyarrow's turns strings into dates and large numbers into floats, and reads [null, 1] as a list
+    # that ends outside its values (apache/arrow#51305, still in 26.0.1).
     tables = []
     with io.TextIOWrapper(file, "utf-8-sig", newline="\n") as text:
         lines = enumerate(text, 1)
@@ -332,7 +332,7 @@ def _read_json(file: BinaryIO, _: Types) -> pa.Table:
 
 
 def _json_row(number: int, line: str) -> dict[str, Any]:
-    fix = "; expected one object per line, as jq -c '.[]' writes those of an array"
+    fix = "; expected one object per line, as jq -c '.[]' makes of an array"
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -346,8 +346,8 @@ def _json_row(number: int, line: str) -> dict[str, Any]:
 
 
 def _read_parquet(file: BinaryIO, _: Types) -> pa.Table:
-    # read_table would take columns from the names of folders. Without threads: Arrow aborts a process that ends soon
-    # after they have read now and then ("terminate called without an active exception", 5 of 180 under load, 26.0).
+    # read_table would add columns from the names of folders. No threads: now and then, Arrow 26.0 aborts a process that
+    # ends soon after a threaded read ("terminate called without an active exception", 5 of 180 under load).
     with pa.parquet.ParquetFile(file, pre_buffer=False) as table:
         return table.read(use_threads=False)
 
@@ -364,10 +364,10 @@ _READERS: Mapping[str, Callable[[BinaryIO, Types], pa.Table]] = {
 
 
 def _path_name(names: Sequence[str]) -> str | None:
-    """Return the name of the column of paths; None where there is none. Raises SourceError if it may be several."""
+    """Return the name of the column of paths, or None. Raises SourceError if several match and none is called path."""
     given = [name for name in PATH_NAMES if name in names] or [name for name in ID_NAMES if name in names]
     if len(given) > 1 and "path" not in given:
-        raise SourceError(f"it has the columns {' and '.join(map(repr, given))}; rename the one of the paths to path")
+        raise SourceError(f"it has the columns {' and '.join(map(repr, given))}; rename the one with the paths to path")
     return given[0] if given else None
 
 
@@ -377,8 +377,8 @@ def _with_path(table: pa.Table) -> pa.Table:
     if given is None:
         if {"images", "annotations"} <= {*names}:
             raise SourceError(
-                "it is COCO's annotations, one object for all images; expected one for each image, in a line of its "
-                "own: docs/imports.md has the lines that make such a table"
+                "it is a COCO annotation file, one object for all images; expected one object per image, each on its "
+                "own line: docs/imports.md shows how to make such a table"
             )
         if any(map(claims_to_be_an_image, names)):
             raise SourceError(
@@ -396,16 +396,16 @@ def _with_path(table: pa.Table) -> pa.Table:
 def _check_columns(names: Sequence[str]) -> None:
     for name in names:
         if names.count(name) > 1 and not name:
-            raise SourceError(f"it has {names.count(name)} columns without a name, which hold something; name them")
+            raise SourceError(f"it has {names.count(name)} columns with values but without a name; name them")
         if names.count(name) > 1:
             raise SourceError(f"it has the column {name!r} more than once")
         if name in INDEX_COLUMNS and name != "path":
-            raise SourceError(f"the index has a column {name!r} of its own; rename yours")
+            raise SourceError(f"the index needs the column name {name!r}; rename yours")
 
 
 def _check_named(paths: pa.ChunkedArray, column: str | None) -> None:
     if not pa.types.is_large_string(paths.type):
-        what = "the path column" if column == "path" else f"column {column!r}, taken for the paths,"
+        what = "the path column" if column == "path" else f"column {column!r}, used for the paths,"
         raise SourceError(f"{what} holds {one_line(paths.type)}, expected strings")
     unnamed = pc.fill_null(pc.equal(pc.utf8_trim_whitespace(paths), ""), True)
     if pc.any(unnamed).as_py():
@@ -416,7 +416,7 @@ def _check_named(paths: pa.ChunkedArray, column: str | None) -> None:
 
 
 def _relative(paths: pa.ChunkedArray, root: str | os.PathLike[str] | None) -> pa.ChunkedArray:
-    """Paths below `root` as relative ones, and without the ``./`` that `find` prints in front. Others are unchanged."""
+    """Return paths below `root` as relative ones, and without the leading ``./`` of `find`. Others are unchanged."""
     for folder in {os.path.abspath(root), os.path.realpath(root)} if root else ():
         prefix = os.path.join(folder, "")
         if is_utf8(prefix):
@@ -426,7 +426,7 @@ def _relative(paths: pa.ChunkedArray, root: str | os.PathLike[str] | None) -> pa
 
 
 def _looked_up(table: pa.Table, files: SourceFiles, column: str | None) -> pa.Table:
-    """Begin with what is known of the files. Raises SourceError unless all paths, taken from `column`, are of some."""
+    """Put paths, sizes and times of files first. Raises SourceError unless all paths, from `column`, refer to files."""
     refused, first = 0, ""
 
     def refuse(_: int, path: str, reason: RefusedFile) -> None:
@@ -436,7 +436,7 @@ def _looked_up(table: pa.Table, files: SourceFiles, column: str | None) -> pa.Ta
     texts = table.column("path").combine_chunks().dictionary_encode()
     found, facts = files.look_up_spelled(pa.chunked_array([texts.dictionary]), refuse)
     if refused:
-        why = f"; no column is called path, so {column!r} was taken for it" if column in ID_NAMES else ""
+        why = f"; no column is called path, so {column!r} was used" if column in ID_NAMES else ""
         raise SourceError(
             f"{refused} of its {len(found)} paths cannot be used, the first: {first}; source {str(files.base)!r}{why}"
         )
@@ -448,7 +448,7 @@ def _looked_up(table: pa.Table, files: SourceFiles, column: str | None) -> pa.Ta
 def _without_repeats(table: pa.Table, repeated: Repeated) -> pa.Table:
     paths = table.column("path").combine_chunks().dictionary_encode()
     counts = np.bincount(paths.indices)
-    if repeated == "list":  # one row for each path, in the order in which they first come
+    if repeated == "list":  # one row for each path, in order of first occurrence
         order = np.argsort(paths.indices.to_numpy(), kind="stable")
         ends = np.concatenate([[0], np.cumsum(counts)])
         rows, firsts, columns = pa.array(order), pa.array(order[ends[:-1]]), {}

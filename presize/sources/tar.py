@@ -1,4 +1,4 @@
-"""Tar shards as sources: reads the headers of a tar, and lists files of one stem that follow each other as samples."""
+"""Tar shards as sources: reads the headers of a tar, and lists consecutive files with the same stem as samples."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ ZEROS = bytes(BLOCK)
 _WINDOW_BYTES = 4096
 _NAME_BYTES = 1 << 20
 _TAIL_BYTES = 1 << 20
-"""The most that padding adds at the end. More is left where a download stopped in a file of its full size."""
+"""Most zeros that padding adds at the end. More come from an interrupted download into a preallocated file."""
 _PADDING_BYTES = 1 << 20
 _SIZE = re.compile(r"[0-9]{1,18}")
 _PAX_RECORD = re.compile(rb"(\d{1,9}) ([^=]+)=")
 
 
 class Member(NamedTuple):
-    """A file of a tar: where its bytes are. `kind` is its type flag, ``b"0"`` for a regular file."""
+    """A file in a tar, with the byte offset of its content. `kind` is its type flag, ``b"0"`` for a regular file."""
 
     name: str
     kind: bytes
@@ -48,11 +48,11 @@ class Member(NamedTuple):
 
 
 END_MARK = Member("", b"", 0, 0)
-"""Stands for an end mark that more members follow, or something else that is told of: tars can be joined by cat."""
+"""Stands for an end mark before the end of the file: tars can be joined by cat. More members or CutShort follow."""
 
 
 class CutShort(Exception):
-    """A tar ends, or is damaged, before its end mark. ``str(error)`` says where; `name` is the file it happened in."""
+    """A tar ends, or is damaged, before its end mark. ``str(error)`` says where; `name` is the incomplete file."""
 
     def __init__(self, reason: str, name: str | None = None) -> None:
         super().__init__(reason)
@@ -60,13 +60,13 @@ class CutShort(Exception):
 
 
 def _read(file: BinaryIO, begin: int, nbytes: int) -> bytes:
-    """Return the bytes from `begin` on; fewer at the end of the file. Small reads that follow each other are one."""
+    """Return the bytes from `begin` on; fewer at the end of the file. Consecutive small reads share a buffer."""
     file.seek(begin)
     return file.read(nbytes)
 
 
 def _after_zeros(file: BinaryIO, begin: int) -> int:
-    """Return where the next block begins that is not all zeros; the end of the file if none does."""
+    """Return the offset of the next block that is not all zeros, or of the end of the file."""
     while content := _read(file, begin, _PADDING_BYTES):
         if content != bytes(len(content)):
             return begin + (len(content) - len(content.lstrip(b"\0"))) // BLOCK * BLOCK
@@ -75,18 +75,17 @@ def _after_zeros(file: BinaryIO, begin: int) -> int:
 
 
 def is_header(block: bytes) -> bool:
-    """Return whether a block has the checksum of a header: the sum of its bytes, with blanks in the place of the
-    checksum."""
+    """Return whether a block has a header's checksum: the sum of its bytes, with blanks in place of the checksum."""
     if len(block) < BLOCK:
         return False
     stored = _number(block[148:156])
-    # The lower half of Adler-32 is the sum modulo 65521, in a fiftieth of the time that Python takes.
+    # The lower half of Adler-32 is the sum modulo 65521, fifty times as fast as a sum in Python.
     computed = zlib.adler32(block[:148] + b"        " + block[156:], 0) & 0xFFFF
     return stored is not None and stored % 65521 == computed
 
 
 def _number(field: bytes) -> int | None:
-    """A number of a header, in octal digits, or binary where its first bit is set."""
+    """Parse a number of a header: octal digits, or binary if the first bit is set. Return None if it is invalid."""
     if field[0] & 0x80:
         return int.from_bytes(field[1:], "big") if field[0] == 0x80 else None
     try:
@@ -97,7 +96,7 @@ def _number(field: bytes) -> int | None:
 
 
 def members(file: BinaryIO) -> Iterator[Member]:
-    """The files of a tar, folders apart, and END_MARK between joined ones. CutShort where it cannot be followed."""
+    """Yield the files of a tar, without folders, and END_MARK between joined tars. Raises CutShort if it breaks off."""
     at, nbytes = 0, os.fstat(file.fileno()).st_size
     extended: dict[str, str] = {}
     while True:
@@ -114,7 +113,7 @@ def members(file: BinaryIO) -> Iterator[Member]:
             if follows or at - end <= _TAIL_BYTES:
                 yield END_MARK
             if not follows:
-                raise CutShort(f"byte {at:,}, behind its end mark at byte {end:,}, does not start a header")
+                raise CutShort(f"byte {at:,}, after its end mark at byte {end:,}, does not start a header")
             continue
         if not is_header(block):
             raise CutShort(f"byte {at:,} does not start a header")
@@ -124,7 +123,7 @@ def members(file: BinaryIO) -> Iterator[Member]:
         if kind in b"xLKg":
             value = _read(file, begin, size) if size <= _NAME_BYTES else b""
             if len(value) < size:
-                raise CutShort(f"the header at byte {at:,} has {size:,} bytes, which are not there or too many")
+                raise CutShort(f"the header at byte {at:,} has {size:,} bytes, which are missing or too many")
             if kind == b"L":
                 extended["path"] = value.split(b"\0")[0].decode("utf-8", "surrogateescape")
             elif kind == b"x":
@@ -137,7 +136,7 @@ def members(file: BinaryIO) -> Iterator[Member]:
                 kind = b"S" if any(key.startswith("GNU.sparse") for key in extended) else kind
                 extended = {}
             if kind in b"123456":
-                size = 0  # links, folders and devices have no content, whatever they say
+                size = 0  # links, folders and devices have no content, whatever the header says
             if begin + size > nbytes:
                 there = max(0, nbytes - begin)
                 raise CutShort(f"it ends after {there:,} of the {size:,} bytes of {name!r}", name)
@@ -148,13 +147,13 @@ def members(file: BinaryIO) -> Iterator[Member]:
 
 def _name(block: bytes) -> str:
     name = block[:100].partition(b"\0")[0]
-    if block[345] and block[257:263] == b"ustar\0":  # GNU keeps times there
+    if block[345] and block[257:263] == b"ustar\0":  # GNU tar stores times there
         name = block[345:500].partition(b"\0")[0] + b"/" + name
     return name.decode("utf-8", "surrogateescape")
 
 
 def _pax(value: bytes) -> dict[str, str]:
-    """The records of a PAX header, as far as they can be read: ``length key=value\\n``."""
+    """Return the records of a PAX header, ``length key=value\\n``, up to the first invalid one."""
     records, at = {}, 0
     while match := _PAX_RECORD.match(value, at):
         end = at + int(match[1])
@@ -166,20 +165,20 @@ def _pax(value: bytes) -> dict[str, str]:
 
 
 _FIELDS = ("json", "cls", "txt")
-_FIELD_BYTES = 1 << 20  # the most that is read of one
+_FIELD_BYTES = 1 << 20  # limit for a file with fields
 _SAMPLES_AT_ONCE = 16384
 _STEM = re.compile(r"((?:.*/)?[^/.][^/.]*)\.([^/]+)", re.DOTALL)
-"""WebDataset's: the extension begins at the first dot of the name."""
+"""WebDataset's rule: the extension begins at the first dot of the name."""
 _CLASS_NUMBER = re.compile(r"\s*-?[0-9]{1,9}\s*")
 COMPRESSED_TARS = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst", ".tbz2", ".txz")
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 
 
 def list_tar(path: str, name: str, options: SourceOptions, companions: Sequence[Companion] = ()) -> Contents:
-    """List the samples of a tar, in its order; ``keys`` is the extension of images, if samples have several.
+    """List the samples of a tar, in its order. ``keys`` is the extension of images, if samples have several.
 
-    ``.json`` gives a field for each of its keys, ``.cls`` a number called ``label``, ``.txt`` a text called ``txt``;
-    other files beside an image are left out, unless they are its companions.
+    ``.json`` becomes a field for each of its keys, ``.cls`` a number called ``label``, ``.txt`` a text called ``txt``.
+    Other files of a sample are left out, unless they are companions.
     """
     try:
         with open(path, "rb", buffering=_WINDOW_BYTES, opener=open_at_once) as file:
@@ -187,7 +186,7 @@ def list_tar(path: str, name: str, options: SourceOptions, companions: Sequence[
             begin = _read(file, 0, BLOCK)
             if program := next((each for magic, each in _COMPRESSED.items() if begin.startswith(magic)), None):
                 raise SourceError(
-                    f"it is compressed, so that no image can be read by itself; decompress it first: {program} -d "
+                    f"it is compressed, so that images cannot be read one by one; decompress it first: {program} -d "
                     f"{os.path.basename(name)}"
                 )
             if begin != ZEROS and not is_header(begin):
@@ -209,7 +208,7 @@ def list_tar(path: str, name: str, options: SourceOptions, companions: Sequence[
 
 @dataclass
 class _Samples:
-    """Collects the samples of a tar from its files, in their order."""
+    """Samples of a tar, collected from its files in their order."""
 
     file: BinaryIO
     tar: str
@@ -222,7 +221,7 @@ class _Samples:
     rows: list[tuple[str, int, int]] = field(default_factory=list)
     fields: list[dict[str, Any]] = field(default_factory=list)
     beside: list[dict[str, tuple[str, Member]]] = field(default_factory=list)
-    """For each row the other files of its sample by name, fields apart, with their extensions."""
+    """For each row, the other files of its sample, except fields, by name, with their extensions."""
     stem: str | None = None
     files: dict[str, Member] = field(default_factory=dict)
     before: tuple[str, ...] = ()
@@ -249,7 +248,7 @@ class _Samples:
         self.files[extension] = member
 
     def finish(self) -> None:
-        """The files since the last call are a sample."""
+        """Add the files since the last call as a sample, or reject them."""
         files, self.files = self.files, {}
         if not files:
             return
@@ -280,23 +279,23 @@ class _Samples:
             )
 
     def finish_early(self, error: CutShort) -> None:
-        """Keep the last sample if it is whole: another has begun, or it has files like those of the one before."""
+        """Keep the last sample if it is complete: the next one has begun, or it has the previous one's extensions."""
         match = None if error.name is None else _STEM.fullmatch(_trimmed(error.name))
         another_began = match is not None and match[1] != self.stem
         if another_began or set(self.before) == set(self.files):
             self.finish()
         elif self.files:
             self._reject(next(iter(self.files.values())).name, "the tar ends before this sample does")
-        self._reject("", f"{error}; what lies before is kept")
+        self._reject("", f"{error}; samples before it are kept")
 
     def _read_fields(self, files: Mapping[str, Member]) -> dict[str, Any]:
         fields: dict[str, Any] = {}
-        for extension, member in sorted(files.items()):  # a label in .json replaces that of .cls
+        for extension, member in sorted(files.items()):  # a label in .json overrides that in .cls
             if extension not in _FIELDS:
                 self.left_out[f".{extension}"] += not self.companions
                 continue
             if member.nbytes > _FIELD_BYTES:
-                raise SourceError(f"its .{extension} has {size_text(member.nbytes)}, too many for a label")
+                raise SourceError(f"its .{extension} has {size_text(member.nbytes)}, too large for a label")
             try:
                 text = _read(self.file, member.offset, member.nbytes).removeprefix(codecs.BOM_UTF8).decode()
                 values = _fields_of(extension, text)
@@ -319,7 +318,7 @@ class _Samples:
         self.rows, self.fields, self.beside = [], [], []
 
     def _with_companions(self, table: pa.Table) -> pa.Table:
-        """The rows whose companions are there, with their sizes and offsets."""
+        """Return the rows whose companions exist, with the companions' sizes and offsets. Reject the others."""
         check_columns(table, self.companions)
         names = [companion_paths(companion, table).to_pylist() for companion in self.companions]
         kept = np.zeros(len(table), np.bool_)
@@ -339,9 +338,9 @@ class _Samples:
         return table.filter(pa.array(kept))
 
 
-@functools.lru_cache(64)  # the samples of a tar have the same
+@functools.lru_cache(64)  # most samples of a tar have the same extensions
 def _images(extensions: tuple[str, ...], wanted: str | None) -> tuple[str, ...]:
-    """Return the extensions that are images: plain ones such as ``jpg``, or else such as ``left.jpg``."""
+    """Return the extensions of images: simple ones such as ``jpg``, or else those such as ``left.jpg``."""
     if wanted is not None:
         return (wanted,) if wanted in extensions else ()
     images = tuple(extension for extension in extensions if f".{extension.rpartition('.')[2]}" in IMAGE_SUFFIXES)

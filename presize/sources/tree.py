@@ -1,4 +1,4 @@
-"""Files in folders, on a disk or in a bucket: their order, and the classes and splits that the folders are."""
+"""Files in folders, on a disk or in a bucket: their order, and the folders as classes and splits."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ PATHS_AT_ONCE = 65536
 
 
 class FileTree:
-    """Files in folders, without a Python object for each: collected by add(), and put in order by sort()."""
+    """Files in folders, without a Python object per file. add() collects them, sort() puts them in order."""
 
     def __init__(self, root: str) -> None:
         self.root = root  # or a URL
         self.hidden = 0
-        """Files and folders whose names begin with a dot."""
+        """Number of files and folders whose names begin with a dot."""
         self.rejects: list[Reject] = []
         self.refused_folders: list[Reject] = []
-        """Those of the rejects that are folders, left out with all that is in them."""
+        """The rejects that are folders, left out with everything inside."""
         self._number_of = {"": 0}
         self._folders, self._sizes, self._mtimes = array("q"), array("q"), array("q")
         self._paths: list[str] = []
         self._path_chunks: list[pa.Array] = []
 
     def folder(self, path: str) -> int:
-        """Return the number of a folder for add(). It exists from now on, and so do all folders above it."""
+        """Return the number of a folder for add(). Adds the folder and all folders above it."""
         if path not in self._number_of:
             self.folder(path.rpartition("/")[0])
         return self._number_of.setdefault(path, len(self._number_of))
@@ -74,9 +74,9 @@ class FileTree:
         return inner
 
     def sort(self, levels: int) -> tuple[pa.Table, list[str], npt.NDArray[np.int64]]:
-        """Return ``path``, ``source_nbytes`` and ``source_mtime_ns`` of all files, by the first `levels` folders that
-        they lie in, then by folder and name; the folders in this order; and how many files lie in each. To be called
-        once, after the last add()."""
+        """Return ``path``, ``source_nbytes`` and ``source_mtime_ns`` of all files, sorted by their first `levels`
+        folders, then by folder and name; the folders in this order; and the number of files in each. Call it once,
+        after the last add()."""
         self._flush()
         self.rejects.sort()
         self.refused_folders.sort()
@@ -85,7 +85,7 @@ class FileTree:
         folders = rank[np.frombuffer(self._folders, np.int64)]
         counts = np.bincount(folders, minlength=len(names))
         columns = {
-            "path": pa.concat_arrays(self._path_chunks),  # take() would make of the chunks one more copy, and keep them
+            "path": pa.concat_arrays(self._path_chunks),  # take() would copy the chunks once more, and keep them
             "source_nbytes": pa.array(np.frombuffer(self._sizes, np.int64)),
             "source_mtime_ns": pa.array(np.frombuffer(self._mtimes, np.int64)),
         }
@@ -93,18 +93,17 @@ class FileTree:
         # Arrow sorts by UTF-8 bytes, which is Python's order by code points.
         order = pc.sort_indices(keys, [("folder", "ascending"), ("path", "ascending")])
         del keys, folders, self._folders, self._sizes, self._mtimes, self._path_chunks
-        # Column by column: all of ten million files twice are two gigabytes.
+        # Column by column: two copies of all columns of ten million files take two gigabytes.
         return pa.table({name: columns.pop(name).take(order) for name in list(columns)}), names, counts
 
 
 def list_tree(tree: FileTree, options: SourceOptions, images: str = "") -> Source:
-    """List the samples among the files of a tree, those in the folder `images` of it; without a label where there are
-    no class folders, or with ``--labels none``."""
+    """List the samples of a tree, or of its folder `images`, with labels by class folder unless ``--labels none``."""
     in_splits = options.split == "folders"
     classes = _class_folders(tree, options, images)
     if options.classes is not None and classes is None:
         raise SourceError(f"--classes needs class folders, or --labels; source {tree.root!r} has no folders of classes")
-    levels = bool(images) + in_splits + (classes is not None)  # so many folders, at least, does a sample lie in
+    levels = bool(images) + in_splits + (classes is not None)  # minimum depth of a sample's folder
     files, folders, counts = tree.sort(levels)
     parts = [folder.split("/") if folder else [] for folder in folders]
     inside = np.array([not images or each[:1] == [images] for each in parts])
@@ -125,7 +124,7 @@ def list_tree(tree: FileTree, options: SourceOptions, images: str = "") -> Sourc
         labels = np.repeat(np.array(numbers, np.int32), counts[inside & deep])
         table, classes = table.append_column("label", pa.array(labels)), known
     if len(table) == 0:
-        found = {"hidden": tree.hidden, "beside the class folders": len(beside), "refused": len(tree.rejects)}
+        found = {"hidden": tree.hidden, "outside the class folders": len(beside), "refused": len(tree.rejects)}
         some = [f"{count} {what}" for what, count in found.items() if count]
         if tree.rejects:
             some[-1] += f", the first is '{printable(tree.rejects[0].path)}', {tree.rejects[0].reason}"
@@ -138,8 +137,8 @@ def list_tree(tree: FileTree, options: SourceOptions, images: str = "") -> Sourc
     if strays:
         become = "its splits, and folders in them its classes" if in_splits else "its classes"
         warn(
-            f"source {tree.root!r} has folders, which become {become}; {plural(strays, 'image')} beside them belong "
-            "to none and are left out: move them into such a folder, or take all images without labels: --labels none"
+            f"source {tree.root!r} has folders, which become {become}; {plural(strays, 'image')} outside them belong "
+            "to none and are left out: move them into such a folder, or use all images without labels: --labels none"
         )
     by_folder = classes is not None and not in_splits
     root = tree.root if isinstance(tree.root, Url) else Path(tree.root)
@@ -147,7 +146,7 @@ def list_tree(tree: FileTree, options: SourceOptions, images: str = "") -> Sourc
 
 
 def _class_folders(tree: FileTree, options: SourceOptions, images: str) -> tuple[str, ...] | None:
-    """Return the sorted names of the class folders; None where there are none, or none are wanted."""
+    """Return the sorted names of the class folders; None if there are none, or with ``--labels none``."""
     in_splits, inner = options.split == "folders", tree.inner_folders()
     parents = inner[images] if in_splits else [images]
     if not parents and not tree.refused_folders:
@@ -158,7 +157,7 @@ def _class_folders(tree: FileTree, options: SourceOptions, images: str) -> tuple
         return None
     by_split = {parent: {folder.rpartition("/")[2] for folder in inner[parent]} for parent in parents}
     names = tuple(sorted(set().union(*by_split.values())))
-    refused = [folder for folder in tree.refused_folders if folder.error != UNREADABLE]  # not a lost+found
+    refused = [folder for folder in tree.refused_folders if folder.error != UNREADABLE]  # unlike lost+found
     if not names and not refused:
         if in_splits:
             some = ", ".join(parents[:4]) + (", ..." if len(parents) > 4 else "")
@@ -182,7 +181,7 @@ def _class_folders(tree: FileTree, options: SourceOptions, images: str) -> tuple
             )
     elif options.classes is None and names and set(map(str.lower, names)) <= SPLITS:
         warn(
-            f"source {tree.root!r} holds just {', '.join(names)}: they become its classes; if they are splits, use "
+            f"source {tree.root!r} holds only {', '.join(names)}: they become its classes; if they are splits, use "
             "--split folders"
         )
     return names

@@ -172,7 +172,7 @@ def once(change: Callable[[], object], moment: int = 1) -> Callable[[object], No
 
 
 STOPS = (
-    r"'a\.\w+' in .*(changed during the build: its size, times or inode number are not those that were listed|"
+    r"'a\.\w+' in .*(changed during the build: its size, times or inode number differ from the listing|"
     r"No such file)[^;]*; run again"
 )
 

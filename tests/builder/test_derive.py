@@ -223,7 +223,7 @@ REFUSED: list[tuple[Sequence[str], dict[str, Any], type[Exception], str]] = [
     (["flat"], {"size": Size(64, 65)}, OptionError, r"^size: 65x64 is larger than the 64 of .*from their source$"),
     (["flat"], {"only": "a.jpg"}, OptionError, "only: expected a list of paths, at least one, got 'a.jpg'"),
     (["flat"], {"only": ["1.png", "nix"]}, SourceError, "--only: 1 of 2 paths are in no dataset, the first is 'nix'"),
-    (["flat"], {"only": ["1.PNG"]}, SourceError, "the first is '1.PNG'; there is '1.png', and case counts"),
+    (["flat"], {"only": ["1.PNG"]}, SourceError, "the first is '1.PNG'; there is '1.png', and case matters"),
     (["flat"], {"classes": ["cat"]}, SourceError, "has no classes"),
     (["folder"], {}, DatasetError, "is a folder of image files, without shards"),
     (["two sizes"], {}, DatasetError, "holds the datasets 24, 32; open one of them"),
@@ -349,7 +349,7 @@ DAMAGE: list[tuple[Callable[[Path], object], str]] = [
     (lambda root: flip_record(root, 7), r"the record of .* is damaged; presize repair"),
     (
         lambda root: (root / "shards" / "00001.lmdb").unlink(),
-        "out: 1 shard is missing or damaged; presize repair makes shards again",
+        "out: 1 shard is missing or damaged; presize repair rebuilds shards",
     ),
     (with_number("label", 99), "a label is out of range"),
     (with_number("width", 0), "a width is less than 1"),

@@ -382,7 +382,7 @@ def test_a_warning_is_one_line_and_no_failure(tmp_path: Path) -> None:
     ran = command("build", tmp_path / "raw", tmp_path / "out", "--jobs", 1)
     assert ran.returncode == 0
     assert ran.stderr.startswith("presize: warning: source ") and ran.stderr.count("\n") == 1
-    assert "holds just train, val: they become its classes" in ran.stderr
+    assert "holds only train, val: they become its classes" in ran.stderr
 
 
 def test_debug_shows_the_traceback(presize: Callable[..., Ran], tmp_path: Path) -> None:

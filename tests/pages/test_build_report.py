@@ -140,7 +140,7 @@ def test_a_build_without_rejects_has_no_warnings(photos: Path, tmp_path: Path) -
 def test_files_beside_the_classes_are_counted_first(photos: Path, tmp_path: Path) -> None:
     for i in range(3):
         save_image(photos / f"stray {i}.png")
-    with pytest.warns(PresizeWarning, match="3 images beside them"):
+    with pytest.warns(PresizeWarning, match="3 images outside them"):
         page = report_of(photos, tmp_path / "out")
     assert "6 images stored, 3 left out, 1 warning" in page
     assert "3 files outside class folders, not stored; --labels none stores all" in page

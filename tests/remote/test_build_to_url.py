@@ -110,7 +110,7 @@ def test_a_build_that_was_interrupted_is_no_dataset_and_goes_on_where_it_was_beg
     assert MANIFEST not in before
     with pytest.raises(
         RemoteError,
-        match=r"another dataset is being copied to .*, or its copy ended early; choose another place, or remove",
+        match=r"another dataset is being copied to .*, or its copy was interrupted; choose another URL, or remove",
     ):
         site.build(scratch=tmp_path / "elsewhere")
     assert site.names() == before

@@ -107,7 +107,7 @@ def test_a_folder_dataset_comes_with_its_images(raw: Path, url: str, prefix: str
     assert result.bytes == sum(path.stat().st_size for path in (tmp_path / "folder").rglob("*.*"))
     some.unlink()
     proxy.damage = flipping(float("inf"))
-    with pytest.raises(RemoteError, match=rf"^{url}/\S+\.jpg: its MD5 is not its ETag, 6 times"):
+    with pytest.raises(RemoteError, match=rf"^{url}/\S+\.jpg: its MD5 differs from its ETag in 6 reads"):
         fetch_dataset(url, tmp_path / "copy")
 
 
@@ -211,7 +211,7 @@ def test_a_file_that_is_not_what_the_manifest_says_is_not_kept(
     [
         (f"{URL}2", f"{URL}2/{MANIFEST} does not exist; give the URL of the folder that has it"),
         ("s3://nobody/64", "the bucket of s3://nobody/64 does not exist (404 Not Found, NoSuchBucket)"),
-        *((url, f"URL '{url}': expected s3://, http://, https://, gs://, az:// and a place")
+        *((url, f"URL '{url}': expected one of s3://, http://, https://, gs://, az://, then a bucket or host")
           for url in ("s3://", "ftp://host/64", "/some/folder")),
     ],
 )  # fmt: skip
@@ -239,9 +239,9 @@ def test_nobody_who_answers_missing_credentials_or_a_missing_library_are_one_lin
 @pytest.mark.parametrize(
     ("name", "kind", "message"),
     [
-        (MANIFEST, DatasetError, "holds another dataset than s3://data/sets/64; fetch that to a new folder"),
-        ("thesis.tex", BuildError, "holds 'thesis.tex' and no copy of a dataset; choose an empty or a new folder"),
-        (FETCHING, DatasetError, "the dataset at s3://data/sets/64 has changed since this copy was begun; remove "),
+        (MANIFEST, DatasetError, "holds a dataset that differs from s3://data/sets/64; fetch to a new folder"),
+        ("thesis.tex", BuildError, "holds 'thesis.tex' and is not a copy of a dataset; choose a new or empty folder"),
+        (FETCHING, DatasetError, "the dataset at s3://data/sets/64 has changed since this copy was started; remove "),
         ("", BuildError, "File exists"),
     ],
 )

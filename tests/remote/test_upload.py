@@ -173,7 +173,7 @@ def test_a_damaged_manifest_that_may_be_of_another_dataset_is_left_alone(other: 
         upload_dataset(dataset, url)
         put(url, other, b"of a newer state", {})
     put(url, MANIFEST, b"{}", {})
-    with pytest.raises(RemoteError, match=re.escape("remove what is there with a tool of the store")):
+    with pytest.raises(RemoteError, match=re.escape("remove the objects with the store's own tools")):
         upload_dataset(dataset, url)
     assert client("get_object", url, MANIFEST)["Body"].read() == b"{}"
 
@@ -238,10 +238,10 @@ def test_an_updated_dataset_takes_the_place_of_the_old_one(source: Source, url: 
 def test_a_dataset_at_a_place_is_left_alone_by_any_but_its_next_state(
     which: str, dataset: Path, source: Source, url: str, tmp_path: Path
 ) -> None:
-    there, message = dataset, "another dataset; choose another place$"
+    there, message = dataset, "another dataset; choose another URL$"
     if which == "an older state":
         new = Path(shutil.copytree(source.build(), tmp_path / "old"))
-        there, message = source.update(), "a newer state of this dataset; presize fetch copies it from"
+        there, message = source.update(), "a newer state of this dataset; presize fetch downloads it"
     else:
         new = source.build(OTHER)
         if which == "another of a later generation":
@@ -269,9 +269,9 @@ def test_two_copies_of_different_datasets_to_a_place_do_not_mix(
         upload_dataset(source.build(OTHER), url, on_bytes=stopping_after(0))
     begun = client("head_object", url, CLAIM)["LastModified"]
     message = (
-        f"another dataset is being copied to {url}, or its copy ended early; choose another place, or remove "
+        f"another dataset is being copied to {url}, or its copy was interrupted; choose another URL, or remove "
         f"{url}/{CLAIM}, of {getpass.getuser()}@{platform.node()}, process {os.getpid()} since "
-        f"{begun:%Y-%m-%d %H:%M} UTC, if nobody copies there: aws s3 rm {url}/{CLAIM}"
+        f"{begun:%Y-%m-%d %H:%M} UTC, if no copy is running: aws s3 rm {url}/{CLAIM}"
     )
     with pytest.raises(RemoteError, match=f"^{re.escape(message)}$"):
         upload_dataset(dataset, url)
@@ -285,7 +285,7 @@ def test_two_copies_of_different_datasets_to_a_place_do_not_mix(
 )
 def test_a_claim_of_another_program_is_no_traceback(claim: bytes, dataset: Path, url: str) -> None:
     put(url, CLAIM, claim, {})
-    with pytest.raises(RemoteError, match=r"or remove .* since .* if nobody copies there") as caught:
+    with pytest.raises(RemoteError, match=r"or remove .* since .* if no copy is running") as caught:
         upload_dataset(dataset, url)
     assert str(caught.value).isprintable() and len(str(caught.value)) < 900
 
@@ -302,14 +302,14 @@ def test_of_two_copies_to_a_place_at_once_the_same_ends_well_and_another_is_left
     upload_dataset(dataset, url, on_plan=meanwhile)
     assert second
     assert fetched(url, tmp_path / "copy") == files(dataset)
-    with pytest.raises(RemoteError, match="another dataset has appeared there meanwhile; choose another place"):
+    with pytest.raises(RemoteError, match="another dataset was published there meanwhile; choose another URL"):
         upload_dataset(dataset, f"{url}-2", on_plan=lambda _: Bucket(f"{url}-2").put(MANIFEST, b"another"))
     assert Bucket(f"{url}-2").get(MANIFEST, 7) == b"another"
 
 
 def test_a_store_that_overwrites_is_refused(dataset: Path, url: str, proxy: Proxy) -> None:
     proxy.left_out = "if-none-match"
-    with pytest.raises(RemoteError, match=r"this store does not refuse to write what is there already \(If-None-Match"):
+    with pytest.raises(RemoteError, match=r"this store overwrites existing objects in spite of If-None-Match"):
         upload_dataset(dataset, url)
     assert names(url) == []
 
@@ -319,8 +319,8 @@ def test_what_cannot_be_copied_or_nowhere_is_one_line(dataset: Path, raw: Path, 
     web, nowhere = "http://127.0.0.1:1/x", "s3://nowhere/set"
     table: list[tuple[Path, str, type[PresizeError], str]] = [
         (dataset, nowhere, RemoteError, rf"^the bucket of {nowhere} does not exist \(404 Not Found, NoSuchBucket\)$"),
-        (dataset, web, RemoteError, f"^{web}: a web server takes no files; give s3://, gs:// or "),
-        (tmp_path / "folder", url, DatasetError, "folder is a folder of image files; copy it with a tool of the store"),
+        (dataset, web, RemoteError, f"^{web}: cannot write to a web server; give s3://, gs:// or "),
+        (tmp_path / "folder", url, DatasetError, "is a folder of image files; copy it with the store's own tools"),
         (tmp_path / "none", url, DatasetError, "does not exist"),
     ]
     for root, place, kind, message in table:

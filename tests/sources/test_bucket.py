@@ -143,7 +143,7 @@ FORKED = """
 
 
 def test_a_process_that_was_forked_from_one_that_used_a_store_is_told() -> None:
-    expected = "http://127.0.0.1:9/there: this process was forked from one that has used a store; start it by spawn"
+    expected = "http://127.0.0.1:9/there: this process was forked after its parent used a store; start it with spawn"
     assert run_python(FORKED).strip() == expected
 
 
@@ -309,7 +309,7 @@ def test_photographs_that_always_come_damaged_are_not_stored_and_are_tried_again
     url: str, local: Path, proxy: Proxy, tmp_path: Path
 ) -> None:
     proxy.damage = flipping(float("inf"))
-    with pytest.raises(BuildError, match=r"the last: .*: its MD5 is not its ETag, 6 times: it is damaged there or on"):
+    with pytest.raises(BuildError, match=r"the last: .*: its MD5 differs from its ETag in 6 reads: it is damaged in"):
         build_dataset(url, tmp_path / "out", SHARDS, SERIAL)
     proxy.damage = bytes
     build_dataset(url, tmp_path / "out", SHARDS, SERIAL)
@@ -332,7 +332,7 @@ def test_photographs_that_are_encrypted_by_kms_are_read_twice_since_their_etags_
         )
     proxy.damage = lambda answer: damage(of_kms(answer))
     assert Bucket(url).get("kms", len(content)) == content
-    with pytest.raises(RemoteError, match=f"{url}/plain: its MD5 is not its ETag"):
+    with pytest.raises(RemoteError, match=f"{url}/plain: its MD5 differs from its ETag"):
         Bucket(url).get("plain", len(content))
 
 
@@ -347,7 +347,7 @@ def test_objects_that_were_written_in_parts_are_compared_with_their_etag_or_read
     bucket = Bucket(f"s3://{BUCKET}/{tmp_path.name}")
     assert bucket.get("parts", len(content)) == content
     proxy.damage = flipping(times)
-    with nullcontext() if is_read else pytest.raises(RemoteError, match="it is damaged there or on its way"):
+    with nullcontext() if is_read else pytest.raises(RemoteError, match="it is damaged in the store or in transit"):
         assert bucket.get("parts", len(content)) == content
 
 

@@ -65,9 +65,9 @@ def test_a_pair_is_a_pattern_or_a_column_and_formats_and_filters_are_of_one_or_o
     mask, view = companions_of(both, ["raw", "view=jpeg"], ["view=bicubic"])
     assert (mask.format, mask.filter) == ("raw", "nearest")
     assert (view.format, view.filter) == ("jpeg", "bicubic")
-    with pytest.raises(OptionError, match="pair_format: 'depth=png' is of no --pair; there are mask, view"):
+    with pytest.raises(OptionError, match="pair_format: 'depth=png' matches no --pair; there are mask, view"):
         companions_of(both, ["depth=png"], [])
-    with pytest.raises(OptionError, match="pair_filter: 'box' is of no --pair; there are none"):
+    with pytest.raises(OptionError, match="pair_filter: 'box' matches no --pair; there are none"):
         companions_of([], [], ["box"])
     with pytest.raises(OptionError, match="pair_format: jpeg changes the values of pixels, which nearest keeps"):
         companions_of(["mask=x"], ["jpeg"], [])

@@ -73,7 +73,7 @@ def test_an_image_at_any_depth_makes_a_folder_one_of_images_but_for_keys(tmp_pat
     found = recognize(tmp_path, among_images=True)
     assert found is not None
     assert found.paths == ("0.tar", "b/1.tar")
-    with pytest.raises(SourceError, match=r"holds no image files but '1\.tar'"):
+    with pytest.raises(SourceError, match=r"holds no image files, but '1\.tar'"):
         scan_images(tmp_path / "b")
 
 
@@ -174,7 +174,7 @@ def test_a_row_without_bytes_is_an_image_error(tmp_path: Path) -> None:
     write_parquet(tmp_path / "a.parquet", {"image": image_column([PICTURES[0], None], ["a.png", "elsewhere.png"])})
     source = scan(tmp_path)
     assert value(source, 0) == PICTURES[0]
-    with pytest.raises(ImageError, match="its row has no bytes; a path alone is not followed"):
+    with pytest.raises(ImageError, match="its row has no bytes; paths of image files are not followed"):
         value(source, 1)
 
 
@@ -316,7 +316,7 @@ def test_companions_of_a_sample_are_other_files_of_it(tmp_path: Path) -> None:
     files = [file for file in pair_samples() if file[0] != "x/1.mask.png"]
     for name in ("a", "b"):  # whose samples have the same paths
         write_tar(tmp_path / f"{name}.tar", files)
-    with pytest.warns(PresizeWarning, match=r"the number of samples that have it: \.other \(4\); it is left out"):
+    with pytest.warns(PresizeWarning, match=r"the number of samples that have them: \.other \(4\); they are left out"):
         source = scan(tmp_path, companions=PAIRS)
     expected = [file for file in files if not file[0].startswith("x/1")]
     for extension, one in (("jpg", None), *zip(("depth.npy", "mask.png"), PAIRS, strict=True)):
@@ -334,7 +334,7 @@ def test_a_companion_in_no_sample_and_a_field_with_the_name_of_its_column_are_re
         scan(tmp_path, companions=[Companion("no", "{stem}.npy")])
     write_tar(tmp_path / "a.tar", [("1.jpg", b""), ("1.depth.npy", b""), ("1.json", b'{"depth_crc32": 1}')])
     with pytest.raises(
-        SourceError, match="--pair depth: the index has a column 'depth_crc32' of its own; rename yours"
+        SourceError, match="--pair depth: the index needs the column name 'depth_crc32'; rename yours"
     ):
         scan(tmp_path, companions=PAIRS[:1])
 
@@ -368,7 +368,7 @@ def test_of_a_tar_cut_short_what_is_whole_is_kept(share: float, shard: Path) -> 
     found = list_tar(str(place), "cut.tar", SourceOptions())
     expected = [f"{stem}.png" for stem in whole_before(cut, shard)]
     assert found.samples.column("path").to_pylist() == expected
-    assert "what lies before is kept" in found.rejects[-1].reason
+    assert "samples before it are kept" in found.rejects[-1].reason
 
 
 # Tars that were joined

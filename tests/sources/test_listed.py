@@ -71,17 +71,17 @@ FOLDERS = [
        classes=("cow", "bee", "ant"), paths=["ant/1", "bee/1", "cow/1"], labels=[2, 1, 0]),
     of("splits asked for by name", files("train/1", "val/1"), {"classes": ["train", "val"]}, labels=[0, 1]),
     of("images beside classes", files("cats/1.jpg", "2.jpg", "3.png", "notes.txt"),
-       said="2 images beside them belong to none and are left out", paths=["cats/1.jpg"]),
+       said="2 images outside them belong to none and are left out", paths=["cats/1.jpg"]),
     of("train and val", files("train/cat/1", "val/cat/1"), said=SPLITS, labels=[0, 1]),
     of("in other letters", files("Train/cat/1", "VALID/cat/1", "test/cat/1"), said=SPLITS, labels=[0, 1, 2]),
     of("a name from Windows", files("train\\cats\\1.jpg", "train\\dogs\\2.jpg"), said=r"2 of 2 names hold backslashes, "
-       r"such as 'train\\cats\\1.jpg': folders on Windows, but not here, and no sample has a label; unpack the archive "
-       "with unzip, which makes them$", labels=None),
+       r"such as 'train\\cats\\1.jpg', which separate folders only on Windows, and no sample has a label; unpack the "
+       "archive with unzip to get folders$", labels=None),
     of("names from Windows in one class", files("a/b\\1.jpg", "a/b\\2.jpg"),
        said="2 of 2 names hold backslashes, .* and all samples are of one class; unpack", classes=("a",)),
     of("images beside their masks", files("images/a/1.jpg", "masks/a/1.png", "more/1.png"),
        said="has the same folders in images and masks, which become classes; if masks holds masks of images, add "
-       r"--pair mask=masks/\{subdir\}/\{stem\}\.png, else build images alone$", classes=("images", "masks", "more")),
+       r"--pair mask=masks/\{subdir\}/\{stem\}\.png, else build only images$", classes=("images", "masks", "more")),
     of("a class list in another normalization", files("e\u0301/1", "b/2"), {"classes": ["\xe9", "b"]},
        classes=("\xe9", "b"), labels=[1, 0]),
     of("names from Windows in a list", table("b\\1.jpg", "b\\1.jpg", name="t.txt"), {"labels": "t.txt"},
@@ -95,7 +95,7 @@ FOLDERS = [
 AROUND = ("../far/2.jpg", "../far.jpg", "../raw-2/1.jpg", "../far/back -> ../raw/a/1.jpg")
 """A folder and files beside the source."""
 UNSEEN = "cannot be looked at: "
-LOOP = "a link to a folder that it lies in"
+LOOP = "a link to a folder that contains it"
 MANY = UNSEEN + "Too many levels of symbolic links"
 NOWHERE = UNSEEN + "No such file or directory"
 LINKS: list[tuple[str, tuple[str, ...], list[str], dict[str, str]]] = [
@@ -121,7 +121,7 @@ LINKS_OUT = [
     ("a folder, as a class", "b", "../far", "b/2.jpg"),
     ("a folder", "a/deeper", "../../far", "a/deeper/2.jpg"),
 ]
-LEFT_OUT = "1 folder left out with all that is in them; the first is '.*--follow-links"
+LEFT_OUT = "1 folder left out with everything inside; the first is '.*--follow-links"
 FOLLOWED = {"follow_links": True}
 LINKED = [
     *(of(f"{reason}{', followed' * len(options)}", files("a/1.jpg", *AROUND, *links), options, paths=paths,
@@ -136,7 +136,7 @@ LINKED = [
     of("the folder above the source", files("a/1.jpg", "../far/2.jpg", "a/up -> ../.."), FOLLOWED,
        paths=["a/1.jpg", "a/up/far/2.jpg"], rejected={"a/up/raw": LOOP}),
     of("a folder in 250 others", files("a/1.jpg", "a/" * 250 + "2.jpg", "a/" * 251 + "3.jpg"),
-       said="1 folder left out with all that is in them; the first is", paths=["a/1.jpg", "a/" * 250 + "2.jpg"],
+       said="1 folder left out with everything inside; the first is", paths=["a/1.jpg", "a/" * 250 + "2.jpg"],
        rejected={"/".join("a" * 251): "it lies in more than 250 folders"}),
     of("the source is a link", lambda folder: make(folder, "raw/a/1.jpg", "link -> raw") / "link", paths=["a/1.jpg"]),
     of("a container that is a link out", several(in_tar(*tar_samples(2), name="x"), files("1.tar -> ../x")), FOLLOWED,
@@ -259,7 +259,7 @@ SPLIT = [
        {**BY_FOLDERS, "classes": ["bee", "cow", "ant"]}, split=["train", "train", "val", "val"], labels=[2, 0, 2, 0]),
     of("images beside the classes of splits are counted",
        files("0.jpg", "test/1.jpg", "test/2.jpg", "train/ant/1.jpg", "train/notes.txt"), BY_FOLDERS,
-       said="folders in them its classes; 3 images beside them belong to none", split=["train"],
+       said="folders in them its classes; 3 images outside them belong to none", split=["train"],
        paths=["train/ant/1.jpg"], outside=4),
     of("splits without classes have no labels", files("notes.txt", "val/2.jpg", "train/1.jpg"), BY_FOLDERS,
        said=r"its 2 splits \(train, val\) hold no class folders, .*leave out --split, .*add --labels none",
@@ -271,7 +271,7 @@ SPLIT = [
     of("a table has the folders in its paths", table("path\nb/x/1.jpg\na/2.jpg\n", "b/x/1.jpg", "a/2.jpg"),
        CSV | BY_FOLDERS, split=["b", "a"]),
     of("a split without samples", files("a/1.jpg"), {"split": "train=0.999999999999,val=0.000000000001"},
-       said="no sample is in val, of 1 in all$", split=["train"]),
+       said="no samples for val; the source has 1$", split=["train"]),
     *(of(f"splits of {' and '.join(names)}",
          several(*(in_tar(*tar_samples(1, n), name=f"raw/{name}") for n, name in enumerate(names)), files()),
          {"split": text}, split=split)
@@ -290,7 +290,7 @@ FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarf
 FAR = "very/long/" + "folder/" * 30 + "0001.png"
 """No name in USTAR."""
 TWO_SAMPLES = tar_bytes(tar_samples(2))
-KEPT = "what lies before is kept"
+KEPT = "samples before it are kept"
 
 
 def end_of(tar: bytes) -> int:
@@ -324,7 +324,7 @@ TARS = [
        listed=[{"path": "4.png"}], rejected={f"a.tar/{name}": NO_PATH for name in ELSEWHERE}),
     of("of two samples of one name the first is taken",
        in_tar(("1.png", CAT), ("2.png", CAT), ("1.png", b"other")), paths=["1.png", "2.png"], values=[CAT, CAT],
-       rejected={"a.tar/1.png": "an earlier sample of the file has its name"}),
+       rejected={"a.tar/1.png": "an earlier sample of the file has the same name"}),
     of("no label among others", in_tar(("1.png", CAT), ("1.cls", b"7"), ("2.png", CAT)),
        listed=[{"path": "1.png", "label": 7}], rejected={"a.tar/2.png": "it has no label"}),
     of("JSON of all kinds of values becomes columns",
@@ -335,19 +335,19 @@ TARS = [
     of("a name that is not UTF-8", in_tar(("\udcff.png", CAT), ("2.png", CAT), form=tarfile.GNU_FORMAT),
        paths=["2.png"], rejected={"a.tar/\\xff.png": "its name is not UTF-8"}),
     of("an extension chooses among several images", in_tar(("1.jpg", CAT), ("1.png", picture(2)), ("1.cls", b"5")),
-       {"keys": "png"}, said=r"\.jpg \(1\); it is left out",
+       {"keys": "png"}, said=r"\.jpg \(1\); they are left out",
        listed=[{"path": "1.png", "label": 5}], values=[picture(2)]),
     of("several images", in_tar(("1.jpg", CAT), ("1.png", CAT), ("2.png", CAT)), paths=["2.png"],
        rejected={"a.tar/1.jpg": "its sample has several images, .jpg and .png; choose one, such as --keys jpg"}),
     of("fields without one type are left out and said",
        in_tar(("1.png", CAT), ("1.json", b'{"x": 1, "y": 1}'), ("2.png", CAT), ("2.json", b'{"x": "a"}')),
-       said=r"number of samples that have it: x \(2\); it is left out",
+       said=r"number of samples that have them: x \(2\); they are left out",
        listed=[{"path": "1.png", "y": 1}, {"path": "2.png", "y": None}]),
     of("a field whose name is no text", in_tar(("a.png", CAT), ("a.json", b'{"\\ud800": 3, "b": 4}')),
-       said=r"number of samples that have it: .*\(1\); it is left out", listed=[{"path": "a.png", "b": 4}]),
+       said=r"number of samples that have them: .*\(1\); they are left out", listed=[{"path": "a.png", "b": 4}]),
     of("a file that is no tar among others",
        several(in_tar(*tar_samples(2)), lambda folder: (folder / "raw/b.tar").write_bytes(b"<html>" * 200), files()),
-       said=r"1 file left out with all that is in them; .*'b\.tar': it is not a tar", labels=[0, 1],
+       said=r"1 file left out with everything inside; .*'b\.tar': it is not a tar", labels=[0, 1],
        rejected={"b.tar": "it is not a tar: its first block is not a header"}),
     of("a container whose name is not UTF-8",
        several(in_tar(*tar_samples(2)), in_tar(*tar_samples(1), name="raw/\udcff.tar")),
@@ -362,7 +362,7 @@ TARS = [
            "array from a unicode string"),
           ("txt", b"\xff\xfe", "its .txt cannot be read: 'utf-8' codec can't decode byte 0xff in position 0: invalid "
            "start byte"),
-          ("txt", b"a" * (1 << 20) + b"a", "its .txt has 1.05 MB, too many for a label"))),
+          ("txt", b"a" * (1 << 20) + b"a", "its .txt has 1.05 MB, too large for a label"))),
     *(of(f"{form} of {name[:30]}", in_tar((name, CAT), ("z.png", picture(2)), form=number), paths=[name, "z.png"],
          values=[CAT, picture(2)])
       for form, number in FORMATS.items()
@@ -380,9 +380,10 @@ TARS = [
        rejected={"a.tar/x.png": "it has no label",
                  "a.tar/x.cls": "no image among .cls; the files of a sample have to follow each other"}),
     of("of joined tars with the same names the first is taken", holding("a.tar", TWO_SAMPLES * 2), labels=[0, 1],
-       rejected=dict.fromkeys(("a.tar/000000.png", "a.tar/000001.png"), "an earlier sample of the file has its name")),
+       rejected=dict.fromkeys(("a.tar/000000.png", "a.tar/000001.png"),
+                              "an earlier sample of the file has the same name")),
     *(of(f"{rest[:8]!r} behind an end mark and {padding} bytes", holding("a.tar", TWO_SAMPLES + bytes(padding) + rest),
-         labels=[0, 1], rejected={"a.tar": f"byte {len(TWO_SAMPLES) + padding:,}, behind its end mark at byte "
+         labels=[0, 1], rejected={"a.tar": f"byte {len(TWO_SAMPLES) + padding:,}, after its end mark at byte "
                                            f"{end_of(TWO_SAMPLES):,}, does not start a header; {KEPT}"})
       for rest in (b"\n", b"<html>" * 1000, b"\x1f\x8b" + bytes(2000) + b"x") for padding in (0, 2 << 20)),
     of("a tar that is cut short behind another",
@@ -403,7 +404,7 @@ TARS = [
 NUMBERED = {"keys": "image-{:09d}", "label_keys": "label-{:09d}"}
 TEXTS = {"keys": "text-recognition"}
 NOT_TEXT = "its label is not UTF-8 text"
-COUNTED = r"^'data\.mdb': 'num-samples' says {} samples, and it holds 2 images; all are taken$"
+COUNTED = r"^'data\.mdb': 'num-samples' says {} samples, but the LMDB has 2 images; all are used$"
 
 
 def keys_of(*numbers: int) -> list[str]:
@@ -483,7 +484,7 @@ PARQUET = [
        paths=["t-0/a.png", "t-0/t-0", "t-1/a.png", "t-1/t-1"]),
     of("one of several image columns is chosen and other bytes are left out",
        in_parquet(photo=image_column(PICTURES[:2]), mask=image_column(PICTURES[2:4]), frames=FRAMES, label=[3, 4]),
-       {"keys": "mask"}, said=r"photo \(2\), frames \(2\); it is left out", values=PICTURES[2:4],
+       {"keys": "mask"}, said=r"photo \(2\), frames \(2\); they are left out", values=PICTURES[2:4],
        listed=[{"path": "a/00000000", "label": 3}, {"path": "a/00000001", "label": 4}]),
     *(of(f"labels of {kind or 'their own'} type", classes_in_parquet(NAMED), typed("label", kind) if kind else {},
          labels=[0, 1], classes=("dog", "cat"))

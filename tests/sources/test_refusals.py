@@ -84,7 +84,7 @@ NO_PATH: list[tuple[str, str, str]] = [
     ("{raw}", "/raw' does not exist", "the source itself"),
     (".", "'.' ", "the source itself"),
     ("/home/me/raw/dogs/0.jpg", "'/home/me/raw/dogs/0.jpg' does not exist; there is 'dogs/0.jpg'", "another machine"),
-    ("Dogs/0.jpg", "'Dogs/0.jpg' does not exist; there is 'dogs/0.jpg', and case counts", "case counts"),
+    ("Dogs/0.jpg", "'Dogs/0.jpg' does not exist; there is 'dogs/0.jpg', and case matters", "case counts"),
     ("dogs/0.png", "'dogs/0.png' does not exist; there is 'dogs/0.jpg'; source", "another suffix"),
     ("dogs%2F0.jpg", "'dogs%2F0.jpg' does not exist; there is 'dogs/0.jpg'", "a URL's escapes are not decoded"),
     ("two", "'two' does not exist; there are 'two.jpg' and 'two.png'", "which of the two?"),
@@ -124,9 +124,9 @@ REFUSED: list[tuple[Make, dict[str, Any], str, str]] = [
     # Folders
     (files(), {}, "raw' holds no files (nothing at all); expected image files", "an empty folder"),
     (files(".a", "b/.c"), {}, "holds no files (2 hidden); expected", "hidden files alone"),
-    (files("1.jpg", "2.jpg", "thumbs/"), {}, "no files (2 beside the class folders)", "a stray empty folder"),
+    (files("1.jpg", "2.jpg", "thumbs/"), {}, "no files (2 outside the class folders)", "a stray empty folder"),
     (files("logo.jpg", "train -> ../../far", "../../far/1.jpg"), {},
-     "no files (1 beside the class folders, 1 refused, the first is 'train', a li", "class folders that are links out"),
+     "no files (1 outside the class folders, 1 refused, the first is 'train', a l", "class folders that are links out"),
     (files("a/1\n.jpg -> /dev"), {}, r"1 refused, the first is 'a/1\n.jpg', a link out", "refused files alone"),
     (files("ant/1", "be\ne/1", "cow/1"), {"classes": ["ant"]},
      r"class folder 'be\ne' (2 such) is not in the class list of 1 names, such as 'ant'", "no such class"),
@@ -147,10 +147,10 @@ REFUSED: list[tuple[Make, dict[str, Any], str, str]] = [
     (at("hf://datasets/x"), {}, URL, "a store that we do not know"),
     (at("gs:/bucket/x"), {}, URL, "a slash is missing"),
     (lambda folder: (folder / "a.zip").write_bytes(b"PK\5\6") and "a.zip", {},
-     "source 'a.zip' is a zip; unpack it, and give the folder", "its images cannot be read one by one"),
-    (at("OUT", f"OUT/64 -> {FIXTURE}"), {}, "is a presize dataset, whose images are resized; build from the raw "
-     "images, or make another dataset of it with presize derive", "sizes of a dataset"),
-    (at("OUT/64", f"OUT/64 -> {FIXTURE}"), {}, "'OUT/64' is a presize dataset, whose images are resized", "a dataset"),
+     "source 'a.zip' is a zip file; unpack it, and give the folder", "its images cannot be read one by one"),
+    (at("OUT", f"OUT/64 -> {FIXTURE}"), {}, "is a presize dataset, whose images are already resized; build from the "
+     "raw images, or make another dataset from it with presize derive", "sizes of a dataset"),
+    (at("OUT/64", f"OUT/64 -> {FIXTURE}"), {}, "'OUT/64' is a presize dataset, whose images are already", "a dataset"),
     (several(in_tar(*tar_samples(2), name="x"), files("1.tar -> ../x")), {},
      "the first, '1.tar': it is a link out of the source; use --follow-links", "a container elsewhere"),
     (at("s3://data/x"), {"companions": [Companion("mask", "{stem}.png")]},
@@ -179,11 +179,11 @@ REFUSED: list[tuple[Make, dict[str, Any], str, str]] = [
       for path, said, reason in NO_PATH),
     (table("0\n", *CATS, name="t.txt"), {"labels": "t.txt"}, "the first: '0' does not exist", "a count of no lines"),
     (table("id,img\n1,cats/0.jpg\n", *CATS), LABELS,
-     "the first: '1' does not exist; source ... ; no column is called path, so 'id' was taken for it", "another"),
+     "the first: '1' does not exist; source ... ; no column is called path, so 'id' was used", "another"),
     (table("path,split\n1.jpg,train\n", "1.jpg"), {**LABELS, "split": "a=0.5,b=0.5"},
-     "have a column 'split' already; leave out --split", "whose splits?"),
+     "already have a column 'split'; leave out --split", "whose splits?"),
     (table("path,n\nb/x/1.jpg,1\n3.jpg,2\n", "b/x/1.jpg", "3.jpg"), {**LABELS, "split": "folders"},
-     "--split folders: 1 of 2 paths lie in no folder of the source, the first is '3.jpg'", "beside the splits"),
+     "--split folders: 1 of 2 paths are not in a folder of the source, the first is '3.jpg'", "beside the splits"),
     # Companions
     (table("path,seg\n1.jpg,1.png\n", "1.jpg", "1.png"), LABELS | {"companions": [Companion("mask", column="masks")]},
      "--pair mask: there is no column 'masks'; there are path, ... seg", "another column"),
@@ -191,11 +191,11 @@ REFUSED: list[tuple[Make, dict[str, Any], str, str]] = [
      "--pair mask: column 'masks' does not hold paths", "numbers"),
     (table("path,masks,mask_width\n1.jpg,1.png,3\n", "1.jpg", "1.png"),
      LABELS | {"companions": [Companion("mask", column="masks")]},
-     "the index has a column 'mask_width' of its own; rename yours", "a name that is taken"),
+     "the index needs the column name 'mask_width'; rename yours", "a name that is taken"),
     (files("i/1.jpg", "m/1.PNG"), {"companions": [Companion("mask", "m/{stem}.png")], "labels": "none"},
-     "i/1.jpg: the companion mask does not exist: 'm/1.png'; there is 'm/1.PNG', and case counts", "case counts"),
+     "i/1.jpg: the companion mask does not exist: 'm/1.png'; there is 'm/1.PNG', and case matters", "case counts"),
     (files("1.png", "2.png"), {"companions": [Companion("mask", "{name}")]},
-     "every file of ... is a companion; --pair names the images themselves", "no image is left"),
+     "every file of ... is a companion; --pair matches the images themselves", "no image is left"),
     # LMDBs
     (in_lmdb({f"image-{n:09d}": b"" for n in range(1, 8)}), {},
      "an LMDB needs --keys; its first keys are 'image-000000001', 'image-000000002', ... …; expected a pattern, such "
@@ -213,13 +213,13 @@ REFUSED: list[tuple[Make, dict[str, Any], str, str]] = [
       for said, name, value in (
           ("the value of '0' is a Python pickle", "a dict", pickle.dumps({"image": b""}, 0)),
           ("the value of '0' is a Python pickle", "an array", pickle.dumps(np.zeros(9), 0)),
-          ("the value of '0' is a Datum of Caffe's", "pixels", b"\x08\x03\x10\x80\x02\x18\x80\x02\x22\x80\x80\x0c"),
-          ("the value of '0' is a Datum of Caffe's", "a JPEG", b"\x22\xb0\x09\xff\xd8\xff\xe0"))),
+          ("the value of '0' is a Caffe Datum", "pixels", b"\x08\x03\x10\x80\x02\x18\x80\x02\x22\x80\x80\x0c"),
+          ("the value of '0' is a Caffe Datum", "a JPEG", b"\x22\xb0\x09\xff\xd8\xff\xe0"))),
     *((in_lmdb({"0": pickle.dumps((b"x", 3), protocol)}), {"keys": "{}"},
        "the value of '0' is a Python pickle, and reading one runs whatever code", f"protocol {protocol}")
       for protocol in (2, 3, 4, 5)),
     (in_lmdb({f"{n}": bytes(3000) for n in range(40)}), {"keys": "{}"},
-     "16 values were tried, and none is an encoded image: that of '0' begins with", "zeros"),
+     "none of 16 values tried is an encoded image: the value of '0' begins with", "zeros"),
     (in_lmdb(ONE), {"keys": "basicsr"}, "needs meta_info.txt beside the LMDB: No such file ... 'image-1'", "no list"),
     (PACKED, NUMBERED, r"the label b'\x01\x00\x00\x00' is not text: it looks like a little-endian 32-bit integer, 1; "
      "write labels as text, such as '1' or 'cat'", "packed numbers"),
@@ -255,7 +255,7 @@ REFUSED: list[tuple[Make, dict[str, Any], str, str]] = [
     (holding("a.tar", tar_bytes(tar_samples(1))[: 1124 + len(picture(0)) // 512 * 512]), {},
      "the first, 'a.tar/000000.png': the tar ends before this sample does", "a first sample that may lack a file"),
     (in_tar(*tar_samples(1), name="raw/0.tar"), {"split": "folders"},
-     "--split folders: '0.tar' lies in no folder of the source", "beside the splits"),
+     "--split folders: '0.tar' is not in a folder of the source", "beside the splits"),
     # Splits
     *((files("a/1"), {"split": text}, f"split: ... {said}", "") for text, said in (
         ("", "expected folders, or names and fractions, such as train=0.9,val=0.1, got ''"),

@@ -243,12 +243,12 @@ REFUSED = [
     (file("labels.xml", "path\na\n"), "ends with .csv, .tsv, .txt, .jsonl, .ndjson", "unknown"),
     (file("labels.parquet", GARBAGE), "Parquet magic bytes not found", "not Parquet"),
     (csv(b""), "Empty CSV file", "nothing at all"),
-    (csv(bytes(5000)), "it is UTF-16 text, or none", "zeros"),
+    (csv(bytes(5000)), "it is UTF-16 text or binary data", "zeros"),
     (csv("path,n\n\na,1\nb,2,\x1b[31m\n"),
      r"row 2 has 3 values, and the header 2 columns: 'b,2,\x1b[31m'; put quotes around a text that holds ','",
      "terminal codes stay text"),
     (csv("path;n\n" + "a;1\n" * 300_000 + "b\n"),
-     "row 300,001 has 1 value, and the header 2 columns: 'b'; an empty value needs its ';', too", "a cell is missing"),
+     "row 300,001 has 1 value, and the header 2 columns: 'b'; an empty value also needs its ';'", "a cell is missing"),
     (csv("path,n\na,1,\nb,2,\n"), "row 1 has 3 values, and the header 2 columns: 'a,1,'; end the header with ',', too",
      "empty cells behind the last column"),
     (csv("cats/1.jpg,cat\ncats/2.jpg,cat\n"), "its first line is not a header: 'cats/1.jpg, cat'; expected the names "
@@ -265,22 +265,22 @@ REFUSED = [
     (csv("path;n\na;1\n;2\n"), "1 of 2 rows have no path, the first is row 2", "an empty path at the end"),
     (csv("path,n\n,1\na,2\n,3\n"), "2 of 3 rows have no path, the first is row 1", "an empty path"),
     *((file(f"labels.{suffix}", "path,label\ncats/1.jpg,cat\n".encode(code)),
-       "it is UTF-16 text, or none; save it as UTF-8", "a spreadsheet's Unicode text")
+       "it is UTF-16 text or binary data; save it as UTF-8 text", "a spreadsheet's Unicode text")
       for suffix in ("csv", "tsv", "txt", "jsonl") for code in ("utf-16", "utf-16-le", "utf-16-be")),
-    (csv("path,label,,\na,1,x,\nb,2,,y\n"), "it has 2 columns without a name, which hold something; name", "which?"),
-    (csv("id,image\n1,a\n"), "columns 'image' and 'id'; rename the one of the paths to path", "which of the two?"),
+    (csv("path,label,,\na,1,x,\nb,2,,y\n"), "it has 2 columns with values but without a name; name", "which?"),
+    (csv("id,image\n1,a\n"), "columns 'image' and 'id'; rename the one with the paths to path", "which of the two?"),
     (json_lines('{"images": [], "annotations": [], "categories": []}\n'),
-     "it is COCO's annotations, one object for all images; expected one for each image, in a line of its own: docs/imp",
+     "it is a COCO annotation file, one object for all images; expected one object per image, each on its own line: d",
      "instances_val2017.json"),
     (txt("3\na.jpg 1\nb.jpg 2\n"), "1 of 3 lines have no label, such as '3'", "a count of lines that is another"),
-    (txt("a.jpg -1  1 1\nb.jpg  1 -1 1\n"), "each line has several values behind its path, such as 'a.jpg -1  1 1'; "
+    (txt("a.jpg -1  1 1\nb.jpg  1 -1 1\n"), "each line has several values after its path, such as 'a.jpg -1  1 1'; "
      "expected one label; save columns as CSV, with a header such as path,label,x, or", "CelebA's attributes"),
     (txt("a.jpg\tn01\t0\t32\nb.jpg\tn02\t9\t8\n"),
-     r"each line has several values behind its path, such as 'a.jpg n01\t0\t32'; expected one label; save",
+     r"each line has several values after its path, such as 'a.jpg n01\t0\t32'; expected one label; save",
      "Tiny ImageNet's boxes"),
     (json_lines(""), "no path column (called path, filename or file_name); it has none", "nothing at all"),
     (json_lines('{"path": "a"}\n{"path": \n'), "line 2 is not JSON: Expecting value", "a line cut short"),
-    (json_lines('[{"path": "a"}]\n'), "line 1 is not a JSON object; expected one object per line, as jq -c '.[]' wri",
+    (json_lines('[{"path": "a"}]\n'), "line 1 is not a JSON object; expected one object per line, as jq -c '.[]' mak",
      "one array of all"),
     (json_lines('[\n {"path": "a"}\n]\n'), "line 1 is not JSON: Expecting value; expected one object per line, as jq",
      "an array in many lines"),
@@ -291,7 +291,7 @@ REFUSED = [
     (json_lines(b'{"path": "\xff"}\n'), "it is not UTF-8 text", "Latin-1"),
     (json_lines('{"path": "\\ud800"}\n'), "it is not UTF-8 text", "half an emoji"),
     (json_lines('{"path": 5}\n'), "the path column holds int64, expected strings", "numbers as paths"),
-    (json_lines('{"id": 5}\n'), "column 'id', taken for the paths, holds int64, expected strings", "numbers as paths"),
+    (json_lines('{"id": 5}\n'), "column 'id', used for the paths, holds int64, expected strings", "numbers as paths"),
     (json_lines('{"path": "a"}\n{"n": 1}\n'), "1 of 2 rows have no path, the first is row 2", "no path"),
     (columns(path=["a", "b", "a", "c", "b", "a"]), "2 paths are listed more than once, the first is 'a', 3 t", "twice"),
     (columns(path=[{"\n": 1}]), r"the path column holds struct<\n: int64>, expected strings", "structs as paths"),
@@ -307,7 +307,7 @@ REFUSED = [
      "column 'x' holds lists or objects nested more than 32 deep", "Arrow could not write it"),
     *((columns(path=[f"{n}.jpg" for n in range(len(values))], when=values), "values that Python has no type for", what)
       for values, what in TIMES),
-    *((columns(path=["a"], **{name: [1]}), f"the index has a column {name!r} of its own; rename yours", "its own")
+    *((columns(path=["a"], **{name: [1]}), f"the index needs the column name {name!r}; rename yours", "its own")
       for name in sorted(set(INDEX_COLUMNS) - {"path"})),
 ]  # fmt: skip
 
@@ -610,7 +610,7 @@ def test_columns_that_have_a_type_already_are_cast_where_nothing_is_lost() -> No
     whole, real = (pa.chunked_array([pa.array([1, 20], kind)]) for kind in (pa.int32(), pa.float32()))
     assert as_type("n", whole, "class").to_pylist() == ["1", "20"]
     assert as_type("n", real, "int").to_pylist() == [1, 20]
-    with pytest.raises(SourceError, match="it holds float, which keeps no spelling; store it as text"):
+    with pytest.raises(SourceError, match="it holds float, not the original spelling; store it as text"):
         as_type("n", real, "text")
     with pytest.raises(SourceError, match="it holds float, with values that cannot be int"):
         as_type("n", pa.chunked_array([pa.array([1.5], pa.float32())]), "int")
