@@ -23,7 +23,7 @@ from presize.options import SourceOptions
 def repair(source: str, dataset: str, keys: str | None, jobs: int | None, as_json: bool, quiet: bool) -> None:
     """Rebuild the damaged and missing shards of OUT from SRC.
 
-    A shard is replaced only by one whose records are those in the index. The exit code is 1 if damage is left.
+    A shard is replaced only if the records of the new one match the index. The exit code is 1 if damage is left.
     """
     from presize.builder.repair import repair_dataset
 

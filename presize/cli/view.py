@@ -38,7 +38,7 @@ def view(
 ) -> None:  # fmt: skip
     """View the dataset OUT in a browser.
 
-    Only this machine can open what --serve serves, with the address that is printed.
+    --serve prints an address that only this machine can open.
     """
     if serve == (out is not None):
         raise click.UsageError(f"expected -o FILE or --serve{', not both' if serve else ''}.")
@@ -56,13 +56,13 @@ def view(
         return
     opened = ViewedDataset.of(dataset, raw)
     opened.check_sources()
-    matching(opened, chosen)  # a class that is not there is an error here already
+    matching(opened, chosen)  # raises for an unknown class before the server starts
     with GalleryServer(opened, port) as server:
         print_text(f"{printable(dataset)}: {plural(opened.manifest.samples, 'image')}")
         print_text(f"{server.url}{chosen.query() if chosen != Filters() else ''}")
-        print_text("Ctrl-C ends it.")
+        print_text("Press Ctrl-C to stop.")
         try:
             server.serve_forever()
         except KeyboardInterrupt as stop:
-            if isinstance(stop, Stopped) and stop.number == signal.SIGHUP:  # not how a server is ended
+            if isinstance(stop, Stopped) and stop.number == signal.SIGHUP:  # SIGHUP is not how a server is stopped
                 raise

@@ -303,7 +303,7 @@ def test_what_is_missing_is_built_once_and_all_is_kept(presize: Callable[..., Ra
 @pytest.mark.parametrize(
     ("error", "code", "said"),
     [
-        (KeyboardInterrupt(), 130, "interrupted; what was measured is in {out}"),
+        (KeyboardInterrupt(), 130, "interrupted; results so far are in {out}"),
         (BenchError("does not fit into the memory"), 1, "does not fit into the memory"),
     ],
     ids=["interrupted", "failed"],
