@@ -83,7 +83,7 @@ def test_pairs_are_taken_over_with_their_formats_unless_others_are_given(build: 
 def test_a_derived_dataset_says_what_is_not_repeated(build: Build, dataset: Path) -> None:
     derive_dataset([dataset], "small", DeriveOptions(Size(32, 32)), SERIAL)
     ran = build("part", "val", "--like small")
-    assert ran.err.startswith("presize: warning: --like: that dataset was derived from others with sizes 64; this build")
+    assert ran.err.startswith("presize: warning: --like: that dataset was derived from others with sizes 64; this")
     assert ran.err.count("\n") == 1
     assert recorded_in("val")["image"] == recorded_in("small")["image"]
 

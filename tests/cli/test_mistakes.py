@@ -99,7 +99,7 @@ MISTAKES = [
     ("bench --lmdb nowhere", 1, "nowhere"),
     ("bench --lmdb nowhere --batch 0", 2, "--batch: expected a whole number from 1 to"),
     ("bench --lmdb nowhere --pin-memory on", 2, "--pin-memory: pinned memory needs CUDA or XPU"),
-    ("bench --lmdb nowhere --variant raw", 2, "--variant: raw reads what --raw names"),
+    ("bench --lmdb nowhere --variant raw", 2, "--variant: raw needs --raw"),
     ("bench --lmdb nowhere --model huge", 2, "'huge' is not one of"),
     (f"{SIMULATE} --load-ms 0", 2, f"--load-ms: {MILLISECONDS} 0"),
     (f"{SIMULATE} --load-ms -5", 2, f"--load-ms: {MILLISECONDS} -5"),

@@ -345,8 +345,8 @@ def test_a_run_in_a_process_of_its_own_says_what_it_measured(dataset: Path) -> N
 @pytest.mark.parametrize(
     ("code", "said", "errors", "message"),
     [
-        (-9, b"", b"", "was ended by signal 9: probably out of memory"),
-        (-11, b"", b"", "was ended by signal 11$"),
+        (-9, b"", b"", "was killed by signal 9: probably out of memory"),
+        (-11, b"", b"", "was killed by signal 11$"),
         (1, b"", b"Traceback\nValueError: what is wrong\n", "failed: ValueError: what is wrong"),
         (0, b"", b"", "failed: no output"),
         (0, b'{"error": "no memory here"}', b"", "^no memory here"),
