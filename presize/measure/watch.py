@@ -72,7 +72,7 @@ class Watched:
         dataset = type(loader.dataset).__name__
         sampler = type(getattr(loader, "sampler", None)).__name__
         is_presize = not hasattr(loader, "in_order")
-        if is_presize or sampler in ("SequentialSampler", "RandomSampler"):  # these call len() of the dataset themselves
+        if is_presize or sampler in ("SequentialSampler", "RandomSampler"):  # these call len(), too
             dataset += f" with {plural(len(loader.dataset), 'sample')}"
         name = f"{type(loader).__name__} over {dataset}, {plural(loader.num_workers, 'worker')}"
         if is_presize:
