@@ -58,8 +58,7 @@ def _end_with_the_driver() -> None:
 
 
 def probe(run: Run) -> dict[str, Any]:
-    """Return {"gpu_name": name of the accelerator, or its type if torch has no name for it; None for the CPU}. Raises
-    OptionError if the device is missing."""
+    """Return {"gpu_name": name, or else type, of the accelerator; None for the CPU}. Raises OptionError if missing."""
     device, gpus = as_device(run.device), read_torch().gpus
     if device.type == "cpu":
         return {"gpu_name": None}
@@ -72,8 +71,7 @@ def measure(run: Run) -> dict[str, Any]:
     the package of the model. Raises BenchError if memory runs out."""
     device = as_device(run.device)
     if device.type == "cpu":
-        # Training gets the cores that the workers leave. Its threads wait for each other: with more threads than cores
-        # it takes several times as long.
+        # Threads of a step wait for each other: if there are more than free cores, it takes several times as long.
         torch.set_num_threads(max(1, usable_cores() - run.workers))
     dataset = open_variant(run.variant, run.root, RandomResizedCrop(run.crop), FLIP)
     order, whose = _order(run, dataset), None

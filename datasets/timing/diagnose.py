@@ -184,9 +184,8 @@ def _tried(
     survey: Diagnosis, training: _Training, batch: Any, changes: Sequence[Change], loaders: Sequence[Iterable[Any]],
     run_s: float, ends_s: float, on_step: Callable[[str], None],
 ) -> Diagnosis:  # fmt: skip
-    """Run rounds: training unchanged and with each change, in random order, for `run_s` seconds each, and the step
-    alone before and after. `loaders`: the present one, then one per change. Ends when figures are precise enough, or
-    before a round that would end after `ends_s`."""
+    """Run rounds: training unchanged and with each change, in random order, for `run_s` seconds each, with the step
+    before and after. `loaders`: the present one, then one per change. End when enough is known, or by `ends_s`."""
     shuffled = random.Random(0)
     workers = [survey.loading.workers, *(change.pipeline.workers for change in changes)]
     runs: list[list[_Trained]] = [[] for _ in loaders]
@@ -248,8 +247,7 @@ def _is_known(found: Diagnosis) -> bool:
 
 @contextmanager
 def _restored(*loaders: Iterable[Any]) -> Generator[None, None, None]:
-    """Restore the position of presize's loaders, and torch's random state on the CPU, on exit. Silence torch's warning
-    of many workers."""
+    """Restore presize's loaders and torch's random state on the CPU at exit. Silence its warning of many workers."""
     states = [(loader, loader.state_dict()) for loader in loaders if isinstance(loader, (Loader, CountingLoader))]
     with torch.random.fork_rng(devices=()), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)

@@ -1,5 +1,5 @@
 """Timing of loaders and steps: batches until a budget is spent, a step repeated on one batch, and an epoch of any
-loader. The device is synchronized only at both ends of a measurement."""
+loader. Except for Clock on MPS, the device is synchronized only at both ends of a measurement."""
 
 from __future__ import annotations
 
@@ -221,8 +221,8 @@ def time_epoch(loader: Iterable[Any], step: NoModel, *, warmup_steps: int = 1) -
         loader: Iterable of batches (images, ...) or images.
         step: Step to run on each batch.
         warmup_steps: Number of steps to leave out, from 1. MLPerf Storage leaves out one. n workers that start together
-            also deliver their first n batches together: leave out n to see the rate of a long epoch. An epoch with no
-            more steps than that counts whole.
+            deliver their first n batches together: leave out n to see the rate of a long epoch. An epoch without more
+            steps counts whole.
 
     Raises:
         OptionError: There is no batch, or `warmup_steps` is out of range.

@@ -34,8 +34,7 @@ _PROFILED = 8
 
 
 class Fetch(NamedTuple):
-    """Record of how a batch was made. `spent`: profile of the worker's batches so far without the first one; None
-    unless profiled."""
+    """Record of how a batch was made. `spent`: profile of the worker so far without its first batch, or None."""
 
     worker: int
     work: Work
@@ -55,9 +54,8 @@ def prefetch_of(loader: Iterable[Any]) -> int:
 def timed(
     loader: Iterable[Any], fetches: list[Fetch], *, workers: int | None = None, profile: bool = False
 ) -> Iterator[Any]:
-    """Yield the batches of an epoch of `loader`, by default with its own number of workers, which end when the iterator
-    is closed. The report on each batch is appended to `fetches` before the batch is given. `profile`: workers profile
-    themselves."""
+    """Yield the batches of an epoch of `loader`, by so many workers, by default its own number, which end when the
+    iterator is closed. `fetches` gets the record of each batch before it is given. `profile`: workers are profiled."""
     if isinstance(loader, Loader):
         count = loader.num_workers if workers is None else workers
         with loader.observed(count, lambda answer: fetches.append(Fetch(answer.worker, answer.work))) as observed:

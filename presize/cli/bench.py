@@ -47,7 +47,7 @@ def bench(
 ) -> None:  # fmt: skip
     """Measure training from a raw folder, a presized folder and LMDB.
 
-    Each run is a separate process; the order of runs is random. Only --raw is required: the others are built from it.
+    Each run is a separate process; the order of runs is random. With --raw only, the others are built from it.
     """
     from presize.measure.bench import bench as run_bench
     from presize.measure.results import bench_text, to_json

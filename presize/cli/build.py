@@ -174,7 +174,6 @@ def build(
 
 
 def _pair_losses(result: BuildResult) -> dict[str, Any]:
-    """Return the losses of companions for --json; empty if there are none."""
     counts = {name: {"several": lost.several, "surplus": lost.surplus} for name, lost in result.pair_losses.items()}
     return {"pair_losses": counts} if counts else {}
 
@@ -198,7 +197,7 @@ def _options(context: click.Context, typed: dict[str, Any]) -> tuple[BuildOption
 
     pairs = typed["companions"]
     how = {name: typed[name] for name in ("pair_format", "pair_filter")}
-    if not is_from("companions", ParameterSource.DEFAULT_MAP):  # keep those of given pairs only
+    if not is_from("companions", ParameterSource.DEFAULT_MAP):  # --pair is new: keep options of its pairs only
         named = tuple(f"{pair.partition('=')[0]}=" for pair in pairs)
         for name in [name for name in how if is_from(name, ParameterSource.DEFAULT_MAP)]:
             how[name] = tuple(text for text in how[name] if text.startswith(named))
@@ -256,8 +255,7 @@ def _compare(like: DatasetOptions | None, plan: Plan, samples: SourceOptions) ->
 
 
 def build_summary(result: BuildResult, update: bool, keep: bool, labels: object) -> str:
-    """Return the summary of a build or, with `update`, of an update. `keep`: images keep their sizes. `labels`: the
-    value of --labels."""
+    """Return the summary of a build, or of an update. `keep`: images keep their sizes. `labels`: value of --labels."""
     from presize.codecs.source_facts import loss_sentences  # brings NumPy
 
     now = result.files - result.resumed
@@ -282,7 +280,7 @@ def build_summary(result: BuildResult, update: bool, keep: bool, labels: object)
             f"  no space saved: files of {size_text(result.source_bytes)} became {size_text(result.largest_bytes)}"
         )
     if keep:
-        lines.append(f"  {result.unchanged:,} stored as they were, {result.stored - result.unchanged:,} encoded")
+        lines.append(f"  {result.unchanged:,} stored unchanged, {result.stored - result.unchanged:,} encoded")
     lines += (f"  {loss}" for loss in loss_sentences(result.losses, result.pair_losses))
     if update:
         lines.append(f"  {counts_text(result.changes.counts())}")

@@ -52,7 +52,7 @@ def derive(
     the same command again to finish an interrupted one.
     """
     if not datasets:
-        raise click.UsageError(f"Missing argument 'NEW': {new} is a dataset to read; name a new folder, too.")
+        raise click.UsageError(f"Missing argument 'NEW': {new} is a dataset to read; add a folder for the new one.")
     from presize.builder.derive import derive_dataset, plan_derive
     from presize.sources.labels import naming, read_classes
     from presize.sources.table import read_paths

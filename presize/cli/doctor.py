@@ -17,7 +17,7 @@ from presize.cli.output import print_json, print_text
 def doctor(path: str | None, as_json: bool) -> None:
     """Find what slows down loading on this machine, and how to fix it.
 
-    PATH is a dataset, a folder of images or a file; reading it is timed for a few seconds. Nothing is written. The
+    PATH is a dataset, a folder of images or a file; its read speed is measured for a few seconds. Writes nothing. The
     exit code is 0 even if there are problems.
     """
     from presize.machine_check import doctor as look_at

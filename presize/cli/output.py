@@ -74,7 +74,7 @@ def counts_text(counts: Mapping[str, int]) -> str:
 
 
 def facts_text(facts: Iterable[tuple[str, str]], width: int = 0) -> str:
-    """Return a line for each fact with a text, escaped because it is untrusted, and wrapped to `width` unless 0."""
+    """Return a line for each fact whose text is not empty, escaped, and wrapped to `width` unless that is 0."""
     lines = [f"{name:<9} {printable(text)}" for name, text in facts if text]
     if width:
         lines = [fill(line, width, subsequent_indent=" " * 10, break_on_hyphens=False).rstrip() for line in lines]

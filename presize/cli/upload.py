@@ -11,7 +11,7 @@ from presize.cli.output import Progress, print_json, print_text
 from presize.formatting import duration, plural, size_text
 
 _NAMED = 5
-"""Number of files uploaded again to name."""
+"""Most names of re-uploaded files to print."""
 
 
 @command("presize upload OUT s3://BUCKET/SETS/256", "presize upload OUT gs://BUCKET/SETS/256 -q")

@@ -70,7 +70,7 @@ def bench(
             if folder is not None and Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(root)):
                 raise OptionError(f"{name}: {folder} lies inside {root}; choose a folder outside")
     gpu = None
-    if options.device != "cpu":  # before anything is built
+    if options.device != "cpu":  # raises before anything is built
         on_step(f"looking for {options.device}")
         gpu = run_apart(replace(options.runs(variants)[0], task="probe"))["gpu_name"]
     if out is not None:
@@ -206,8 +206,7 @@ def _located(run: Run, reads: Mapping[str, Listing], numbers: Mapping[str, Numbe
 
 
 def _prepared(run: Run, files: Sequence[Path]) -> tuple[float, str | None]:
-    """Load files into the page cache, or drop them from it. Returns the cached share, and a note if the run is not as
-    warm or cold as it should be."""
+    """Load files into the page cache, or drop them. Returns the cached share, and a note if that is wrong."""
     note = None
     if run.cold:
         drop(files)
@@ -227,8 +226,7 @@ def _prepared(run: Run, files: Sequence[Path]) -> tuple[float, str | None]:
 
 
 def _prove(runs: Sequence[Run], options: BenchOptions, on_step: Callable[[str], None]) -> list[str]:
-    """Read every sample of every variant once and compare their labels. This also loads them into the page cache.
-    Returns notes for the reader."""
+    """Read every sample of every variant once, which also caches the files, and compare labels. Returns notes."""
     proofs: dict[Variant, dict[str, Any]] = {}
     for run in runs:
         if run.variant not in proofs:

@@ -35,9 +35,9 @@ class BenchOptions:
 
     variants: tuple[Variant, ...] | None = option(None, "Variants to run.", unset="all", flag="--variant")
     models: tuple[BenchModel, ...] = option(
-        ("none", "small"), "Models to train; none measures the loader alone.", flag="--model"
+        ("none", "small"), "Models to train; none times only the loader.", flag="--model"
     )
-    device: str = option("cpu", "Where to train, such as cuda, xpu or mps.", metavar="DEVICE")
+    device: str = option("cpu", "Device to train on, such as cuda, xpu or mps.", metavar="DEVICE")
     workers: tuple[int, ...] | None = option(
         None, "Loader processes; may be repeated.", unset="all cores", metavar="N", high=4096
     )
@@ -53,7 +53,7 @@ class BenchOptions:
     size: Size | None = option(
         None,
         "Size of the datasets to build.",
-        unset="that of the dataset given, or 256", metavar="N|WxH", parse=Size.parse,
+        unset="that of a given dataset, else 256", metavar="N|WxH", parse=Size.parse,
     )  # fmt: skip
     epochs: int = option(3, "Epochs in each run.", "This includes the first epoch.", metavar="N", low=1, high=1000)
     steps: int | None = option(
@@ -77,8 +77,7 @@ class BenchOptions:
             raise OptionError("pin_memory: pinned memory needs CUDA or XPU; leave it out, or choose --device cuda")
 
     def runs(self, variants: Sequence[Variant]) -> list[Run]:
-        """Return the runs of one repeat, in no particular order: each variant with each model, number of workers, kind
-        of memory and state of the page cache."""
+        """Return the runs of one repeat, unordered: every combination of variant and options."""
         workers = self.workers or (usable_cores(),)
         pins = is_asynchronous(self.device)
         pinned = self.pin_memory or (pins,)
@@ -88,7 +87,7 @@ class BenchOptions:
             # Files are cold in the first epoch only; then they are in the page cache.
             Run(variant, model, workers=n, pin_memory=pin, cold=cold, epochs=1 if cold else self.epochs, **same)
             for model, n, pin, cold, variant in product(self.models, workers, pinned, caches, variants)
-            # Loader itself decides to pin its memory.
+            # Loader pins memory by itself wherever that helps.
             if variant != "loader" or pin == pins
         ]
 
@@ -99,7 +98,7 @@ class DiagnoseOptions:
     """Options of a diagnosis."""
 
     model: Model = option("small", "Model to train.", "One or two cores train the small CNN as fast as they read.")
-    device: str | None = option(None, "Where to train.", unset="an accelerator, or else cpu", metavar="DEVICE")
+    device: str | None = option(None, "Device to train on.", unset="an accelerator, else cpu", metavar="DEVICE")
     workers: int = option(1, "Loader processes.", metavar="N", high=1024)
     prefetch: int = option(2, "Batches ahead per worker.", metavar="N", low=1, high=64)
     batch: int = option(64, "Images per batch.", metavar="N", low=1, high=2**20)

@@ -90,8 +90,7 @@ def _jpeg(environ: Mapping[str, str]) -> Jpeg:
 
 
 def _own(compiled: Compiled, processors: Sequence[str] = ()) -> tuple[Baseline, str | None]:
-    """Return whether compiled code is used, and why it is switched off. `processors`: machines that it supports, by
-    default all."""
+    """Return whether compiled code is used, and why it is switched off. `processors`: supported ones, () for all."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PresizeWarning)  # a finding reports it
         is_used = compiled.trusted() is not None

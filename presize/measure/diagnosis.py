@@ -116,8 +116,7 @@ class Trial(NamedTuple):
 
     @classmethod
     def of(cls, change: Change, rates: Sequence[float], within: float, now: Sequence[float], now_within: float) -> Self:
-        """Compare the `rates` with the change with the present rates, `now`. `within`, `now_within`: standard errors
-        within a round, as a share."""
+        """Compare `rates` with the present rates, `now`. `within`, `now_within`: standard errors in a round, shares."""
         gains = [rate / before for rate, before in zip(rates, now, strict=True)]
         return cls(change, tuple(rates), Interval.of(rates, within), Interval.of(gains, max(within, now_within)))
 
@@ -193,8 +192,7 @@ class Diagnosis:
         )
 
     def simulated(self, pipeline: Pipeline) -> float:
-        """Return the simulated images/s of training, including the start of an epoch. At most the rate of the step
-        with its copy."""
+        """Return simulated images/s, including the start of an epoch. At most the rate of the step with its copy."""
         rate = simulate(pipeline, batches=_LONG).batches_per_s(max(1, pipeline.workers * pipeline.prefetch))
         rate = min(rate, 1 / (pipeline.step.mean_s + pipeline.copy.mean_s))
         return self.loading.images * with_start(rate, self.start_s, self.epoch_batches)
@@ -221,8 +219,7 @@ class Diagnosis:
         return sorted({0, loading.workers, most} | {count for count in _COUNTS if count <= most})
 
     def _best_workers(self, other: Alternative | None = None) -> int:
-        """Return the fewest workers, at least one, that are about as fast as any number; the present number if it
-        cannot be chosen."""
+        """Return the fewest workers, at least one, that are about as fast as any; the present ones if not `chosen`."""
         loading = self.loading if other is None else other.loading
         if not loading.chosen:
             return loading.workers
@@ -351,7 +348,7 @@ class Diagnosis:
         yield "loader alone", f"{alone}; first batch after {seconds_text(loading.first_batch_s)}"
         if self.epoch_batches is not None:
             start = f"{plural(self.epoch_batches, 'batch', 'batches')}, the first after {seconds_text(self.start_s)}"
-            yield "epoch", f"{start}: {self.start_share:.1%} of its time"
+            yield "epoch", f"{start}, {self.start_share:.1%} of the epoch"
         load = f"{seconds_text(loading.load.mean_s)} ± {loading.load.cv:.0%} per batch of {loading.images:.0f}"
         yield "one worker", f"{load}, {loading.cores:.0%} of it CPU time"
         for part, seconds in sorted(loading.parts.items(), key=lambda pair: -pair[1]):
@@ -421,8 +418,7 @@ def with_start(rate: float, start_s: float, epoch: float | None) -> float:
 
 
 def diagnosis_text(found: Diagnosis, width: int = 100) -> str:
-    """Return the result, the verdict, the advice with its gains, and the evidence, in lines of at most `width`
-    characters."""
+    """Return result, verdict, advice with gains, and evidence, in lines of at most `width` characters."""
     lines = [f"{found.result}.", "", *textwrap.wrap(found.verdict, width), ""]
     if found.advice:
         lines.append("What to do (gains do not add up):")

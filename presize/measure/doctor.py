@@ -242,7 +242,7 @@ def _torch(facts: CheckUp) -> Judged:
         return "warn", torch, 'pip install "presize[torch]" (builds work without it)'
     found = f"{torch.version}, {torch.instructions}, {plural(torch.threads, 'thread')}"
     if torch.threads > max(1, cores):
-        return "warn", f"{found} for {cores:g} cores", f"OMP_NUM_THREADS={max(1, int(cores))} in the environment"
+        return "warn", f"{found} for {cores:g} cores", f"set OMP_NUM_THREADS={max(1, int(cores))} in the environment"
     return "ok", found
 
 

@@ -29,7 +29,7 @@ Numbers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Listing:
-    """Samples of a folder or dataset. Their order gives the numbers by which they are read: 0, 1, ..."""
+    """Samples of a folder or dataset, in the order of their numbers: 0, 1, ..."""
 
     root: str
     paths: pa.Array  # in the source
@@ -57,8 +57,8 @@ def list_raw(root: str | os.PathLike[str]) -> Listing:
 
 
 def list_presized(root: str | os.PathLike[str]) -> Listing:
-    """List a folder that ``presize build --to folder`` made, in the order of FolderDataset. Raises DatasetError, or
-    BenchError if two samples have the same path."""
+    """List an output of ``presize build --to folder``, in the order of FolderDataset. Raises DatasetError and, for
+    samples with the same path, BenchError."""
     manifest, index = _open(root, "folder")
     folder = scan_images(root)
     there = _paths(folder.table, "path")
@@ -72,8 +72,7 @@ def list_presized(root: str | os.PathLike[str]) -> Listing:
 
 
 def list_lmdb(root: str | os.PathLike[str]) -> Listing:
-    """List an LMDB dataset, in the order of LMDBDataset. Raises DatasetError, or BenchError if two samples have the
-    same path."""
+    """List an LMDB dataset, in the order of LMDBDataset. Raises DatasetError and, for equal paths, BenchError."""
     manifest, index = _open(root, "lmdb")
     return _listing(root, manifest, index, tuple(Path(root, shard.file) for shard in manifest.shards))
 
@@ -82,8 +81,7 @@ LISTERS = {"raw": list_raw, "presized": list_presized, "lmdb": list_lmdb}
 
 
 def link_samples(raw: Listing, chosen: Numbers, folder: Path) -> str:
-    """Replace `folder` by links to the files of the `chosen` samples of a raw folder, and return its path. Raises
-    BuildError."""
+    """Replace `folder` by links to the `chosen` files of a raw folder, and return its path. Raises BuildError."""
     shutil.rmtree(folder, ignore_errors=True)
     with writing(folder):
         for path, file in zip(raw.paths.take(pa.array(chosen)).to_pylist(), raw.files_of(chosen), strict=True):
@@ -110,7 +108,7 @@ def _listing(
     if manifest.classes is not None:
         numbers = _numbers(index, "label")
         if len(numbers) and not 0 <= numbers.min() <= numbers.max() < len(manifest.classes):
-            raise DatasetError(f"the index of {os.fspath(root)} is damaged: it has labels without a class")
+            raise DatasetError(f"the index of {os.fspath(root)} is damaged: it has labels out of range")
         labels = np.array(manifest.classes, object)[numbers]
     rejected = frozenset(reject.path for reject in read_rejects(Path(root, manifest.rejects.file)))
     return Listing(os.fspath(root), paths, _numbers(index, "source_nbytes"), labels, files, rejected, manifest)

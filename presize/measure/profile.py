@@ -118,7 +118,7 @@ def _calls(profile: cProfile.Profile) -> tuple[dict[str, float], _Callers, dict[
         for call in entry.calls or ():
             callers[_name(call.code)][name] += call.totaltime
     for name, seconds in total.items():
-        # cProfile records no caller for the profiled function itself, which other functions may also call.
+        # cProfile records no caller of the profiled function itself, though other functions may also call it.
         callers[name][""] = max(seconds - sum(callers[name].values()), 0.0)
     return own, callers, mine
 

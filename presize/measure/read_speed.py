@@ -76,7 +76,7 @@ def list_content(path: Path) -> Content:
 
 
 def _files_below(root: Path) -> tuple[list[File], bool]:
-    """Return files, and whether these are all. A folder may have millions, so listing stops early."""
+    """Return files, and whether these are all. Listing stops early, because a folder may have millions."""
     found, folders, until = list[File](), [root], time.monotonic() + _LISTING_S
     while folders:
         with contextlib.suppress(OSError), os.scandir(folders.pop()) as entries:  # not permitted, or deleted meanwhile
@@ -160,8 +160,7 @@ def _drop(files: Sequence[File]) -> bool | None:
 
 
 def _is_told(path: Path) -> bool:
-    """Return whether the kernel tells which pages of a file are cached. To users who neither own nor may write it, it
-    reports all pages as cached."""
+    """Return False for files that we neither own nor may write: the kernel reports all of them as cached."""
     is_owner = os.geteuid() in (0, path.stat().st_uid)
     return is_owner or os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
 

@@ -38,15 +38,9 @@ class Results:
 
 
 def row_of(run: Run, repeat: int, resident_share: float, measured: Mapping[str, Any]) -> Row:
-    """Return the row of a run. Rates and times exclude the first epoch, unless it is the only one. Only
-    first_epoch_images_per_s is the rate of the first epoch, including the start of workers.
-
-    Args:
-        run: Options of the run.
-        repeat: Number of the repeat, from 0.
-        resident_share: Share of its files that were in the page cache.
-        measured: Answer of the run.
-    """
+    """Return the row of a run. `repeat`: from 0. `resident_share`: of its files, in the page cache. `measured`: its
+    answer. Rates and times exclude the first epoch, unless it is the only one; first_epoch_images_per_s is of that
+    epoch, including the start of workers."""
     epochs = measured["epochs"]
     first, later = epochs[0], epochs[1:] or epochs
     window_images = sum(epoch["window_images"] for epoch in later)

@@ -204,8 +204,7 @@ class Timeline:
         return spent_s / self.seconds if self.seconds else 0.0
 
     def stops_every(self) -> int | None:
-        """Return n if training stalls before every n-th batch, as with n workers that start together and take equally
-        long; None otherwise."""
+        """Return n if training stalls before every n-th batch, as n equal workers that start together cause."""
         return regular_stops(self.waits_s[1:], 2 * max(self.pipeline.workers, 1), self.seconds)
 
     def known(self) -> dict[str, Any]:
@@ -235,8 +234,7 @@ def simulate(
     pipeline: Pipeline, *, seconds: float | None = None, batches: int | None = None, seed: int = 0
 ) -> Timeline:
     """Simulate a pipeline until `seconds`, above 0, have passed or `batches`, 1 to 1,000,000, are done, whichever comes
-    first. The times of a batch depend only on `seed`, from 0, and its number. They are the same for any number of
-    workers.
+    first. The times of a batch depend only on `seed`, from 0, and its number, not on the number of workers.
 
     Raises:
         OptionError: Both limits are None, an option is out of range, or `seconds` has room for over a million steps.
@@ -397,8 +395,7 @@ class _Simulation:
 
 
 def sweep(pipeline: Pipeline, workers: Iterable[int], *, batches: int = 200, seed: int = 0) -> dict[int, Timeline]:
-    """Simulate the pipeline with each number of `workers`, on the same random times, for `batches` batches, at least
-    four per worker."""
+    """Simulate with each number of `workers` on the same random times, for `batches`, at least four per worker."""
     return {
         number: simulate(replace(pipeline, workers=number), batches=max(batches, 4 * number), seed=seed)
         for number in workers

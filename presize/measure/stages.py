@@ -23,7 +23,7 @@ _BANDS: Final[tuple[tuple[Bottleneck, float, str], ...]] = (
     ("balanced", 0.95, "{} and compute are balanced"),
     ("compute", math.inf, "Compute is the bottleneck"),
 )
-"""Each bottleneck, the utilisation below which it applies, and its words, a format for the stall. A loader that costs
+"""Each bottleneck, the utilisation below which it applies, and its words with a gap for the stall. A loader that costs
 nothing would make training at most 1.25 times as fast from 0.80 on, and 1.05 times from 0.95 on, about as much as runs
 differ. MLPerf Storage requires 0.90."""
 
@@ -112,8 +112,7 @@ def percentile(values: Sequence[float], percent: int) -> float:
 
 
 class Stalls(NamedTuple):
-    """Shares of the time of a step, with sum 1: the step itself, copying to the device, making the batch, reading from
-    disk."""
+    """Shares of the time of a step, with sum 1: the step itself, copying, making the batch, reading from disk."""
 
     utilisation: float
     copy: float
@@ -182,8 +181,7 @@ def regular_stops(waits_s: Sequence[float], most: int, seconds: float) -> int | 
 
 
 def break_even_epochs(build_s: float, before_s: float, after_s: float) -> float:
-    """Return the number of epochs of `after_s` instead of `before_s` seconds after which a build breaks even; infinity
-    if they are not faster."""
+    """Return the epochs after which a build breaks even if they take `after_s`, not `before_s`; inf if not faster."""
     return build_s / (before_s - after_s) if after_s < before_s else math.inf
 
 
@@ -195,8 +193,7 @@ def headline(stages: Stages, step: str = "training step") -> str:
 
 
 def explanation(stages: Stages, batch: int) -> str:
-    """Return a sentence or two on what stalls training, and the most that faster loading could gain. `batch`: images in
-    a step."""
+    """Explain what stalls training, and the most that faster loading could gain. `batch`: images in a step."""
     stalls = stages.stalls
     rate = rate_text(batch / stages.resident_s)
     source = f"with batches already on the device, a step takes {seconds_text(stages.resident_s)}, {rate} images/s"

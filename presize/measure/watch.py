@@ -121,8 +121,7 @@ class Watched:
         return self.worker_cpu_s / self.worker_wall_s if self.worker_wall_s else None
 
     def _rate(self, images: float) -> Interval:
-        """Return the rate of training between the first and the last batch of epochs, with the spread of tenths of all
-        batches."""
+        """Return the rate between the first and the last batch of epochs, from the rates of tenths of all batches."""
         times = [wait + step for wait, step in zip(self.waits_s, self.steps_s, strict=False)]
         size = max(len(times) // 10, 2 * self.workers, 1)  # workers that start together deliver together
         tenths = [sum(times[at : at + size]) for at in range(0, len(times) - size + 1, size)]
@@ -158,7 +157,7 @@ class Watched:
             cores = plural(self.cores - self.workers, "core")
             yield f"Try num_workers={self.workers + spare}: the workers are at their limit, and {cores} are left."
         elif busy is not None and busy >= _BUSY:
-            yield "The workers and the cores are at their limit: reduce the work per image, by presizing."
+            yield "The workers and the cores are at their limit: reduce the work per image, for example by presizing."
         elif busy is not None and busy < _IDLE:
             yield "The workers wait, too: for the disk, for cores, or for training to take their batches."
         if start >= _LONG_START:
@@ -206,8 +205,7 @@ def watched_text(found: Sequence[dict[str, Any]], ranks: Sequence[dict[str, Any]
 
 
 def compared_text(before: dict[str, Any], after: dict[str, Any]) -> str:
-    """Return the changes between two results of ``diagnose --json``, loader by loader. Raises KeyError if one is not
-    such a result."""
+    """Return the changes between two results of ``diagnose --json``, by loader. Raises KeyError for anything else."""
     lines = []
     olds, news = (found.get("loaders", [{**found, "name": "training"}]) for found in (before, after))
     for old, new in zip(olds, news, strict=False):
@@ -237,8 +235,7 @@ def _mark() -> Any:
 
 
 def _images_in(batch: Any) -> int:
-    """Return the number of images in a batch, by the length of its first tensor or array; 0 if it has none. Calls no
-    code of the script."""
+    """Return the number of images in a batch: the length of its first tensor or array, or 0. Runs no user code."""
     while isinstance(batch, (list, tuple, Mapping)) and type(batch).__module__ in ("builtins", "collections"):
         count = len(batch)
         batch = next(iter(batch.values() if isinstance(batch, Mapping) else batch), None)
@@ -382,8 +379,7 @@ class Watch:
         return os.getpid() != self.pid or sys.modules["torch"].utils.data.get_worker_info() is not None
 
     def watched(self) -> list[Watched]:
-        """Return the measurements so far of each loader that gave a batch, in the order in which they were first
-        iterated."""
+        """Return the measurements so far of loaders that gave a batch, in the order of their first iteration."""
         for seen in self.order:
             seen.count_events(wait=True)
         return [seen for seen in self.order if seen.batches]
@@ -412,8 +408,8 @@ class _AfterImport:
 
 def run_script(script: str, arguments: Sequence[str], watch: Watch, on_end: Callable[[], None]) -> int:
     """Run a script as ``python SCRIPT ARGUMENTS`` does, within `watch`, and return its exit code; -SIGINT if Ctrl-C
-    stopped it. Errors are printed as by Python, without frames of presize. `on_end` is called once, in
-    this process only, however the script ends, and also before os.exec* and os._exit."""
+    stopped it. Prints errors as Python does, without frames of presize. Calls `on_end` once, in this process only,
+    however the script ends, and also before os.exec* and os._exit."""
     path, argv = sys.path[:], sys.argv[:]
     sys.argv = [script, *arguments]
     if not sys.flags.safe_path:
@@ -464,10 +460,9 @@ def _before_exec(call: Callable[[], None]) -> Iterator[None]:
 
 
 def share_with_ranks(mine: list[dict[str, Any]]) -> list[dict[str, Any] | None] | None:
-    """Send the result of this rank, in a file, to the first rank that torchrun started on this machine.
-
-    Returns on the first rank the result for the first loader of each rank, None for ranks without a loader and for
-    those that did not end in time; on other ranks, None; without torchrun, an empty list."""
+    """Send the result of this rank, in a file, to the first rank that torchrun started on this machine. Returns there
+    the result for the first loader of each rank, with None for ranks without a loader and ranks that did not end in
+    time; on other ranks None; without torchrun an empty list."""
     rank, ranks = int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     if ranks == 1:
         return []

@@ -164,7 +164,7 @@ def test_build_tells_of_frames_and_bands_that_are_left_out(build: Build, tmp_pat
 def test_build_says_how_many_images_kept_their_bytes(build: Build, presize: Callable[..., Ran], mixed: Path) -> None:
     dry = build("--dry-run", source=mixed, size="keep")
     assert "target    out: their own size, jpeg to lmdb" in dry.out.splitlines()
-    assert "  1 stored as they were, 3 encoded" in build(source=mixed, size="keep").out.splitlines()
+    assert "  1 stored unchanged, 3 encoded" in build(source=mixed, size="keep").out.splitlines()
     assert "size      their own size" in presize("info", OUT).out.splitlines()
     report = (OUT / "report.html").read_text()
     assert "in the stored format already" in report and "their own size, jpeg" in report
