@@ -94,7 +94,7 @@ MISTAKES = [
     ("view LOOP -o page.html", 1, "LOOP"),
     ("view DATASET --raw LOOP -o page.html", 2, "--raw: 'LOOP' is not a folder"),
     ("sample OUT --images 0", 2, "--images: expected a whole number from 1"),
-    ("bench", 2, "--raw: give a folder of images"),
+    ("bench", 2, "--raw: expected a folder of images"),
     ("bench --raw nowhere", 1, "source 'nowhere' does not exist"),
     ("bench --lmdb nowhere", 1, "nowhere"),
     ("bench --lmdb nowhere --batch 0", 2, "--batch: expected a whole number from 1 to"),
