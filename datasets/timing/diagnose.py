@@ -168,7 +168,7 @@ class _Trials(ExitStack):
         elif isinstance(copied, torch.utils.data.DataLoader):
             self.callback(setattr, copied, "_iterator", None)
             if copied.num_workers and copied.persistent_workers:
-                next(iter(copied), None)  # starts the workers, so that every timed epoch starts warm
+                next(iter(copied), None)  # starts the workers, so that no timed epoch is the first
         return copied
 
 

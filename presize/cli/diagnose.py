@@ -27,9 +27,9 @@ from presize.system.files import temporary_folder, write_atomically
 TRIAL = [
     click.Option(
         ["--size"], metavar="N|WxH", default="256", show_default=True, callback=parsed(Size.parse),
-        help="Size to try presizing a folder to.",
+        help="Size of the trial of presizing a folder.",
     ),
-    click.Option(["--no-trial"], is_flag=True, help="Do not try presizing."),
+    click.Option(["--no-trial"], is_flag=True, help="Skip the trial of presizing."),
 ]  # fmt: skip
 
 

@@ -59,8 +59,8 @@ def bench(
 
     Raises:
         OptionError: The device is missing, a variant has nothing to read, or `out` or `work` lies in one of `roots`.
-        BenchError: Memory runs out, or the variants read different samples.
-        BuildError, SourceError, DatasetError: Building a dataset fails.
+        BenchError: Memory runs out, a run fails, or the variants read different samples.
+        BuildError, SourceError, DatasetError: Building a dataset, or listing one of `roots`, fails.
     """
     roots = {name: expanded(root) for name, root in roots.items()}
     work, out = (None if folder is None else expanded(folder) for folder in (work, out))

@@ -218,7 +218,7 @@ def compared_text(before: dict[str, Any], after: dict[str, Any]) -> str:
         verdict = "faster" if gain.low > 1 else "slower" if gain.high < 1 else "the difference could be chance"
         lines.append(
             f"{name}: {rate_interval(was)} → {rate_interval(now)} {old.get('unit', 'images')}/s, "
-            f"{factor_interval(gain)} times: {verdict}"
+            f"a factor of {factor_interval(gain)}: {verdict}"
         )
         waits = (one["wait"] if "wait" in one else 1 - one["utilisation"] for one in (old, new))
         lines.append(f"  waiting for batches: {' → '.join(f'{wait:.0%}' for wait in waits)} of the time")

@@ -310,7 +310,7 @@ def test_two_results_are_compared_with_their_errors() -> None:
     before, after = (
         {"loaders": [json.loads(json.dumps(watched([wait] * 40, [0.01] * 40).known()))]} for wait in (0.03, 0.01)
     )
-    assert "800 ± 2% → 1,600 ± 2% images/s, 2.0 ± 3% times: faster" in compared_text(before, after)
+    assert "800 ± 2% → 1,600 ± 2% images/s, a factor of 2.0 ± 3%: faster" in compared_text(before, after)
     assert "the difference could be chance" in compared_text(before, before)
     with pytest.raises(KeyError):
         compared_text({"samples": 3}, before)
