@@ -1,1 +1,1 @@
-"""Speed of training and its loader, the bottleneck, and cures: bench, diagnose, simulate, doctor."""
+"""Speed of training and of its loader, the bottleneck, and remedies: bench, diagnose, simulate, doctor."""

@@ -206,7 +206,7 @@ def _located(run: Run, reads: Mapping[str, Listing], numbers: Mapping[str, Numbe
 
 
 def _prepared(run: Run, files: Sequence[Path]) -> tuple[float, str | None]:
-    """Load files into the page cache, or drop them. Returns the cached share, and a note if that is wrong."""
+    """Load files into the page cache, or drop them. Returns the cached share, and a note if not warm or cold."""
     note = None
     if run.cold:
         drop(files)

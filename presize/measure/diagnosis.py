@@ -320,7 +320,7 @@ class Diagnosis:
                 f"{factor_interval(best.gain)} times the present {rate_text(self.images_per_s.value)}."
             )
             if best.gain.low > self.stages.bound:
-                said.append("The gain exceeds the cost of loading because steps on its batches are also faster.")
+                said.append("The gain exceeds the cost of loading because steps on the new batches are also faster.")
         if self.undecided:
             said.append(f"Too few batches to measure these changes: {' '.join(self.undecided)} Measure for longer.")
         elif not self.advice and not is_compute:

@@ -162,7 +162,7 @@ def _open_files(facts: CheckUp) -> Judged:
     if limit >= wanted:
         return "ok", found
     if shards > facts.open_shards:
-        found += f": {facts.open_shards:,} of the {shards:,} shards stay open, the others are reopened on every use"
+        found += f": {facts.open_shards:,} of the {shards:,} shards stay open, the others are reopened again and again"
     fix = f"ulimit -n {wanted} before starting"
     if hard is not None and hard < wanted:
         fix += f" (the hard limit is {hard:,}; raise it with docker run --ulimit nofile={wanted} or in limits.conf)"

@@ -166,7 +166,7 @@ def _is_told(path: Path) -> bool:
 
 
 def random_parts(files: Sequence[File], nbytes: int, draw: random.Random) -> list[Part]:
-    """Return up to 1,000 random parts of the files, each of `nbytes`. No two share a page, like large LMDB records."""
+    """Return up to 1,000 random parts of the files, each of `nbytes`. Like large LMDB records, no two share a page."""
     step = -(-max(1, nbytes) // _PAGE_BYTES) * _PAGE_BYTES
     slots = [file.nbytes // step for file in files]
     if not any(slots):
