@@ -87,7 +87,7 @@ def _timed_fetch(fetch: Callable[..., Any], dataset: Any, worker: int, profile: 
     profilers = [cProfile.Profile(), cProfile.Profile()]  # one only for the first batch, which imports modules
 
     def timed_fetch(self: Any, index: Any) -> Any:
-        if self.dataset is not dataset:  # of a DataLoader inside the dataset
+        if self.dataset is not dataset:  # belongs to a DataLoader inside the dataset
             return fetch(self, index)
         begin_s, cpu_s = time.perf_counter(), time.process_time()
         spent = None

@@ -117,7 +117,7 @@ def build(
     if dry_run and part is not None:
         raise click.UsageError("--part: --dry-run plans the whole build; leave one of --part and --dry-run out.")
     if part is not None and to_url:
-        raise click.UsageError(f"--part: all parts write to one folder; build there, then presize upload it to {out}.")
+        raise click.UsageError(f"--part: expected a folder that all machines share, got {out}; build, then presize upload.")
     if scratch is not None and not to_url:
         raise click.UsageError(f"--scratch: expected an OUT that is a URL, got the folder {out}; leave --scratch out.")
     other = None if like is None else options_of(like)
@@ -256,7 +256,7 @@ def _compare(like: DatasetOptions | None, plan: Plan, samples: SourceOptions) ->
 
 def build_summary(result: BuildResult, update: bool, keep: bool, labels: object) -> str:
     """Return the summary of a build, or of an update. `keep`: images keep their sizes. `labels`: value of --labels."""
-    from presize.codecs.source_facts import loss_sentences  # brings NumPy
+    from presize.codecs.source_facts import loss_sentences  # imports NumPy
 
     now = result.files - result.resumed
     idle = "nothing had to be decoded" if update or result.unreadable else "nothing was left to do"

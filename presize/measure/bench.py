@@ -154,7 +154,7 @@ def _complete(
     on_step: Callable[[str], None],
 ) -> tuple[dict[str, Listing], dict[str, float]]:
     """Build missing datasets. Returns what each variant reads, and the seconds of each build, now or earlier."""
-    from presize.builder.run import build_dataset, plan_build  # brings joblib
+    from presize.builder.run import build_dataset, plan_build  # imports joblib
 
     wanted = dict.fromkeys(READS[variant] for variant in variants)
     missing = [name for name in wanted if name not in given]

@@ -188,7 +188,7 @@ def _check_alike(listing: Listing, numbers: Numbers, first: Listing, others: Num
 def build_trial(root: str, folder: Path, size: Size, *, images: int = 512, seed: int = 0) -> Path:
     """Build an LMDB dataset in `folder` from up to `images` random images of the folder `root`, and return its path.
     Raises SourceError if there are no images, and BuildError, also if no image can be stored."""
-    from presize.builder.run import build_dataset  # brings joblib
+    from presize.builder.run import build_dataset  # imports joblib
 
     raw = list_raw(root)
     chosen = common_samples({"raw": raw}, images, seed)["raw"]

@@ -372,7 +372,7 @@ class Watch:
             seen = self.seen[loader] = Watched.of(loader)
             self.order.append(seen)
         for epoch in [epoch for epoch in self.running if epoch.seen is seen]:
-            epoch.end()  # left early
+            epoch.end()  # it was left early
         return _Epoch(self, seen, begin_s)
 
     def _is_elsewhere(self) -> bool:
