@@ -129,7 +129,7 @@ MISTAKES = [
     ("view DATASET --serve --min-side -3", 2, "--min-side: expected at least 0, got -3\n"),
     ("view DATASET --serve --raw /usr", 2, f"--raw: '/usr' {RAW_OF_OTHERS}"),
     ("view DATASET --serve --raw nowhere", 2, "--raw: 'nowhere' is not a folder; expected the one that the dataset"),
-    ("build RAW s3://data/x --part 1/2", 2, "--part: expected a folder that all machines share"),
+    ("build RAW s3://data/x --part 1/2", 2, "--part: expected a folder shared by all machines"),
     ("build RAW s3://data/x --dry-run --update", 2, "--dry-run: cannot plan an update of a URL"),
     ("build RAW OUT --scratch here", 2, "--scratch: expected an OUT that is a URL"),
     ("view s3://bucket/OUT --serve", 1, "presize fetch s3://bucket/OUT DIR"),
