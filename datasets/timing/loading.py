@@ -125,7 +125,7 @@ def changed(loader: Iterable[Any], **options: Any) -> Iterable[Any]:
 
 
 def in_channels_last(batch: Any) -> Any:
-    """Return the batch with its images in channels-last memory. None if they are not images, or already lie so."""
+    """Return the batch with its images in channels-last memory. None if they are not images, or already lie in it."""
     layout = torch.channels_last
     first = next(iter(tensors_of(batch)), None)
     if first is None or first.dim() != 4 or first.shape[1] not in (3, 4) or first.is_contiguous(memory_format=layout):

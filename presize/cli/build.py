@@ -197,7 +197,7 @@ def _options(context: click.Context, typed: dict[str, Any]) -> tuple[BuildOption
 
     pairs = typed["companions"]
     how = {name: typed[name] for name in ("pair_format", "pair_filter")}
-    if not is_from("companions", ParameterSource.DEFAULT_MAP):  # --pair is new: keep options of its pairs only
+    if not is_from("companions", ParameterSource.DEFAULT_MAP):  # keep recorded options of the typed pairs only
         named = tuple(f"{pair.partition('=')[0]}=" for pair in pairs)
         for name in [name for name in how if is_from(name, ParameterSource.DEFAULT_MAP)]:
             how[name] = tuple(text for text in how[name] if text.startswith(named))

@@ -11,7 +11,7 @@ from presize.cli.output import Progress, print_json, print_text
 from presize.formatting import duration, plural, size_text
 
 _NAMED = 5
-"""Most names of re-uploaded files to print."""
+"""Largest number of re-uploaded files that are named."""
 
 
 @command("presize upload OUT s3://BUCKET/SETS/256", "presize upload OUT gs://BUCKET/SETS/256 -q")
