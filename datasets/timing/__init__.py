@@ -1,1 +1,1 @@
-"""Loaders and training steps, run and observed: what presize bench and presize diagnose measure with."""
+"""Run and time loaders and training steps, for presize bench and presize diagnose."""

@@ -1,7 +1,7 @@
 """One run of a benchmark in this process: one variant with one model.
 
-``python -m presize.datasets.timing.bench_run PID`` reads a Run as a line of JSON from standard input, and writes what
-was measured as a line of JSON to standard output. It ends with the process PID, which started it."""
+``python -m presize.datasets.timing.bench_run PID`` reads a Run as a line of JSON from standard input, and writes its
+result as a line of JSON to standard output. It exits when its parent, the process PID, ends."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ from presize.system.resources import usable_cores
 _WATCH_S = 0.5
 
 _FULL = ("can't allocate memory", "not enough memory", "out of memory")
-"""Said by the RuntimeErrors of torch's allocators that have no class: those of the CPU and of MPS."""
+"""Texts of RuntimeErrors of torch's allocators for the CPU and MPS, which do not raise OutOfMemoryError."""
 
 
 def main() -> None:
-    """Do the run on standard input. On an error the result is {"error": one line}."""
+    """Make the run on standard input. On an error the result is {"error": one line, "is_option": for OptionError}."""
     threading.Thread(target=_end_with_the_driver, daemon=True).start()
     run = Run(**json.loads(sys.stdin.readline()))
     try:
         result = {"measure": measure, "prove": prove, "probe": probe}[run.task](run)
     except PresizeError as error:
         lines = str(error).strip().splitlines()
-        # A DataLoader puts its worker's traceback and the name of the class before the message.
+        # A DataLoader puts the worker's traceback and the name of the class before the message.
         said = lines[-1].partition(": ")[2] if len(lines) > 1 else str(error)
         result = {"error": said, "is_option": isinstance(error, OptionError)}
     sys.stdout.write(json.dumps(result) + "\n")
@@ -58,7 +58,7 @@ def _end_with_the_driver() -> None:
 
 
 def probe(run: Run) -> dict[str, Any]:
-    """{"gpu_name": of the accelerator, its type where torch knows no name; None for the CPU}. Raises OptionError."""
+    """Return {"gpu_name": name, or else type, of the accelerator; None for the CPU}. Raises OptionError if missing."""
     device, gpus = as_device(run.device), read_torch().gpus
     if device.type == "cpu":
         return {"gpu_name": None}
@@ -66,13 +66,12 @@ def probe(run: Run) -> dict[str, Any]:
 
 
 def measure(run: Run) -> dict[str, Any]:
-    """Time epochs of a variant, and the step without a loader: "epochs", as Epoch; "resident_s" and "copied_s", seconds
-    a step, None without a model and equal on the CPU, where nothing is copied; "model_of", whose model it is. Raises
-    BenchError where there is not enough memory."""
+    """Time epochs of a variant, and the step without a loader. Returns "epochs", the fields of each Epoch; "resident_s"
+    and "copied_s", seconds per step, None without a model, and equal on the CPU, where nothing is copied; "model_of",
+    the package of the model. Raises BenchError if memory runs out."""
     device = as_device(run.device)
     if device.type == "cpu":
-        # Training gets the cores that the workers leave: its threads wait for each other, and more of them than cores
-        # take several times as long.
+        # Threads of a step wait for each other: if there are more than free cores, it takes several times as long.
         torch.set_num_threads(max(1, usable_cores() - run.workers))
     dataset = open_variant(run.variant, run.root, RandomResizedCrop(run.crop), FLIP)
     order, whose = _order(run, dataset), None
@@ -88,9 +87,9 @@ def measure(run: Run) -> dict[str, Any]:
         epochs = [asdict(time_epoch(loader, step, warmup_steps=warmup_steps)) for _ in range(run.epochs)]
         resident = copied = None
         if run.model != "none":
-            # Of this variant: another memory layout can make the step faster.
+            # A batch of this variant, because another memory layout can make the step faster.
             batch = map_tensors(lambda tensor: tensor.detach().clone(), next(iter(loader)))
-            del loader  # with its workers, before steps that they would run beside
+            del loader  # ends its workers, which would slow down the steps
             resident = copied = resident_s(step, batch)
             if device.type != "cpu":
                 copied = copied_s(step, on_host(batch, device))
@@ -105,7 +104,7 @@ def _order(run: Run, dataset: CroppedFolder | LMDBDataset) -> Chosen:
 
 @contextmanager
 def memory_errors(model: BenchModel, batch: int, crop: int, device: str) -> Iterator[None]:
-    """Turn running out of memory, on the GPU or the CPU, into a BenchError that says what needs it."""
+    """Turn running out of memory, on the GPU or the CPU, into a BenchError that names what needs the memory."""
     try:
         yield
     except (MemoryError, RuntimeError, DiagnosisError) as error:
@@ -121,8 +120,8 @@ def memory_errors(model: BenchModel, batch: int, crop: int, device: str) -> Iter
 
 
 def prove(run: Run) -> dict[str, Any]:
-    """Read every sample as it is read when measured, and raise BenchError unless each comes exactly once: "samples",
-    how many; "labels", the SHA-256 of their classes' names in the order of `run.numbers`, None without classes."""
+    """Read every sample as when measuring. Returns "samples", their number, and "labels", the SHA-256 of their class
+    names in the order of `run.numbers`, None without classes. Raises BenchError unless each comes exactly once."""
     dataset = open_variant(run.variant, run.root, RandomResizedCrop(run.crop), FLIP, tell_path=True)
     order, classes = _order(run, dataset), dataset.classes
     came, label_of = Counter[str](), dict[str, int]()

@@ -1,4 +1,4 @@
-"""torch on this machine: its build, its threads and its accelerators."""
+"""torch on this machine: build, threads and accelerators."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from presize.system.resources import Gpu, Torch
 
 
 def read_torch() -> Torch:
-    """Ask torch."""
+    """Return the facts of the installed torch."""
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         here = accelerator()
     platforms = {"CUDA": torch.version.cuda, "ROCm": torch.version.hip, "XPU": torch.version.xpu}
-    # torch.accelerator knows no properties: only torch.cuda and torch.xpu do.
+    # torch.accelerator has no properties of devices; torch.cuda and torch.xpu have.
     properties: Any = None if here is None else getattr(torch.get_device_module(here), "get_device_properties", None)
     return Torch(
         version=torch.__version__,

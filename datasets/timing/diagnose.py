@@ -1,4 +1,4 @@
-"""diagnose: time a loader and a training step apart and together, try what could help, and find the bottleneck."""
+"""diagnose: time a loader and a training step separately and together, try changes, and find the bottleneck."""
 
 from __future__ import annotations
 
@@ -42,21 +42,21 @@ from presize.measure.simulation import Times
 from presize.options import check_above_0
 from presize.system.resources import read_cpu
 
-_MOST_BATCHES = 200  # a part of the measurement ends after so many, whatever they take
-_PARTS = 60  # a part of the survey gets the seconds for all divided by that
-_OTHER_STEP = 1.1  # a step on batches of another loader that takes so much longer is told; less may be chance
-_FASTER = 1.03  # from there on another memory layout makes the step faster, and is tried
+_MOST_BATCHES = 200  # limit for each part of the measurement
+_PARTS = 60  # a part of the survey gets this fraction of all seconds
+_OTHER_STEP = 1.1  # ratio of step times on two loaders that is worth a note; less may be chance
+_FASTER = 1.03  # speed-up of the step by another memory layout from which that is tried
 _PROFILED_STEPS = 5
-_OWN_PYTHON = 0.10  # share of a step from which the Python of the training loop is worth a word
+_OWN_PYTHON = 0.10  # share of a step in the user's Python that is worth reporting
 
-_ROUNDS = 3  # at least, where there is time
-_PLANNED_ROUNDS = 4  # training gets so much time in a round that so many fit
+_ROUNDS = 3  # at least, if there is time
+_PLANNED_ROUNDS = 4  # the time of a training run allows for this many
 _ENOUGH = 0.10  # error of a figure that needs no more rounds
-_CHUNKS = 8  # parts of a run of training by whose spread it is judged
-_LEAST_TRIAL = 8  # batches that a run should have: if there is no time for three rounds of that, less is tried
+_CHUNKS = 8  # parts of a run of training, whose spread gives its error
+_LEAST_TRIAL = 8  # batches per run; without time for three rounds of these, fewer changes are tried
 _FEW_CHANGES = 2
 
-_ENDED = "A loader ended: the figures are based on the batches that it had."
+_ENDED = "A loader ended early: figures are based on the batches that it gave."
 
 
 def diagnose(
@@ -71,28 +71,28 @@ def diagnose(
     on_step: Callable[[str], None] = lambda _: None,
 ) -> Diagnosis:
     """Read batches of `loader` without a step, run `step` on one batch that stays on the device, do both together, and
-    find the bottleneck. Then try what could help, in rounds, beside training as it is.
+    find the bottleneck. Then try changes that could help, in rounds, next to unchanged training.
 
     KeyboardInterrupt passes through.
 
     Args:
-        loader: any iterable of batches: a DataLoader, a Loader, a generator. A batch is a tensor of images, a sequence
-            or a mapping that begins with one, or anything with a length. Each measurement iterates it anew; an
-            iterator is continued. Afterwards the position of a presize loader, and torch's random state, are restored.
-        step: what training does with a batch as it comes: copies it to the device, computes, updates. It really
-            trains. It may return before the device is done.
-        seconds: for all of it, above 0; the start of a round counts, and there is one. It ends earlier, after three
-            rounds, when each figure that matters is known to 10 %.
-        device: what `step` computes on; None takes an accelerator where there is any.
-        alternatives: other loaders of about as large batches that `step` can train on too, by what using them means
-            ("Read the LMDB dataset"). The advice says how much training gained by each.
-        storage_images_per_s: how many images the disk delivers when nothing is in the page cache, for the evidence.
-        notes: sentences to add to the diagnosis.
-        on_step: called with a description of what happens next.
+        loader: Iterable of batches: a DataLoader, a Loader, a generator. A batch is a tensor of images, a sequence or
+            a mapping that begins with one, or anything with a length. Each measurement calls iter() on it; an iterator
+            is continued. The position of a presize loader and torch's random state are restored afterwards.
+        step: Function that trains on a batch from the loader: it copies the batch to the device, computes and updates.
+            It really trains. It may return before the device is done.
+        seconds: Time for the whole diagnosis, above 0. At least one round is run. After three rounds it ends early
+            once each figure that matters is known to 10 %.
+        device: Device that `step` computes on; None for an accelerator if there is one.
+        alternatives: Other loaders that `step` can train on, with batches of about the same size, by the advice to
+            use them ("Read the LMDB dataset"). The advice says how much faster training was with each.
+        storage_images_per_s: Images/s that the disk delivers with an empty page cache, for the evidence.
+        notes: Sentences to add to the diagnosis.
+        on_step: Callback before each step, with its description.
 
     Raises:
-        OptionError: an option is out of range.
-        DiagnosisError: there is no batch, or the loader or the step fails; its error is the cause.
+        OptionError: An option is out of range.
+        DiagnosisError: There is no batch, or the loader or the step fails; its error is the cause.
     """
     check_above_0("seconds", seconds)
     begin = time.perf_counter()
@@ -114,9 +114,9 @@ def diagnose(
                 "loader: expected more batches for training, got none; give an iterable that can be iterated again"
             )
         load_s, step_s, trained_s = loading.load.mean_s, resident.mean_s, loading.images / first.images_per_s
-        # An unknown iterable makes batches between steps or, as one worker would, during them, whichever is closer.
+        # An unknown iterable makes batches between steps or, like one worker, during steps: take the closer model.
         if not loading.chosen and trained_s < (load_s + step_s + max(load_s, step_s)) / 2:
-            loading = replace(loading, workers=1, parts={}, functions=(), frames={})  # a profile of waiting
+            loading = replace(loading, workers=1, parts={}, functions=(), frames={})  # these profile only waiting
         found = []
         for name, other in others.items():
             on_step(f"reading batches and training on one: {name}")
@@ -152,14 +152,14 @@ def diagnose(
 
 
 def _least_s(survey: Diagnosis, change: Change | None) -> float:
-    """Seconds of a run of training that is long enough to be believed."""
+    """Return the seconds of the shortest useful run of training."""
     pipeline = survey.pipeline() if change is None else change.pipeline
     burst = max(pipeline.workers, 1)
     return survey.loading.images * (burst + max(burst, _LEAST_TRIAL)) / survey.simulated(pipeline)
 
 
 class _Trials(ExitStack):
-    """Loaders that are changed copies; workers that persist end with the block."""
+    """Context of changed copies of loaders; their persistent workers end with it."""
 
     def enter(self, loader: Iterable[Any], **options: Any) -> Iterable[Any]:
         copied = changed(loader, **options)
@@ -168,12 +168,12 @@ class _Trials(ExitStack):
         elif isinstance(copied, torch.utils.data.DataLoader):
             self.callback(setattr, copied, "_iterator", None)
             if copied.num_workers and copied.persistent_workers:
-                next(iter(copied), None)  # so that an epoch begins as any but the first
+                next(iter(copied), None)  # starts the workers, so that no timed epoch is the first
         return copied
 
 
 def _batches_in(loader: Iterable[Any]) -> int | None:
-    """Return the number of batches of an epoch; None where the loader does not tell."""
+    """Return the number of batches of an epoch; None if the loader has no length."""
     try:
         return len(loader) or None  # type: ignore[arg-type]
     except TypeError:
@@ -184,8 +184,8 @@ def _tried(
     survey: Diagnosis, training: _Training, batch: Any, changes: Sequence[Change], loaders: Sequence[Iterable[Any]],
     run_s: float, ends_s: float, on_step: Callable[[str], None],
 ) -> Diagnosis:  # fmt: skip
-    """In rounds, train as it is, and with each change, in random order, for `run_s` seconds each; the step alone before
-    and after them. `loaders` begin with the present one. Ends when enough is known, or by `ends_s`."""
+    """Run rounds: training unchanged and with each change, in random order, for `run_s` seconds each, with the step
+    before and after. `loaders`: the present one, then one per change. End when enough is known, or by `ends_s`."""
     shuffled = random.Random(0)
     workers = [survey.loading.workers, *(change.pipeline.workers for change in changes)]
     runs: list[list[_Trained]] = [[] for _ in loaders]
@@ -194,14 +194,14 @@ def _tried(
     found = survey
     for number in count(1):
         begin_s = time.perf_counter()
-        on_step(f"round {number}: training as it is" + (", and with each change" if changes else ""))
+        on_step(f"round {number}: training unchanged" + (", and with each change" if changes else ""))
         alone.append(training.repeat(batch, half))
         for at in shuffled.sample(range(len(loaders)), len(loaders)):
             ran = _train(loaders[at], training, run_s, max(workers[at], 1), survey.epoch_batches)
             if ran is None:
                 return replace(found, notes=(_ENDED,))
             runs[at].append(ran)
-        # Before and after training, so that a machine that slows down or speeds up affects both alike in the mean.
+        # Also after training, so that a drift in the machine's speed affects step and training alike.
         alone.append(training.repeat(batch, half))
         found = _found(survey, changes, runs, together(alone))
         if any(of[-1].ended for of in runs):
@@ -219,7 +219,7 @@ def _found(
     rates, within = tuple(ran.images_per_s for ran in now), median(ran.within for ran in now)
     tried = []
     for change, of in zip(changes, others, strict=True):
-        # No rate is above that of the step alone; the one on batches of the present loader has been measured again.
+        # No rate exceeds that of the step alone. On batches of the present loader, the step was measured again.
         again = step.mean_s if change.alternative is None else survey.step.mean_s
         possible = survey.loading.images / again * (survey.step.mean_s / change.pipeline.step.mean_s)
         its = [min(ran.images_per_s, possible) for ran in of]
@@ -238,7 +238,7 @@ def _found(
 
 
 def _is_known(found: Diagnosis) -> bool:
-    """Return whether the present rate, and the gain of each change that may be the best, are known well enough."""
+    """Return whether the present rate, and the gain of each change that may be the best, are precise enough."""
     gains = [one.gain for one in found.tried]
     most = max((gain.low for gain in gains), default=1.0)
     matters = [gain for gain in gains if gain.high >= max(WORTH_WHILE, most)]
@@ -247,7 +247,7 @@ def _is_known(found: Diagnosis) -> bool:
 
 @contextmanager
 def _restored(*loaders: Iterable[Any]) -> Generator[None, None, None]:
-    """Restore the position of presize's loaders, and torch's random state on the CPU; do not warn of many workers."""
+    """Restore presize's loaders and torch's random state on the CPU at exit. Silence its warning of many workers."""
     states = [(loader, loader.state_dict()) for loader in loaders if isinstance(loader, (Loader, CountingLoader))]
     with torch.random.fork_rng(devices=()), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
@@ -264,19 +264,19 @@ class _Training(NamedTuple):
     clock: Clock
 
     def repeat(self, batch: Any, budget: Budget) -> Repeated:
-        """Repeat the step on one batch that is on the device, to copy which costs nothing."""
+        """Repeat the step on one batch that is already on the device."""
         return repeat(self.clock, self.step, batch, budget, lambda batch: to_device(batch, self.device))
 
 
 def _copied_s(training: _Training, batch: Any, resident: Repeated, budget: Budget) -> float:
-    """Return the seconds of a step that first copies a batch to the device."""
+    """Return the seconds of a step that first copies the batch from the host to the device."""
     if training.device.type == "cpu" or not any(tensor.device.type == "cpu" for tensor in tensors_of(batch)):
         return resident.mean_s
     return repeat(training.clock, training.step, on_host(batch, training.device), budget).mean_s
 
 
 def _layout_step(training: _Training, batch: Any, part: Budget) -> Times | None:
-    """Time of the step on the batch in channels-last memory; None where that is not faster."""
+    """Return the time of the step on the batch in channels-last memory; None if that is not faster."""
     other = in_channels_last(batch)
     if other is None:
         return None
@@ -287,7 +287,7 @@ def _layout_step(training: _Training, batch: Any, part: Budget) -> Times | None:
 
 
 def _own_python(training: _Training, batch: Any, resident: Repeated, part: Budget) -> tuple[float, str] | None:
-    """See Diagnosis.own_python. `resident`: the step without a profiler."""
+    """Return Diagnosis.own_python from profiled steps. `resident`: the step without a profiler."""
     profiles: list[cProfile.Profile] = []
 
     def profiled(batch: Any) -> None:
@@ -295,31 +295,31 @@ def _own_python(training: _Training, batch: Any, resident: Repeated, part: Budge
         profiles[-1].runcall(training.step, batch)
 
     training._replace(step=profiled).repeat(batch, Budget(_PROFILED_STEPS, part.seconds))
-    # That of the median step: garbage of other code may be collected in any of them.
+    # Take the median step, because any of them may collect garbage of other code.
     frames = sorted(map(own_python, profiles), key=lambda frames: sum(frames.values()))[len(profiles) // 2]
     own_s = sum(frames.values())
     return (own_s, next(iter(frames))) if own_s >= _OWN_PYTHON * min(resident.samples_s) else None
 
 
 class _Trained(NamedTuple):
-    """Training on the batches of a loader."""
+    """Result of training on the batches of a loader."""
 
-    images_per_s: float  # with the start of an epoch where its length is known
-    within: float  # standard error of that, as a share, by the spread of its parts
+    images_per_s: float  # includes the start of an epoch of known length
+    within: float  # standard error of this rate, as a share, from the spread of its parts
     start_s: float  # to the first batch of an epoch
     batches: int
-    ended: bool  # whether the loader had no more
+    ended: bool  # whether the loader ran out of batches
 
 
 _Edge = tuple[float, int]
-"""A moment, and the images that were trained on until then."""
+"""A moment, and the number of images trained on until then."""
 
 
 def _train(
     loader: Iterable[Any], training: _Training, seconds: float, burst: int, epoch_batches: int | None
 ) -> _Trained | None:
-    """Train for `seconds` on whole epochs; or, where an epoch takes longer, on whole bursts, after the first one and a
-    quarter of the time, in which new processes get their memory. Returns None where no batch comes."""
+    """Train for `seconds` on whole epochs. If an epoch takes longer, count whole bursts instead, after the first burst
+    and a quarter of the time, in which new processes allocate memory. Returns None if there is no batch."""
     done = images = skipped = 0
 
     def edge() -> _Edge:
@@ -339,9 +339,9 @@ def _train(
                     training.step(batch)
                 except Exception as error:
                     raise failed("step", done, "steps", error) from error
-                del batch  # its memory may be wanted for the next one
+                del batch  # frees its memory for the next one
                 done += 1
-                if before or done % burst:  # of the first epoch, at the end of a burst
+                if before or done % burst:  # only the first epoch, at the end of a burst
                     continue
                 now = time.perf_counter()
                 if not bursts:
@@ -356,7 +356,7 @@ def _train(
                     return _Trained(rate, _within(bursts), starts[0], done, ended=False)
         if not done:
             return None
-        ended = done == before  # an iterator cannot be iterated again
+        ended = done == before  # as an iterator that was used up
         if not ended:
             epochs.append(edge())
         spent = done >= LEAST and epochs[-1][0] - begin_s >= seconds
@@ -366,7 +366,7 @@ def _train(
 
 
 def _rates(edges: Sequence[_Edge]) -> list[float]:
-    """The rate from each edge to the next."""
+    """Return the rate from each edge to the next."""
     return [
         (images - images_before) / max(now_s - before_s, SHORTEST_S)
         for (before_s, images_before), (now_s, images) in pairwise(edges)
@@ -374,7 +374,7 @@ def _rates(edges: Sequence[_Edge]) -> list[float]:
 
 
 def _within(edges: Sequence[_Edge]) -> float:
-    """The standard error of the mean rate between edges, as a share, by the spread of parts; 0 where they are few."""
+    """Return the standard error of the mean rate between edges, as a share, from the spread of parts; 0 if too few."""
     rates = _rates(edges[:: max((len(edges) - 1) // _CHUNKS, 1)])
     return stdev(rates) / fmean(rates) / math.sqrt(len(rates)) if len(rates) >= _CHUNKS // 2 else 0.0
 
@@ -382,8 +382,8 @@ def _within(edges: Sequence[_Edge]) -> float:
 def _notes(found: Diagnosis) -> Iterator[str]:
     if not found.loading.chosen:
         how = "during" if found.loading.workers else "between"
-        yield f"Of this loader only its batches can be observed: it seems to make them {how} steps."
-    # Another layout of its batches can make the step itself faster or slower.
+        yield f"Only the batches of this loader can be observed: it seems to make them {how} steps."
+    # Another memory layout of batches can make the step itself faster or slower.
     for name, other, step in found.alternatives:
         its_s, step_s = step.mean_s * found.loading.images / other.images, found.step.mean_s
         if max(its_s / step_s, step_s / its_s) >= _OTHER_STEP:

@@ -34,12 +34,12 @@ from presize.store.manifest import read_manifest
 from presize.system.resources import is_asynchronous, usable_cores
 
 _MOST_BROKEN = 100
-_SMALL_ALREADY = 0.95  # presizing that stores so much of what the files take has nothing to make smaller
-_LONG_EPOCH = 1_000_000  # batches, so that no epoch ends while it is measured
+_SMALL_ALREADY = 0.95  # presizing is not tried if it keeps at least this share of the bytes
+_LONG_EPOCH = 1_000_000  # batches, so that no epoch ends during a measurement
 
 
 class _Sound(CroppedFolder):
-    """Gives the next image in place of one that cannot be decoded, of which a real folder has some."""
+    """Folder that replaces an image that cannot be decoded by the next one."""
 
     def __getitem__(self, index: SupportsIndex) -> Any:
         for _ in range(_MOST_BROKEN):
@@ -57,12 +57,12 @@ def diagnose_path(
     trial_name: str = "",
     on_step: Callable[[str], None] = lambda _: None,
 ) -> Diagnosis:
-    """Train a model on random crops of the images in `path`, a folder or what presize built of one, and find the
-    bottleneck. On the CPU training gets half of the cores, so that its speed is the same with any number of workers.
+    """Train a model on random crops of the images in `path`, a folder or a dataset, and find the bottleneck. On the
+    CPU, training gets half of the cores, so that its speed does not depend on the number of workers.
 
-    `trial` is a small presized dataset of the same images, whose loaders become the alternatives; `trial_name` is what
-    presizing all of them is called in the advice. Raises BenchError where there is not enough memory, OptionError
-    without the device, DiagnosisError where reading or training fails.
+    `trial`: a small presized dataset of the same images, whose loaders become alternatives. `trial_name`: words for
+    presizing all images, for the advice. Raises BenchError if memory runs out, OptionError if the device is missing,
+    and DiagnosisError if reading or training fails.
     """
     begin = time.perf_counter()
     device = as_device(options.device or accelerator())
@@ -75,18 +75,18 @@ def diagnose_path(
     if manifest is not None:
         manifest.check_plain("diagnose")
     is_dataset = manifest is not None and manifest.layout == "lmdb"
-    on_step("reading files from where they are")
+    on_step("measuring how fast the files can be read")
     facts = check_up(read_torch(), Path(path), max(options.workers, 1))
     for topic, level, found, fix in judge(facts):
         if level in ("warn", "bad"):
-            notes.append(printable(f"{topic}: {found}; to fix it: {fix}."))
+            notes.append(printable(f"{topic}: {found}. Fix: {fix}."))
     loader = _loader("lmdb" if is_dataset else "raw", path, options, device)
     alternatives: dict[str, Iterable[Any]] = {}
     if is_dataset:
         alternatives["Read it with Loader"] = _loader("loader", path, options, device)
     elif trial is not None and (share := _stored_share(trial)) >= _SMALL_ALREADY:
         notes.append(
-            f"{trial_name} would store {share:.0%} of what the images take: they are small already, so it is not tried."
+            f"{trial_name} is not tried: it would store {share:.0%} of the bytes, as the images are small already."
         )
     elif trial is not None:
         alternatives[f"{trial_name} and read it with LMDBDataset"] = _loader("lmdb", trial, options, device)
@@ -111,11 +111,11 @@ def diagnose_path(
             )
     finally:
         torch.set_num_threads(threads_before)
-    return replace(diagnosis, epoch_batches=None)  # that of the loader is not the user's
+    return replace(diagnosis, epoch_batches=None)  # the loader's long epochs are artificial
 
 
 def _stored_share(trial: str | os.PathLike[str]) -> float:
-    """Bytes that a presized dataset stores, as a share of those of the files that it was built from."""
+    """Return the bytes that a presized dataset stores, as a share of those of its source files."""
     manifest = read_manifest(trial)
     files = int(read_index(trial, manifest).column("source_nbytes").to_numpy().sum())
     return manifest.bytes / max(files, 1)
@@ -126,7 +126,7 @@ def _loader(variant: Variant, path: str | os.PathLike[str], options: DiagnoseOpt
     dataset = _Sound(path, crop, FLIP) if variant == "raw" else open_variant(variant, os.fspath(path), crop, FLIP)
     order: Order = Shuffled(len(dataset), options.seed)
     most = _LONG_EPOCH * options.batch
-    if len(dataset) < most:  # a long epoch anyway: the end of an epoch is not to be measured
+    if len(dataset) < most:  # make the epoch long, because its end must not be measured
         order = Weighted(np.ones(len(dataset)), options.seed, most)
     pins = is_asynchronous(device.type)
     return load_variant(variant, dataset, order, options, device, pin_memory=pins, drop_last=True)

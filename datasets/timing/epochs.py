@@ -1,5 +1,5 @@
-"""Timing of loaders and steps: taking batches until a budget is spent, repeating a step on one batch, and an epoch of
-any loader. The device is waited for only at the edges of what is timed."""
+"""Timing of loaders and steps: batches until a budget is spent, a step repeated on one batch, and an epoch of any
+loader. Except for Clock on MPS, the device is synchronized only at both ends of a measurement."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from presize.measure.simulation import Times
 from presize.options import check_range
 from presize.system.resources import cpu_seconds, is_asynchronous
 
-LEAST = 3  # batches or steps that have to be counted for a figure
-SHORTEST_S = 1e-9  # work may take less than a clock can resolve
+LEAST = 3  # batches or steps behind each figure, at least
+SHORTEST_S = 1e-9  # lower limit of times: work may take less than a clock can resolve
 _WARM_UP_STEPS = 2
 
 
 class Clock:
-    """Marks moments in the work of `device`, in order: by events, since waiting for it would keep it from working
-    ahead; or by waiting on MPS, whose events may hang (pytorch #196395)."""
+    """Marks of moments in the work of `device`, in order: events, because synchronizing would stall its queue; on MPS,
+    whose events may hang (pytorch #196395), it synchronizes."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -55,10 +55,10 @@ class Clock:
 
 
 class NoModel:
-    """Copies batches to `device` and does nothing with them: the loader alone.
+    """Step that copies batches to `device` and does nothing with them, to time the loader by itself.
 
-    A training step is a class of its own that replaces the call. place() and the call may return before the device is
-    done; `clock` times the device.
+    A training step is a subclass that overrides the call. place() and the call may return before the device is done;
+    `clock` times the device.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -73,26 +73,25 @@ class NoModel:
 
 
 class Budget(NamedTuple):
-    """When to stop: after so many batches, or so many seconds from the first one, whichever is earlier."""
+    """Limit of a measurement: batches, or seconds from the first batch, whichever is reached first."""
 
     batches: float
     seconds: float
 
     def is_spent(self, batches: int, least: int, first_s: float) -> bool:
-        """Return whether to stop after `batches`, the first of which came at `first_s`; never with fewer than
-        `least`."""
+        """Return whether to stop after `batches`, if the first came at `first_s`; never with fewer than `least`."""
         return batches >= least and (batches >= self.batches or time.perf_counter() - first_s >= self.seconds)
 
 
-STEP_BUDGET = Budget(100, 1.0)  # of a step that a benchmark repeats
+STEP_BUDGET = Budget(100, 1.0)  # for a repeated step of a benchmark
 ENDLESS = Budget(math.inf, math.inf)
 
 
 def taken(
     batches: Iterator[Any], budget: Budget = ENDLESS, least: int = 1, take: Callable[[Iterator[Any]], Any] = next
 ) -> Generator[Any, None, None]:
-    """Yield batches, at least `least`, until `budget` is spent or they end. `take` gets the next one. Generators, whose
-    workers end with them, are closed with this one. Raises DiagnosisError where the iterator fails."""
+    """Yield batches, at least `least`, until `budget` is spent or they end. `take` gets the next one. Closing this
+    generator closes `batches` if that is a generator, which ends its workers. Raises DiagnosisError if it fails."""
     count, first_s = 0, 0.0
     try:
         while not budget.is_spent(count, least, first_s):
@@ -106,14 +105,14 @@ def taken(
                 first_s = time.perf_counter()
             count += 1
             yield batch
-            del batch  # its memory may be wanted for the next one
+            del batch  # frees its memory for the next one
     finally:
         if isinstance(batches, Generator):
             batches.close()
 
 
 def an_epoch(loader: Iterable[Any]) -> Iterator[Any]:
-    """The batches of an epoch. Closing it closes no iterator that was given as `loader`: it can be read on."""
+    """Yield the batches of an epoch. If `loader` is an iterator, it is not closed with this generator."""
     for batch in loader:
         yield batch
         del batch
@@ -122,7 +121,7 @@ def an_epoch(loader: Iterable[Any]) -> Iterator[Any]:
 def failed(what: str, count: int, of: str, error: Exception) -> DiagnosisError:
     """Return a one-line error for a failure of the user's own loader or step."""
     lines = str(error).strip().splitlines() or [""]
-    if lines[0].startswith("Caught "):  # in a DataLoader's worker: its traceback comes before its message
+    if lines[0].startswith("Caught "):  # in a DataLoader's worker: the traceback precedes the message
         said = next((line for line in lines[2:] if not line.startswith(" ")), lines[0])
     else:
         said = lines[0] if isinstance(error, PresizeError) else f"{type(error).__name__}: {lines[0]}"
@@ -131,7 +130,7 @@ def failed(what: str, count: int, of: str, error: Exception) -> DiagnosisError:
 
 
 class Repeated(NamedTuple):
-    """The seconds of each repetition of a step, and the cores that this process kept busy."""
+    """Seconds of each repetition of a step, and the cores that this process kept busy."""
 
     samples_s: list[float]
     cores: float
@@ -146,15 +145,15 @@ class Repeated(NamedTuple):
 
 
 def together(several: Sequence[Repeated]) -> Repeated:
-    """All repetitions as one."""
+    """Merge several series of repetitions."""
     return Repeated([seconds for one in several for seconds in one.samples_s], fmean(one.cores for one in several))
 
 
 def repeat(
     clock: Clock, step: Callable[[Any], Any], batch: Any, budget: Budget, place: Callable[[Any], Any] | None = None
 ) -> Repeated:
-    """Time `step` on `batch`, once it is placed, at least LEAST times after a warm-up, until `budget` is spent. Raises
-    DiagnosisError where it fails."""
+    """Time `step` on `batch`, after `place` and a warm-up, at least LEAST times and until `budget` is spent. Raises
+    DiagnosisError if it fails."""
     done = 0
 
     def once() -> None:
@@ -172,7 +171,7 @@ def repeat(
         while not budget.is_spent(len(marks) - 1, LEAST, begin_s):
             once()
             marks.append(clock.mark())
-        cpu_s = time.process_time() - cpu_s  # before waiting, which may keep a core busy for nothing
+        cpu_s = time.process_time() - cpu_s  # before wait(), which may spin on a core
         queued_s = time.perf_counter() - begin_s
         clock.wait()
         samples_s = [max(seconds, SHORTEST_S) for seconds in clock.between(marks)]
@@ -182,52 +181,52 @@ def repeat(
 
 
 def resident_s(step: NoModel, batch: Any) -> float:
-    """T_resident: mean seconds of a step on a `batch` that is already on the device."""
+    """Return T_resident: mean seconds of a step on a `batch` that is already on the device."""
     return repeat(step.clock, step, batch, STEP_BUDGET, step.place).mean_s
 
 
 def copied_s(step: NoModel, batch: Any) -> float:
-    """T_h2d: mean seconds of a step that copies `batch`, which on_host() made, to the device each time."""
+    """Return T_h2d: mean seconds of a step that copies `batch`, made by on_host(), to the device each time."""
     return repeat(step.clock, lambda batch: step(step.place(batch)), batch, STEP_BUDGET).mean_s
 
 
 def on_host(batch: Any, device: torch.device) -> Any:
-    """The batch in memory of the CPU: pinned, where `device` copies from that while the caller goes on."""
+    """Return the batch in CPU memory; pinned if `device` can copy from that asynchronously."""
     pins = is_asynchronous(device.type)
     return map_tensors(lambda tensor: tensor.cpu().pin_memory() if pins else tensor.cpu(), batch)
 
 
 @dataclass(frozen=True)
 class Epoch:
-    """One epoch."""
+    """Times of one epoch."""
 
     seconds: float  # from the start of the loader to the end of the last step
-    first_batch_s: float  # from there to its first batch; in a first epoch this includes starting the workers
+    first_batch_s: float  # from the start of the loader to its first batch; in a first epoch with starting the workers
     batches: int
     images: int
-    window_s: float  # of the steps that count, those after the warm-up steps
+    window_s: float  # of the steps after the warm-up steps
     window_images: int
     cpu_s: float  # CPU time of this process and its workers
 
     @property
     def images_per_s(self) -> float:
-        """Images per second of the steps that count."""
+        """Images per second after the warm-up steps."""
         return self.window_images / self.window_s
 
 
 def time_epoch(loader: Iterable[Any], step: NoModel, *, warmup_steps: int = 1) -> Epoch:
-    """Read an epoch of `loader` and do `step` with each batch. Child processes of this one count as its workers.
+    """Read an epoch of `loader` and run `step` on each batch. Child processes of this one count as its workers.
 
     Args:
-        loader: any iterable of batches (images, ...) or images.
-        step: what to do with each.
-        warmup_steps: steps not to count, from 1. MLPerf Storage leaves out one. Where n workers start together, their
-            first n batches also come together, so that n must be left out to see the pace of a long epoch. An epoch
-            with no more steps than that is counted whole.
+        loader: Iterable of batches (images, ...) or images.
+        step: Step to run on each batch.
+        warmup_steps: Number of steps to leave out, from 1. MLPerf Storage leaves out one. n workers that start together
+            deliver their first n batches together: leave out n to see the rate of a long epoch. An epoch without more
+            steps counts whole.
 
     Raises:
-        OptionError: there is no batch.
-        DiagnosisError: a batch has no length.
+        OptionError: There is no batch, or `warmup_steps` is out of range.
+        DiagnosisError: A batch has no length.
     """
     check_range("warmup_steps", warmup_steps, 1, 2**31)
     cpu_s, images = _cpu_seconds(), list[int]()
@@ -237,7 +236,7 @@ def time_epoch(loader: Iterable[Any], step: NoModel, *, warmup_steps: int = 1) -
             first_s = time.perf_counter()
         images.append(count_images(batch))
         step(step.place(batch))
-        del batch  # its memory may be wanted for the next one
+        del batch  # frees its memory for the next one
         if len(images) == warmup_steps:
             step.clock.wait()
             edge_s = time.perf_counter()
@@ -257,8 +256,8 @@ def _cpu_seconds() -> float:
 
 
 def count_images(batch: Any) -> int:
-    """Count the images of a batch: the length of its first part if that has one (as in images, labels), or its own. Of
-    several views of each image, only the first is counted. Raises DiagnosisError where nothing has a length."""
+    """Return the number of images in a batch: the length of its first part if that has one, as in (images, labels), or
+    else its own. Counts only the first of several views. Raises DiagnosisError if nothing has a length."""
     try:
         parts = list(batch.values()) if isinstance(batch, Mapping) else batch
         if not isinstance(parts, (list, tuple)) or not hasattr(parts[0], "__len__"):
@@ -269,6 +268,6 @@ def count_images(batch: Any) -> int:
         return len(first)
     except (TypeError, IndexError):
         raise DiagnosisError(
-            "loader: expected batches that have a length, or whose first part has one, got "
+            "loader: expected batches with a length, or with a first part that has one, got "
             f"{type(batch).__name__}; give batches as (images, ...)"
         ) from None

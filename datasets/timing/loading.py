@@ -1,7 +1,7 @@
-"""Read batches of any loader, and measure how it makes them: how long a worker takes, on what, and how that varies.
+"""Read batches of any loader, and measure how long a worker takes, on what, and how that varies.
 
-A DataLoader is copied, and the copy's workers time, and profile, their own fetches; the loader, its dataset and its
-collate function are not changed. A Loader reports by itself. Of any other iterable only its batches can be observed."""
+A DataLoader is copied, and the workers of the copy time and profile their own fetches. The loader, its dataset and its
+collate function are not changed. A Loader reports its own times. Of any other iterable, only batches are observed."""
 
 from __future__ import annotations
 
@@ -34,8 +34,7 @@ _PROFILED = 8
 
 
 class Fetch(NamedTuple):
-    """Record of how a batch was made; `spent`: where the time of all but the worker's first batch went, None unless
-    profiled."""
+    """Record of how a batch was made. `spent`: profile of the worker so far without its first batch, or None."""
 
     worker: int
     work: Work
@@ -43,20 +42,20 @@ class Fetch(NamedTuple):
 
 
 def workers_of(loader: Iterable[Any]) -> int | None:
-    """Return the number of processes or threads that make the batches of `loader`; None where that is not known."""
+    """Return the number of processes or threads that make the batches of `loader`; None if not known."""
     return loader.num_workers if isinstance(loader, (Loader, torch.utils.data.DataLoader)) else None
 
 
 def prefetch_of(loader: Iterable[Any]) -> int:
-    """Return the number of batches that each worker may be ahead."""
+    """Return the number of batches that each worker prefetches."""
     return getattr(loader, "prefetch_factor", None) or 2
 
 
 def timed(
     loader: Iterable[Any], fetches: list[Fetch], *, workers: int | None = None, profile: bool = False
 ) -> Iterator[Any]:
-    """The batches of an epoch of `loader`, by so many workers, which end when the iterator is closed. `fetches` gets
-    what they report about each batch before that is given; `profile`: they profile themselves."""
+    """Yield the batches of an epoch of `loader`. Its workers, by default its own number, end when the iterator is
+    closed. The record of each batch is appended to `fetches` before the batch is given. `profile`: profile workers."""
     if isinstance(loader, Loader):
         count = loader.num_workers if workers is None else workers
         with loader.observed(count, lambda answer: fetches.append(Fetch(answer.worker, answer.work))) as observed:
@@ -69,14 +68,14 @@ def timed(
             vars(copied).update(worker_init_fn=partial(_time_fetches, loader.worker_init_fn, profile))
     for batch in copied:
         if copied is not loader and copied.num_workers:
-            batch, (worker, work, spent) = batch  # in lists, not tuples, where it was pinned
+            batch, (worker, work, spent) = batch  # pinning turns tuples into lists
             fetches.append(Fetch(worker, Work(*work), None if spent is None else Spent(*spent)))
         yield batch
         del batch
 
 
 def _time_fetches(init: Callable[[int], None] | None, profile: bool, worker: int) -> None:
-    """A worker_init_fn: from then on the worker gives (batch, what a Fetch holds)."""
+    """Make a worker return (batch, fields of a Fetch) instead of batches. A worker_init_fn."""
     if init is not None:
         init(worker)
     mine: Any = torch.utils.data.get_worker_info()
@@ -85,10 +84,10 @@ def _time_fetches(init: Callable[[int], None] | None, profile: bool, worker: int
 
 
 def _timed_fetch(fetch: Callable[..., Any], dataset: Any, worker: int, profile: bool) -> Callable[..., Any]:
-    profilers = [cProfile.Profile(), cProfile.Profile()]  # one for the first batch alone, which imports
+    profilers = [cProfile.Profile(), cProfile.Profile()]  # one only for the first batch, which imports modules
 
     def timed_fetch(self: Any, index: Any) -> Any:
-        if self.dataset is not dataset:  # of a DataLoader inside the dataset
+        if self.dataset is not dataset:  # belongs to a DataLoader inside the dataset
             return fetch(self, index)
         begin_s, cpu_s = time.perf_counter(), time.process_time()
         spent = None
@@ -104,8 +103,8 @@ def _timed_fetch(fetch: Callable[..., Any], dataset: Any, worker: int, profile: 
 
 
 def changed(loader: Iterable[Any], **options: Any) -> Iterable[Any]:
-    """A copy of a DataLoader or a Loader that shares all but its workers, with other `options` as Change has them. Any
-    other iterable is returned as it is."""
+    """Return a copy of a DataLoader or a Loader that shares everything but the workers, with the `options` of a Change.
+    Other iterables are returned unchanged, except for "channels_last"."""
     copied: Any = loader
     if options.pop("channels_last", False):
         return _ChannelsLast(changed(loader, **options))
@@ -120,13 +119,13 @@ def changed(loader: Iterable[Any], **options: Any) -> Iterable[Any]:
         else:
             options = {"prefetch_factor": prefetch_of(loader), **options}
     if options:
-        vars(copied).update(options)  # a DataLoader refuses to have most of these set later
+        vars(copied).update(options)  # a DataLoader refuses to set most of these
     iterable: Iterable[Any] = copied
     return iterable
 
 
 def in_channels_last(batch: Any) -> Any:
-    """The same batch with its images in channels-last memory; None where they are no images, or lie in it already."""
+    """Return the batch with its images in channels-last memory. None if they are not images, or already lie in it."""
     layout = torch.channels_last
     first = next(iter(tensors_of(batch)), None)
     if first is None or first.dim() != 4 or first.shape[1] not in (3, 4) or first.is_contiguous(memory_format=layout):
@@ -143,8 +142,8 @@ class _ChannelsLast:
 
 
 class _Window:
-    """Batches that were read until `budget` was spent or they ended: time.perf_counter() before the first and after
-    each, the images of each, the last one, and the CPU time of this process and of the thread that took them."""
+    """Batches read until `budget` was spent or they ended: time.perf_counter() before the first and after each, the
+    number of images in each, the last batch, and the CPU time of this process and of the thread that took them."""
 
     def __init__(
         self, batches: Iterator[Any], budget: Budget, least: int, profiler: cProfile.Profile | None = None
@@ -164,7 +163,7 @@ class _Window:
             raise DiagnosisError("loader: expected at least one batch, got none")
 
     def rate(self, burst: int) -> float:
-        """Batches/s after the first `burst`, which come together, over as many whole bursts as there are."""
+        """Return batches/s over all whole bursts after the first. A burst is `burst` batches that come together."""
         ends = self.ends_s
         whole = (len(ends) - burst) // burst * burst
         if whole <= 0:
@@ -173,14 +172,14 @@ class _Window:
 
 
 def measure_loading(loader: Iterable[Any], budget: Budget) -> tuple[Loading, Any]:
-    """Read up to three times, within `budget` each: with all workers, with one, and with one that is profiled. Returns
-    what was measured, and a batch. Raises DiagnosisError where there is none, or the loader fails."""
+    """Read up to three times, within `budget` each: with all workers, with one, and with one under a profiler. Returns
+    the measurements, and a batch. Raises DiagnosisError if there is no batch, or the loader fails."""
     workers = workers_of(loader)
     burst = max(workers or 1, 1)
     fetches: list[Fetch] = []
     window = _Window(timed(loader, fetches), budget, 2 * burst + LEAST)
     between = [max(after - before, SHORTEST_S) for before, after in pairwise([window.begin_s, *window.ends_s])]
-    between = between[1:] or between  # the start is in the first
+    between = between[1:] or between  # the first includes the start
     if workers is None:
         load = in_process = Times.measured(between)
         cpu_s, handover_s = window.cpu_s / len(window.ends_s), 0.0
@@ -190,7 +189,7 @@ def measure_loading(loader: Iterable[Any], budget: Budget) -> tuple[Loading, Any
             one = []
             alone = _Window(timed(loader, one, workers=1), budget, 1 + LEAST)
         seconds = [fetch.work.seconds for fetch in one]
-        # From each batch to the next one, handing over included: the worker is never idle.
+        # From each batch to the next, with the handover: the worker is never idle.
         cycles = [after.work.end_s - before.work.end_s for before, after in pairwise(one)]
         load = Times.measured(cycles or seconds)
         in_process = Times.measured(between if workers == 0 else seconds)
@@ -226,7 +225,7 @@ def measure_loading(loader: Iterable[Any], budget: Budget) -> tuple[Loading, Any
 
 
 def _spent(loader: Iterable[Any], workers: int | None, budget: Budget) -> Spent:
-    """Return where the time goes for a few batches: in one worker of a DataLoader, or else in this process."""
+    """Return the profile of a few batches: of one worker of a DataLoader, or else of this process."""
     few = Budget(min(_PROFILED, budget.batches), budget.seconds / 2)
     if workers and not isinstance(loader, Loader):
         fetches: list[Fetch] = []

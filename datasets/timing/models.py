@@ -1,4 +1,4 @@
-"""Models to measure with, and a training step of one: forward, loss, backward, update."""
+"""Models for measurements, and their training step: forward, loss, backward, update."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 def make_model(name: Model, classes: int) -> tuple[nn.Module, str]:
-    """A model for images (B, 3, height, width), and the package it is from: torchvision where that is installed."""
+    """Return a model for images (B, 3, height, width), and its package: for ResNet-50 torchvision, if installed."""
     if name == "small":
         return small_cnn(classes), "presize"
     if importlib.util.find_spec("torchvision") is not None:
@@ -27,7 +27,7 @@ def make_model(name: Model, classes: int) -> tuple[nn.Module, str]:
 
 
 def small_cnn(classes: int) -> nn.Sequential:
-    """Four convolutions, the first of 4×4 patches: light enough that a core or two train it as fast as they read."""
+    """Return a CNN of four convolutions, the first of 4×4 patches. One or two cores train it as fast as they read."""
     widths = (16, 32, 64, 128)
     stages: list[nn.Module] = [nn.Conv2d(3, widths[0], 4, 4, bias=False), nn.BatchNorm2d(widths[0]), nn.ReLU()]
     for before, after in pairwise(widths):
@@ -36,7 +36,7 @@ def small_cnn(classes: int) -> nn.Sequential:
 
 
 class ResNet50(nn.Sequential):
-    """He et al., Deep Residual Learning (2015), with the stride in the 3×3 convolution, as torchvision has it."""
+    """ResNet-50 (He et al., Deep Residual Learning, 2015), with the stride in the 3×3 convolution as in torchvision."""
 
     def __init__(self, classes: int = 1000) -> None:
         layers: list[nn.Module] = [*_convolution(3, 64, 7, 2), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)]
@@ -70,11 +70,11 @@ def _convolution(before: int, after: int, kernel: int, stride: int) -> tuple[nn.
 
 
 class TrainingStep(NoModel):
-    """Trains `model` on batches (images, labels) of uint8 images, on `device`, in channels-last memory.
+    """Step that trains `model` on batches (images, labels) of uint8 images, on `device`, in channels-last memory.
 
-    On an accelerator in mixed precision: bfloat16, or on a CUDA GPU without it float16 without loss scaling, which
-    would wait for the device at each step, and what the model learns does not matter. On the CPU in float32. Batches
-    without labels train towards class 0.
+    On an accelerator it uses mixed precision: bfloat16, or float16 on a CUDA GPU without bfloat16. It does not scale
+    the loss: that would synchronize each step, and the result of training does not matter. The CPU uses float32.
+    Batches without labels train towards class 0.
     """
 
     def __init__(self, model: nn.Module, device: torch.device) -> None:
@@ -87,7 +87,7 @@ class TrainingStep(NoModel):
         )
         self.mixed = device.type != "cpu"
         self.precision = torch.bfloat16
-        if device.type == "cuda":  # torch.accelerator knows of neither
+        if device.type == "cuda":  # torch.accelerator offers neither of these
             torch.backends.cudnn.benchmark = True
             if not torch.cuda.is_bf16_supported():
                 self.precision = torch.float16

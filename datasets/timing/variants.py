@@ -1,4 +1,4 @@
-"""The variants of a benchmark as loaders: the same samples and crops in the same order, read in five ways."""
+"""Loaders for the variants of a benchmark: the same samples and crops in the same order, read in five ways."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ FLIP = 0.5
 
 
 class CroppedFolder(FolderDataset):
-    """A folder whose images are cropped after decoding: uint8 tensors (3, height, width), cropped, resized and mirrored
-    as by ``LMDBDataset(crop=, flip=)``, from the same random numbers. With `tell_path` the target is (path, label), or
-    the path where there are no labels."""
+    """Folder whose images are cropped after decoding: uint8 tensors (3, height, width), cropped, resized and mirrored
+    as by ``LMDBDataset(crop=, flip=)``, from the same random numbers. With `tell_path`, the target is (path, label), or
+    the path if there are no labels."""
 
     reads: ClassVar[Decode] = "numpy"
 
@@ -66,7 +66,7 @@ class CroppedFolder(FolderDataset):
         return box
 
     def dev_shm_bytes(self, batch_size: int) -> int:
-        """Bytes that a batch takes on its way from a DataLoader's worker."""
+        """Return the bytes that a batch takes in /dev/shm on its way from a DataLoader's worker."""
         height, width = as_size(self.crop.size)
         return batch_size * (3 * height * width + 8)
 
@@ -75,8 +75,8 @@ class CroppedFolder(FolderDataset):
 
 
 class PILFolder(CroppedFolder):
-    """A folder as most training scripts read it: Pillow decodes, crops and resizes, by the calls of torchvision. As in
-    ImageFolder, images are not turned upright, and colours not converted."""
+    """Folder as most training scripts read it: Pillow decodes, crops and resizes, with the calls of torchvision. As in
+    ImageFolder, EXIF orientation and colour profiles are ignored."""
 
     reads: ClassVar[Decode] = "bytes"
 
@@ -97,8 +97,8 @@ class PILFolder(CroppedFolder):
 
 @dataclass(frozen=True, eq=False)
 class Chosen:
-    """An order over chosen samples of `population`, shuffled anew each epoch, which ends after `most` positions. Crops
-    are drawn from the place in `numbers`, so that variants that number the same samples differently take the same."""
+    """Order over chosen samples of `population`, shuffled for each epoch, which ends after `most` positions. The random
+    numbers of a crop depend on the position in `numbers`, so variants that number samples differently crop alike."""
 
     numbers: npt.NDArray[np.int64]
     population: int
@@ -118,8 +118,8 @@ class Chosen:
 def open_variant(
     variant: Variant, root: str, crop: Crop, flip: float, *, tell_path: bool = False
 ) -> CroppedFolder | LMDBDataset:
-    """The dataset of a variant, cropped. tell_path: give (path in the variant, label), or the path, as the target.
-    Labels other than of classes, and companions, are left out: the models cannot be trained on them."""
+    """Return the dataset of a variant, cropped. `tell_path`: the target is (path in the variant, label), or the path.
+    Labels that are not classes, and companions, are left out: the models cannot be trained on them."""
     if variant == "pil":
         return PILFolder(root, crop, flip, tell_path=tell_path)
     if variant in ("raw", "presized"):
@@ -134,7 +134,7 @@ def load_variant(
     variant: Variant, dataset: CroppedFolder | LMDBDataset, order: Order, how: Any, device: torch.device,
     *, pin_memory: bool = False, drop_last: bool = False,
 ) -> CountingLoader | Loader:  # fmt: skip
-    """The loader of a variant, with the batch, workers and prefetch of `how`. Loader gives batches on `device`, the
+    """Return the loader of a variant, with the batch, workers and prefetch of `how`. Loader gives batches on `device`,
     DataLoaders on the CPU."""
     same: dict[str, Any] = {
         "shuffle": order, "num_workers": how.workers, "prefetch_factor": how.prefetch, "drop_last": drop_last,

@@ -1,6 +1,6 @@
-"""The command line: parse, one library call, print, exit code. The only package that knows click.
+"""Command line: each command parses options, makes one library call, prints, and exits. The only importer of click.
 
-Each command is a module of its name. group: what they share. output: text, JSON and progress on a terminal.
+Each command has a module with its name. group: shared options and signal handling. output: text, JSON and progress.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 import click
 
-from presize.cli import (  # noqa: F401  # each adds its command
+from presize.cli import (  # noqa: F401  # importing a module registers its command
     bench,
     build,
     completion,
@@ -41,7 +41,7 @@ __all__ = ["cli", "main"]
 
 
 def main(args: Sequence[str] | None = None) -> NoReturn:
-    """The entry point. Errors become one line on standard error; ``--debug`` shows their traceback."""
+    """Run the command line and exit. An error prints one line on standard error; ``--debug`` shows its traceback."""
     settings: dict[str, Any] = {"debug": False, "shows_warnings": warnings.showwarning}
     open_closed_streams()
     warnings.showwarning = show_warning  # type: ignore[assignment]
@@ -71,10 +71,10 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
 
 
 def open_closed_streams() -> None:
-    """Let the standard streams that are closed be /dev/null. The next files to be opened, shards above all,
-    would take their places, and what a codec prints would go into them."""
+    """Open closed standard streams on /dev/null. Otherwise the next files that are opened, such as shards, would get
+    their descriptors, and the output of codecs would be written into them."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
-        os.set_inheritable(descriptor, True)  # workers open files, too
+        os.set_inheritable(descriptor, True)  # or a file of a worker process would get this descriptor
     os.close(descriptor)
     sys.stdout = sys.stdout or open(os.devnull, "w")
     sys.stderr = sys.stderr or open(os.devnull, "w")
@@ -87,7 +87,7 @@ def _fail(message: str, code: int) -> int:
 
 
 def _on_the_command_line(error: PresizeError) -> str:
-    """The message, with the option that it begins with spelled as it is typed."""
+    """Return the message, with the option at its beginning spelled as a flag."""
     option, colon, rest = str(error).partition(":")
     return f"--{option.replace('_', '-')}{colon}{rest}" if isinstance(error, OptionError) else str(error)
 

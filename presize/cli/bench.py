@@ -24,7 +24,7 @@ def folder(name: str, help: str, metavar: str = "DIR") -> click.Option:
 
 
 PARAMETERS = [
-    folder("raw", "Folder of images; presized and lmdb are built from it if not given."),
+    folder("raw", "Folder of images; --presized and --lmdb are built from it if not given."),
     folder("presized", "Folder built from RAW by presize build --to folder."),
     folder("lmdb", "Dataset built from RAW by presize build.", "OUT"),
     *stated(BenchOptions),
@@ -45,9 +45,9 @@ def bench(
     raw: str | None, presized: str | None, lmdb: str | None, pin_memory: Pinning | None, work: str | None,
     out: str | None, as_json: bool, quiet: bool, **typed: Any,
 ) -> None:  # fmt: skip
-    """Measure training from a raw folder, a presized one and LMDB.
+    """Measure training from a raw folder, a presized folder and LMDB.
 
-    Each run is a process of its own, in random order. --raw alone is enough: the others are built from it.
+    Each run is a separate process; the order of runs is random. With --raw only, the others are built from it.
     """
     from presize.measure.bench import bench as run_bench
     from presize.measure.results import bench_text, to_json
@@ -72,7 +72,7 @@ def bench(
         )  # fmt: skip
     except KeyboardInterrupt as stop:
         show()
-        kept = f"what was measured is in {out}" if out is not None and seen else ""
+        kept = f"results so far are in {out}" if out is not None and seen else ""
         raise Interrupted(stop, kept) from None
     except PresizeError:
         show()

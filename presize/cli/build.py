@@ -99,9 +99,9 @@ def build(
 ) -> None:  # fmt: skip
     """Resize the images of SRC and pack them into OUT.
 
-    SRC is a folder of class folders, a folder of images, or any folder with --labels; or LMDBs, WebDataset's tar
-    shards or Parquet files, with the images in them. SRC and OUT may be URLs, such as s3://BUCKET/PATH. Run it again to
-    finish a build that was interrupted, and with --update when SRC has changed.
+    SRC is a folder of class folders, a folder of images, or any folder with --labels; or LMDBs, WebDataset tar shards
+    or Parquet files that contain the images. SRC and OUT may be URLs, such as s3://BUCKET/PATH. Run the same command
+    again to finish an interrupted build; add --update when SRC has changed.
     """
     from presize.builder.like import options_of, options_to_update
     from presize.builder.output_dir import OutputDir
@@ -110,19 +110,19 @@ def build(
     from presize.builder.to_url import build_to_url, scratch_out
     from presize.system.files import is_url
 
-    gc.freeze()  # what is imported stays: looking for garbage in it takes 50 ms until the process has ended
+    gc.freeze()  # keeps the collector away from imported modules, which saves 50 ms per run
     to_url = is_url(out)
     if dry_run and to_url and typed["update"]:
-        raise click.UsageError(f"--dry-run: an update is planned in a folder; presize fetch {out} to one first.")
+        raise click.UsageError(f"--dry-run: cannot plan an update of a URL; presize fetch {out} to a folder first.")
     if dry_run and part is not None:
-        raise click.UsageError("--part: a dry run is of the whole build; leave one of --part and --dry-run out.")
+        raise click.UsageError("--part: --dry-run plans the whole build; leave one of --part and --dry-run out.")
     if part is not None and to_url:
-        raise click.UsageError(f"--part: all parts write to one folder; build there, then presize upload it to {out}.")
+        raise click.UsageError(f"--part: expected a folder shared by all machines, got {out}; build, then upload it.")
     if scratch is not None and not to_url:
-        raise click.UsageError(f"--scratch: is for an OUT that is a URL, and {out} is a folder; leave it out.")
+        raise click.UsageError(f"--scratch: expected an OUT that is a URL, got the folder {out}; leave --scratch out.")
     other = None if like is None else options_of(like)
     if other is not None:
-        # Folders of masks count as class folders until pairs are known: build compares the classes then.
+        # Until companions are known, folders of masks look like class folders; _compare checks the classes later.
         has_list = other.classes is not None and not any(pair.pattern for pair in other.options.companions)
         _take_recorded(context, typed, as_typed(other.options) | ({"classes": like} if has_list else {}))
     if typed["update"] and (recorded := options_to_update(out)) is not None:
@@ -174,13 +174,12 @@ def build(
 
 
 def _pair_losses(result: BuildResult) -> dict[str, Any]:
-    """Return the losses of companions, for --json; nothing where a dataset has none."""
     counts = {name: {"several": lost.several, "surplus": lost.surplus} for name, lost in result.pair_losses.items()}
     return {"pair_losses": counts} if counts else {}
 
 
 def _take_recorded(context: click.Context, typed: dict[str, Any], values: dict[str, Any]) -> None:
-    """Give options that were not typed the `values` that a dataset was built with."""
+    """Set options that were not typed to `values`, the recorded options of a dataset."""
     for option in context.command.params:
         name = option.name or ""
         if name in values and context.get_parameter_source(name) is ParameterSource.DEFAULT:
@@ -189,7 +188,7 @@ def _take_recorded(context: click.Context, typed: dict[str, Any], values: dict[s
 
 
 def _options(context: click.Context, typed: dict[str, Any]) -> tuple[BuildOptions, SourceOptions, RunOptions]:
-    """The options of a build, checked together with what was typed for them."""
+    """Return the options of a build. Warn of options without effect, or raise UsageError."""
     from presize.sources.companions import companions_of
     from presize.sources.labels import read_classes
 
@@ -198,7 +197,7 @@ def _options(context: click.Context, typed: dict[str, Any]) -> tuple[BuildOption
 
     pairs = typed["companions"]
     how = {name: typed[name] for name in ("pair_format", "pair_filter")}
-    if not is_from("companions", ParameterSource.DEFAULT_MAP):  # then those of other pairs are not meant
+    if not is_from("companions", ParameterSource.DEFAULT_MAP):  # keep recorded options of the typed pairs only
         named = tuple(f"{pair.partition('=')[0]}=" for pair in pairs)
         for name in [name for name in how if is_from(name, ParameterSource.DEFAULT_MAP)]:
             how[name] = tuple(text for text in how[name] if text.startswith(named))
@@ -215,7 +214,7 @@ def _options(context: click.Context, typed: dict[str, Any]) -> tuple[BuildOption
     for name, users in (("quality", ("jpeg", "webp")), ("subsampling", ("jpeg",))):
         if is_from(name, ParameterSource.COMMANDLINE) and formats.isdisjoint(users):
             raise click.UsageError(
-                f"--{name}: {' and '.join(users)} alone have one, and --format is {image.format}; leave it out."
+                f"--{name}: applies only to {' and '.join(users)}, but --format is {image.format}; leave it out."
             )
     run = given(RunOptions, typed)
     warn_of_jobs(run.jobs)
@@ -223,42 +222,41 @@ def _options(context: click.Context, typed: dict[str, Any]) -> tuple[BuildOption
 
 
 def _say_shapes(typed: tuple[str, ...], image: ImageOptions) -> None:
-    """Warn of WxH where images keep their shapes."""
+    """Warn if --size is WxH but images keep their shapes."""
     if image.fit not in ("shorter", "longer"):
         return
     for text, size in zip(typed, image.sizes, strict=True):
         if "x" in text.lower():
-            what = "cover" if image.fit == "shorter" else "lie inside"
+            what = "cover" if image.fit == "shorter" else "fit inside"
             same = f", as with --size {size.height}" if size.height == size.width else ""
             warn(
                 f"--size {text}: with --fit {image.fit} images keep their shapes and {what} {text}{same}; "
-                "--fit crop, stretch or pad makes them of that size"
+                "--fit crop, stretch or pad makes them exactly that size"
             )
 
 
 def _compare(like: DatasetOptions | None, plan: Plan, samples: SourceOptions) -> None:
-    """Warn of what is not taken over from a dataset that a build is to be like; raise SourceError for other classes."""
+    """Warn of what --like does not copy from its dataset. Raise SourceError if the classes of SRC differ."""
     if like is None:
         return
     if samples.classes is None and like.classes is not None and plan.source.classes not in (None, like.classes):
-        raise SourceError("--like: SRC has other classes than that dataset; --classes names the list to use")
+        raise SourceError("--like: SRC and that dataset have different classes; choose a list with --classes")
     if like.derived:
         warn(
-            f"--like: that dataset was derived from others with {', '.join(like.derived)}, which is not repeated: "
-            "this build makes its images from SRC"
+            f"--like: that dataset was derived from others with {', '.join(like.derived)}; this build does not repeat "
+            "that, and makes its images from SRC"
         )
     missing = [name for name in like.columns if name not in plan.source.table.column_names]
     if missing:
         warn(
-            f"--like: that dataset has the columns {', '.join(missing)} and this build has not; they are not taken "
-            "over, but come from --labels, --split or SRC"
+            f"--like: this build lacks the columns {', '.join(missing)} of that dataset; columns are not copied from "
+            "it, but read from --labels, --split or SRC"
         )
 
 
 def build_summary(result: BuildResult, update: bool, keep: bool, labels: object) -> str:
-    """Return the summary of a build, or with `update` of an update. `keep`: images keep their sizes; `labels`: what
-    --labels was."""
-    from presize.codecs.source_facts import loss_sentences  # brings NumPy
+    """Return the summary of a build, or of an update. `keep`: images keep their sizes. `labels`: value of --labels."""
+    from presize.codecs.source_facts import loss_sentences  # imports NumPy
 
     now = result.files - result.resumed
     idle = "nothing had to be decoded" if update or result.unreadable else "nothing was left to do"
@@ -282,7 +280,7 @@ def build_summary(result: BuildResult, update: bool, keep: bool, labels: object)
             f"  no space saved: files of {size_text(result.source_bytes)} became {size_text(result.largest_bytes)}"
         )
     if keep:
-        lines.append(f"  {result.unchanged:,} stored as they were, {result.stored - result.unchanged:,} encoded")
+        lines.append(f"  {result.unchanged:,} stored unchanged, {result.stored - result.unchanged:,} encoded")
     lines += (f"  {loss}" for loss in loss_sentences(result.losses, result.pair_losses))
     if update:
         lines.append(f"  {counts_text(result.changes.counts())}")
@@ -296,17 +294,17 @@ def build_summary(result: BuildResult, update: bool, keep: bool, labels: object)
 
 _NO_LABELS: dict[object, str] = {
     "none": ", as --labels none asks",
-    None: ": those of a folder of images come from a table, --labels; those of an LMDB from --label-keys",
+    None: ": a folder of images needs a table of labels, --labels; an LMDB needs --label-keys",
 }
 
 
 def part_summary(result: PartResult) -> str:
-    """Return the summary of a part of a build, and which parts are not finished."""
+    """Return the summary of one part of a build, with the parts that are unfinished."""
     from presize.builder.parts import parts_text
 
     if result.published:
         again = f"the same command without --part tries {plural(result.unreadable, 'unreadable file')} again"
-        return f"{result.out}: published already; {again if result.unreadable else 'nothing was left to do'}"
+        return f"{result.out}: already published; {again if result.unreadable else 'nothing was left to do'}"
     rate = f" ({rate_text(result.images_per_s)} images/s)" if result.images_per_s else ""
     name = f"{result.out}: part {result.part.number} of {result.part.of}, {plural(result.shards, 'shard')}"
     lines = [f"{result_line(name, result.stored, result)}{rate}"]
@@ -320,7 +318,7 @@ def part_summary(result: PartResult) -> str:
 
 
 def print_plan(plan: Plan, to_build: Plan, changes: Changes | None, out: str, run: RunOptions, as_json: bool) -> None:
-    """Print what a build would do, or an update that builds `to_build` and makes `changes`, and how long it takes."""
+    """Print the plan and the estimate of a build, or of an update that builds `to_build` and makes `changes`."""
     from presize.builder.estimate import estimate
     from presize.store.info import split_counts
     from presize.system.child import ChildDiedError
@@ -332,8 +330,8 @@ def print_plan(plan: Plan, to_build: Plan, changes: Changes | None, out: str, ru
         found = estimate(to_build, jobs, run.report)
     except ChildDiedError as error:
         raise BuildError(
-            f"--dry-run: a decoder died ({error}) on one of the files that were tried; a build names it, rejects it, "
-            "and goes on"
+            f"--dry-run: a decoder crashed ({error}) on one of the files that were tried; a build names and rejects "
+            "that file, and continues"
         ) from None
     existing = next(path for path in [Path(out).absolute(), *Path(out).absolute().parents] if os.path.exists(path))
     free_bytes = shutil.disk_usage(existing).free

@@ -14,7 +14,7 @@ from presize.cli.output import print_text
 Shell = Literal["bash", "zsh", "fish"]
 
 INSTALLING = """\
-Have your shell complete commands, options and file names, from its next start on:
+Run one of these once. New shells then complete commands, options and file names:
 
   bash   echo 'eval "$(presize completion bash)"' >> ~/.bashrc
   zsh    echo 'eval "$(presize completion zsh)"' >> ~/.zshrc
@@ -24,13 +24,13 @@ Have your shell complete commands, options and file names, from its next start o
 @command("presize completion", "presize completion bash")
 @click.argument("shell", metavar="[bash|zsh|fish]", type=choice(Shell), required=False)
 def completion(shell: Shell | None) -> None:
-    """Have a shell complete commands, options and names of files.
+    """Print a script that completes commands, options and file names in a shell.
 
-    Prints the script that does it; without a shell, how to install it.
+    Without a shell, prints how to install it.
     """
     if shell is None:
         return print_text(INSTALLING)
     found = get_completion_class(shell)
     if found is None:
-        raise click.UsageError(f"{shell}: this click cannot complete it; upgrade click.")
+        raise click.UsageError(f"{shell}: the installed click does not support it; upgrade click.")
     print_text(found(cli, {}, "presize", "_PRESIZE_COMPLETE").source())

@@ -46,13 +46,13 @@ def derive(
     datasets: tuple[str, ...], new: str, only: tuple[str, ...], classes: str | None, jobs: int | None, timeout_s: float,
     overwrite: bool, dry_run: bool, as_json: bool, quiet: bool, **typed: Any,
 ) -> None:  # fmt: skip
-    """Make the dataset NEW from others, without their sources.
+    """Make the dataset NEW from other datasets, without their sources.
 
-    NEW has the samples of all OUT, in one class list. Bytes are copied, unless --size is smaller. The same command
-    finishes what was interrupted.
+    NEW has the samples of every OUT and one class list. Stored bytes are copied, or resized to a smaller --size. Run
+    the same command again to finish an interrupted one.
     """
     if not datasets:
-        raise click.UsageError(f"Missing argument 'NEW': {new} is read, and the new dataset needs a place of its own.")
+        raise click.UsageError(f"Missing argument 'NEW': {new} is a dataset to read; add a folder for the new one.")
     from presize.builder.derive import derive_dataset, plan_derive
     from presize.sources.labels import naming, read_classes
     from presize.sources.table import read_paths

@@ -1,4 +1,4 @@
-"""presize diagnose: of a folder, a dataset, or a script; and the comparison of two results."""
+"""presize diagnose: a folder, a dataset or a script; --compare compares two results."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from presize.system.files import temporary_folder, write_atomically
 TRIAL = [
     click.Option(
         ["--size"], metavar="N|WxH", default="256", show_default=True, callback=parsed(Size.parse),
-        help="Size to try presizing a folder to.",
+        help="Size of the trial of presizing a folder.",
     ),
-    click.Option(["--no-trial"], is_flag=True, help="Do not try presizing."),
+    click.Option(["--no-trial"], is_flag=True, help="Skip the trial of presizing."),
 ]  # fmt: skip
 
 
 class DiagnoseCommand(click.Command):
-    """Leaves what follows a script to the script."""
+    """Command that leaves the arguments after a script to the script."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         at = next((at for at, arg in enumerate(args) if _is_script(arg) and "--compare" not in args), len(args))
@@ -67,8 +67,8 @@ def diagnose(
 ) -> None:  # fmt: skip
     """Find the bottleneck of training on PATH, and what would help.
 
-    PATH is a folder of images or a dataset, on which a model is trained for up to a minute; or a Python script, which
-    runs as it is, with the arguments that follow it, while the loaders that it iterates are timed.
+    PATH is a folder of images or a dataset: a model is trained on it for up to a minute. Or PATH is a Python script:
+    it runs unchanged, with the arguments that follow it, and the loaders that it iterates are timed.
     """
     if compare is not None:
         print_text(_compared(*compare))
@@ -77,9 +77,9 @@ def diagnose(
         raise click.UsageError("Missing argument 'PATH'.")
     if _is_script(path):
         if not os.path.isfile(path):
-            raise click.UsageError(f"{path}: there is no such script.")
+            raise click.UsageError(f"{path}: no such script.")
         if out is not None:
-            raise click.UsageError("-o: a script has no page; take --json.")
+            raise click.UsageError("-o: a script has no page; use --json instead.")
         context.exit(_watch(path, context.meta["script"], as_json, context.obj["shows_warnings"]))
     begin = time.perf_counter()
     from presize.datasets.reading.transfer import as_device
@@ -90,7 +90,7 @@ def diagnose(
 
     asked = given(DiagnoseOptions, typed)
     check_page(out)
-    as_device(asked.device)  # before anything is built
+    as_device(asked.device)  # raises before the trial is built
     trial, name = None, f"Presize to {size} px"
 
     def tell(step: str) -> None:
@@ -102,7 +102,7 @@ def diagnose(
             tell(f"building a small dataset to try: {name}")
             trial = build_trial(path, place, size, seed=asked.seed)
         found = diagnose_path(path, asked, trial=trial, trial_name=name, on_step=tell)
-    found = replace(found, seconds=time.perf_counter() - begin)  # with torch loaded, the trial built, the files read
+    found = replace(found, seconds=time.perf_counter() - begin)  # includes importing torch and building the trial
     if as_json:
         print_json(**found.known())
     else:
@@ -126,20 +126,20 @@ def _compared(before: str, after: str) -> str:
 
 
 def _watch(script: str, arguments: list[str], as_json: bool, shows_warnings: Any) -> int:
-    """Run a script and say how long it waited for its loaders. Returns its exit code."""
+    """Run a script and print how long it waited for its loaders. Return its exit code."""
     from presize.measure.watch import Watch, Watched, run_script, share_with_ranks, watched_text
 
-    # What presize has set up for itself, back as Python has it.
+    # Undo what main() has set up.
     warnings.showwarning = shows_warnings
     for number in (signal.SIGTERM, signal.SIGHUP):
-        if callable(signal.getsignal(number)):  # not nohup's
+        if callable(signal.getsignal(number)):  # keeps SIG_IGN, as set by nohup
             signal.signal(number, signal.SIG_DFL)
     sys.unraisablehook = sys.__unraisablehook__
-    out, messages = sys.stdout, sys.stderr  # the script may replace its own
+    out, messages = sys.stdout, sys.stderr  # the script may replace them
 
     def tell_interim() -> None:
         text = watched_text([one for one in map(Watched.known, watch.watched()) if one["headline"]])
-        click.echo(f"\nUntil now:\n{text}\n", file=messages)
+        click.echo(f"\nSo far:\n{text}\n", file=messages)
 
     def tell() -> None:
         found = [one.known() for one in watch.watched()]
@@ -156,7 +156,7 @@ def _watch(script: str, arguments: list[str], as_json: bool, shows_warnings: Any
     is_first = os.environ.get("LOCAL_RANK", "0") == "0"
     watch = Watch(tell_interim if is_first else None)
     code = run_script(script, arguments, watch, tell)
-    if code == -signal.SIGINT:  # as Python ends itself, so that a shell's loop ends, too
+    if code == -signal.SIGINT:  # die of SIGINT as Python does, so that a shell's loop stops
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         atexit.register(os.kill, os.getpid(), signal.SIGINT)
         return 128 + signal.SIGINT

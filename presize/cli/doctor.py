@@ -15,10 +15,10 @@ from presize.cli.output import print_json, print_text
 @click.argument("path", metavar="[PATH]", type=PATH, required=False)
 @json_option
 def doctor(path: str | None, as_json: bool) -> None:
-    """Find what slows down loading here, and how to fix it.
+    """Find what slows down loading on this machine, and how to fix it.
 
-    PATH is a dataset, a folder of images or a file. How fast it can be read is measured within a few seconds;
-    nothing is written. The exit code is 0 whatever is found.
+    PATH is a dataset, a folder of images or a file; its read speed is measured for a few seconds. Writes nothing. The
+    exit code is 0 even if there are problems.
     """
     from presize.machine_check import doctor as look_at
     from presize.measure.doctor import as_text

@@ -27,12 +27,12 @@ from presize.options import ExportLayout
     help="Image files, tar shards for WebDataset, Parquet for Hugging Face's datasets, or an LMDB (--keys).",
 )
 @click.option("--keys", help="Keys of the LMDB: text-recognition, basicsr, lsun, or a pattern such as image-{:09d}.")
-@click.option("--label-keys", help="Keys of its labels: label-{:09d}, or COLUMN=label-{:09d}.")
+@click.option("--label-keys", help="Keys of the LMDB's labels: label-{:09d}, or COLUMN=label-{:09d}.")
 @quiet_option
 def export(
     dataset: str, folder: str, layout: ExportLayout, keys: str | None, label_keys: str | None, quiet: bool
 ) -> None:
-    """Write the images of OUT into DIR, for other programs."""
+    """Write the images of OUT to DIR, for other programs."""
     from presize.store.export import export_dataset
     from presize.store.manifest import read_manifest
 

@@ -20,8 +20,8 @@ from presize.formatting import duration, plural, size_text
 def fetch(url: str, out: str, as_json: bool, quiet: bool) -> None:
     """Copy a dataset from URL to the folder DIR.
 
-    URL is that of the folder with manifest.json: s3://BUCKET/PATH, https://HOST/PATH, gs:// or az://. Run it again to
-    finish a copy that was interrupted.
+    URL is the folder that contains manifest.json: s3://BUCKET/PATH, https://HOST/PATH, gs:// or az://. Run the same
+    command again to finish an interrupted copy.
     """
     from presize.remote.fetch import fetch_dataset
 

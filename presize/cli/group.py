@@ -1,4 +1,4 @@
-"""The command that all others belong to, and what they share: how options are read and how they are interrupted."""
+"""The click group of all commands, and the options, checks and signal handling that they share."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from presize.system.resources import usable_cores
 
 EPILOG = "Exit codes: 0 success, 1 failure, 2 wrong usage, 130 Ctrl-C, 128 + N signal N."
 _JOBS_PER_CORE = 4
-"""A source that is slow to read may keep so many processes busy."""
+"""A source that is slow to read may keep this many processes per core busy."""
 
 
 @click.group(
@@ -43,7 +43,7 @@ def cli(context: click.Context, /, debug: bool) -> None:
 
 
 class BuildCommand(click.Command):
-    """Takes ``--tiles`` without a value for ``--tiles resized``, and ``--no-tiles`` for ``--tiles none``."""
+    """Command that reads ``--tiles`` without a value as ``--tiles resized``, and ``--no-tiles`` as ``--tiles none``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         words = get_args(Tiles)
@@ -62,7 +62,7 @@ class BuildCommand(click.Command):
 
 
 def command(*examples: str, **settings: Any) -> Callable[[Callable[..., None]], click.Command]:
-    """Return a decorator that makes a command of presize, whose help ends with `examples`."""
+    """Return a decorator that registers a command of presize. Its help ends with `examples`."""
     epilog = "\n".join([f"{EPILOG}\n", "\b", "Examples:", *(f"  {each}" for each in examples)])
 
     def decorate(function: Callable[..., None]) -> click.Command:
@@ -78,17 +78,17 @@ progress_option = click.option("-q", "--quiet", is_flag=True, help="Print no pro
 
 
 def warn_of_jobs(jobs: int | None) -> None:
-    """Warn of a number of processes that is far beyond that of the cores."""
+    """Warn if there are far more processes than cores."""
     cores = usable_cores()
     if jobs is not None and jobs > _JOBS_PER_CORE * cores:
         warn(
-            f"--jobs {jobs}: {plural(cores, 'core')} can be used here; more processes take memory, and time to start, "
-            "and gain nothing"
+            f"--jobs {jobs}: too many for {plural(cores, 'core')}; more processes take memory and time to "
+            "start, and gain nothing"
         )
 
 
 def check_page(out: str | None) -> None:
-    """Refuse a page that cannot be written, or would replace what is none, before anything is done for it."""
+    """Raise UsageError if the page `out` cannot be written, or would replace a file that is not a page."""
     if out is None:
         return
     if not os.path.isdir(Path(out).absolute().parent):
@@ -98,11 +98,11 @@ def check_page(out: str | None) -> None:
     if os.path.isdir(out):
         raise click.UsageError(f"-o: {out} is a folder; give the name of a file.")
     if os.path.lexists(out) and not _is_page(out):
-        raise click.UsageError(f"-o: {out} is there and is no page; choose another name.")
+        raise click.UsageError(f"-o: {out} exists and is not an HTML page; choose another name.")
 
 
 def _is_page(path: str) -> bool:
-    """Return whether a file is a page, or empty. A pipe or a terminal, whose reader would wait, is none."""
+    """Return whether `path` is an HTML page or an empty file. False for pipes and terminals, where reading blocks."""
     if not os.path.isfile(path):
         return False
     with suppress(OSError), open(path, "rb") as file:
@@ -112,7 +112,7 @@ def _is_page(path: str) -> bool:
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal that ends a process, as an exception that cleans up on its way like Ctrl-C."""
+    """A signal that ends the process, raised as an exception so that cleanup runs as on Ctrl-C."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -120,14 +120,14 @@ class Stopped(KeyboardInterrupt):
 
 
 def stop_on_signals() -> None:
-    """Raise Stopped for SIGTERM, and for SIGHUP unless this process ignores it, as nohup has it."""
+    """Raise Stopped on SIGTERM, and on SIGHUP unless it is ignored, as under nohup."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         if number == signal.SIGTERM or signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, _stop)
 
 
 def _stop(number: int, _frame: FrameType | None) -> None:
-    # A terminal that is closed sends SIGHUP, and its shell once more: cleaning up must not be disturbed.
+    # A closed terminal sends SIGHUP, and its shell sends it again: cleanup must not be interrupted.
     for each in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(each, signal.SIG_IGN)
     raise Stopped(number)
@@ -137,7 +137,7 @@ _AGAIN_S = 0.02
 
 
 def interrupt_again(ignored: sys.UnraisableHookArgs) -> None:
-    """A sys.unraisablehook: Python ignores what is raised in a finalizer, so send Ctrl-C or SIGTERM once more."""
+    """Send Ctrl-C or SIGTERM again if it was raised in a finalizer, where Python ignores it. A sys.unraisablehook."""
     stop = ignored.exc_value
     if not isinstance(stop, KeyboardInterrupt):
         sys.__unraisablehook__(ignored)
@@ -146,7 +146,7 @@ def interrupt_again(ignored: sys.UnraisableHookArgs) -> None:
         signal.signal(stop.number, _stop)
     timer = threading.Timer(_AGAIN_S, signal.pthread_kill, (threading.main_thread().ident, _number(stop)))
     timer.daemon = True
-    with suppress(RuntimeError):  # no thread begins in a process that ends
+    with suppress(RuntimeError):  # no thread can start while the interpreter exits
         timer.start()
 
 
@@ -155,14 +155,14 @@ def _number(stop: BaseException) -> int:
 
 
 class Interrupted(click.ClickException):
-    """A command was stopped by Ctrl-C or another signal."""
+    """Exception of a command that was stopped by Ctrl-C or another signal."""
 
     def __init__(self, stop: BaseException, what_then: str = "") -> None:
         super().__init__(f"interrupted; {what_then}" if what_then else "interrupted")
         self.exit_code = 128 + _number(stop)  # type: ignore[misc]
 
 
-GOES_ON = "the same command goes on from here"
+GOES_ON = "run the same command again to continue"
 
 
 @contextmanager

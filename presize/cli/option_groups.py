@@ -1,4 +1,4 @@
-"""The options of commands as click has them, read from the dataclasses that state them."""
+"""The click options of commands, made from the dataclasses that state them."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class _Path(click.Path):
 
 
 PATH = _Path(readable=False)
-"""Files, folders and URLs: shells complete their names, and only what uses them checks them."""
+"""Type of files, folders and URLs. Shells complete their names; it does not check that they exist."""
 TYPED = "presize.typed"
-"""Where a click context keeps the texts that `parsed` has read, by the names of parameters."""
+"""Key of the click context's meta: the texts that `parsed` has read, by parameter name."""
 
 
-class SpelledChoice(click.Choice):  # type: ignore[type-arg]  # click 8.1 knows no Choice[str]
-    """A choice that takes other spellings, such as jpg for jpeg, and gives the values of a Literal."""
+class SpelledChoice(click.Choice):  # type: ignore[type-arg]  # in click 8.1 Choice is not generic
+    """Choice that also accepts other spellings, such as jpg for jpeg, and returns the values of a Literal."""
 
     def __init__(self, values: tuple[Any, ...]) -> None:
         super().__init__(list(map(str, values)))
@@ -41,7 +41,7 @@ def choice(literal: Any) -> SpelledChoice:
 
 
 def parsed(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Parameter, Any], Any]:
-    """A click callback that reads one value, or each of several, with a function of the library."""
+    """Return a click callback that applies `parse` to the value of an option, or to each value if it has several."""
 
     def read(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
         context.meta.setdefault(TYPED, {})[parameter.name] = value
@@ -53,7 +53,7 @@ def parsed(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Parame
 
 
 def stated(options: type, *names: str) -> list[click.Option]:
-    """Return the click options of a dataclass: of the fields called `names`, or of all."""
+    """Return the click options of the fields `names` of a dataclass; of all fields by default."""
     found = {each.name: each for each in stated_options(options) if each.statement.flag is not None}
     return [_click_option(found[name]) for name in names or found]
 
@@ -78,14 +78,14 @@ def _click_option(each: StatedOption) -> click.Option:
 
 
 def given(options: type, values: dict[str, Any], **others: Any) -> Any:
-    """Make the dataclass `options` from what was typed; `others` are values for fields from elsewhere."""
+    """Build the dataclass `options` from the typed `values`. `others`: fields that are not typed."""
     names = [each.name for each in stated_options(options) if each.statement.flag is not None]
     typed = {name: values[name] for name in names if values.get(name) not in (None, ())}
     return options(**typed | others)
 
 
 def as_typed(options: BuildOptions) -> dict[str, Any]:
-    """Return options as they are typed, by the names of the parameters of `presize build`."""
+    """Return options as typed values, by parameter name of `presize build`."""
     owners = (options, options.image)
     values = {field.name: getattr(owner, field.name) for owner in owners for field in fields(owner)}
     companions = values.pop("companions")

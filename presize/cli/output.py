@@ -1,4 +1,4 @@
-"""Output on a terminal: text, JSON, progress, and what happens when it cannot be printed."""
+"""Output on a terminal: text, JSON and progress."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def several_lines(text: str) -> str:
-    """`text` with each of its lines made printable."""
+    """Return `text` with unprintable characters escaped in each line."""
     return "\n".join(map(printable, text.split("\n")))
 
 
@@ -32,7 +32,7 @@ _DECIMALS = {"seconds": 3, "cpu_seconds": 3, "images_per_s": 1}
 
 
 def print_json(result: object = None, names: str = "", **values: Any) -> None:
-    """Print one JSON object: the attributes `names` of `result`, with a blank between two, and `values`."""
+    """Print one JSON object: `values`, and the attributes of `result` in `names`, which are separated by spaces."""
     found = {name: _plain(getattr(result, name), _DECIMALS.get(name)) for name in names.split()}
     print_text(json.dumps(found | values, ensure_ascii=False, default=str))
 
@@ -46,35 +46,35 @@ def _plain(value: Any, decimals: int | None) -> Any:
 
 
 def print_text(text: str) -> None:
-    """Print `text`. A full output is an error like any other; a closed pipe is left to click."""
+    """Print `text`. Raises ClickException if it cannot be written, as on a full disk; click handles a closed pipe."""
     try:
         click.echo(text)
     except OSError as error:
         if error.errno == errno.EPIPE:
             raise
         with suppress(OSError):
-            sys.stdout.close()  # or Python tries once more at exit
+            sys.stdout.close()  # or Python tries again at exit
         raise click.ClickException(f"cannot print: {error.strerror}") from None
 
 
 def print_problems(problems: Iterable[Problem], more: Iterable[str]) -> None:
-    """Print what is wrong, a line for each file, whose name may come from a stranger, and `more` lines."""
+    """Print a line for each problem, with its untrusted file name escaped, then the lines `more`."""
     if lines := [*(printable(f"{problem.file}: {problem.what}") for problem in problems), *more]:
         print_text("\n".join(lines))
 
 
 def result_line(what: object, images: int, result: Any) -> str:
-    """``OUT: 56 images, 1.2 MB, in 3.4 s``, of a result with `bytes` and `seconds`."""
+    """Return ``OUT: 56 images, 1.2 MB, in 3.4 s`` for a result with `bytes` and `seconds`."""
     return f"{what}: {plural(images, 'image')}, {size_text(result.bytes)}, in {duration(result.seconds)}"
 
 
 def counts_text(counts: Mapping[str, int]) -> str:
-    """``kept 990, copied 8``"""
+    """Return ``kept 990, copied 8``."""
     return ", ".join(f"{what} {count:,}" for what, count in counts.items())
 
 
 def facts_text(facts: Iterable[tuple[str, str]], width: int = 0) -> str:
-    """A line for each fact that has a text, wrapped to `width`, if there is one. They may come from strangers."""
+    """Return a line for each fact whose text is not empty, escaped, and wrapped to `width` unless that is 0."""
     lines = [f"{name:<9} {printable(text)}" for name, text in facts if text]
     if width:
         lines = [fill(line, width, subsequent_indent=" " * 10, break_on_hyphens=False).rstrip() for line in lines]
@@ -82,7 +82,7 @@ def facts_text(facts: Iterable[tuple[str, str]], width: int = 0) -> str:
 
 
 def reject_lines(count: int, file: object, first: Sequence[Reject]) -> list[str]:
-    """Return lines that say how many images were rejected, why the `first` of them were, and where all are listed."""
+    """Return lines with the number of rejected images, the reasons for the `first` ones, and the file with all."""
     lines = [f"  {plural(count, 'image')} rejected; the reasons are in {file}"] if count else []
     lines += (f"    {printable(f'{reject.path}: {reject.reason}')}" for reject in first)
     return [*lines, f"    and {count - len(first):,} more"] if count > len(first) > 0 else lines
@@ -92,13 +92,13 @@ _LINE_EVERY_S = 10.0
 
 
 def making_room(stream: TextIO) -> AbstractContextManager[None]:
-    """While something else is written to `stream`, no bar is there."""
+    """Return a context manager that hides progress bars while something else is written to `stream`."""
     room: AbstractContextManager[None] = tqdm.external_write_mode(stream)
     return room
 
 
 class Progress:
-    """Counts images, or bytes, on `stream`, from begin() on, unless `quiet`. For one thread at a time."""
+    """Progress of images or bytes on `stream`, from begin() on; silent if `quiet`. Not thread-safe."""
 
     def __init__(self, stream: TextIO, what: str, in_bytes: bool = False, quiet: bool = False) -> None:
         self._stream = stream
@@ -151,7 +151,7 @@ class Progress:
 
 
 class BuildProgress(Progress):
-    """Counts what finished shards hold, with their bytes and rejects as the note."""
+    """Progress of a build: samples of finished shards, with their bytes and rejects as the note."""
 
     def __init__(self, stream: TextIO, quiet: bool = False) -> None:
         super().__init__(stream, "build", quiet=quiet)

@@ -16,14 +16,14 @@ from presize.options import SourceOptions
 @command("presize repair RAW OUT", "presize repair RAW OUT --jobs 2 --json")
 @click.argument("source", metavar="SRC", type=PATH)
 @dataset_argument
-@click.option("--keys", metavar="PATTERN|PRESET|NAME", help="As for presize build.")
+@click.option("--keys", metavar="PATTERN|PRESET|NAME", help="Keys, as for presize build.")
 @click.option("--jobs", type=click.IntRange(1), metavar="N", help="Processes.  [default: all cores]")
 @json_option
 @quiet_option
 def repair(source: str, dataset: str, keys: str | None, jobs: int | None, as_json: bool, quiet: bool) -> None:
     """Rebuild the damaged and missing shards of OUT from SRC.
 
-    A shard is replaced only by one whose records are those in the index. The exit code is 1 if damage is left.
+    A shard is replaced only if the records of the new one match the index. The exit code is 1 if damage is left.
     """
     from presize.builder.repair import repair_dataset
 

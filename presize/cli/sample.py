@@ -14,7 +14,7 @@ from presize.formatting import plural
 from presize.options import SampleOptions
 
 CLASSES = click.Option(
-    ["--classes"], type=int, metavar="N", help="Number of class folders.  [default: 4, or one an image]"
+    ["--classes"], type=int, metavar="N", help="Number of class folders.  [default: 4, or one per image]"
 )
 
 
@@ -26,7 +26,7 @@ CLASSES = click.Option(
 @click.argument("folder", metavar="DIR", type=PATH)
 @quiet_option
 def sample(folder: str, classes: int | None, quiet: bool, **typed: int) -> None:
-    """Generate photo-like images in DIR, to try presize with."""
+    """Generate photo-like images in DIR to try presize with."""
     from presize.sources.sample import make_samples
 
     number = max(1, min(SampleOptions().classes, typed["images"])) if classes is None else classes

@@ -55,10 +55,10 @@ def simulate(
     seconds: float, seed: int, sweep: int | None, then_workers: int | None, then_load_ms: float | None,
     out: str | None, as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
-    """Predict what more workers, or faster loading, would bring.
+    """Predict how much faster training would be with more workers or faster loading.
 
-    Simulates workers, the queue of finished batches and training; reads no data and trains nothing. With
-    --then-workers or --then-load-ms two pipelines are compared.
+    Simulates workers, the queue of finished batches and training; reads no data and trains nothing. Use --then-workers
+    or --then-load-ms to compare two pipelines.
     """
     from presize.measure.simulation import MOST_WORKERS, fewest_workers
     from presize.measure.simulation import simulate as run

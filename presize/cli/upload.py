@@ -11,7 +11,7 @@ from presize.cli.output import Progress, print_json, print_text
 from presize.formatting import duration, plural, size_text
 
 _NAMED = 5
-"""Files that are named, of those that were sent again."""
+"""Largest number of re-uploaded files that are named."""
 
 
 @command("presize upload OUT s3://BUCKET/SETS/256", "presize upload OUT gs://BUCKET/SETS/256 -q")
@@ -22,8 +22,8 @@ _NAMED = 5
 def upload(dataset: str, url: str, as_json: bool, quiet: bool) -> None:
     """Copy the dataset in the folder OUT to URL.
 
-    URL is s3://BUCKET/PATH, gs:// or az://. Run it again to finish a copy that was interrupted, after an update, or to
-    send what is missing or damaged there.
+    URL is s3://BUCKET/PATH, gs:// or az://. Run the same command again to finish an interrupted copy, to upload an
+    update, or to replace missing or damaged files at URL.
     """
     from presize.remote.upload import upload_dataset
 
@@ -39,4 +39,4 @@ def upload(dataset: str, url: str, as_json: bool, quiet: bool) -> None:
         if result.sent_again:
             more = len(result.sent_again) - _NAMED
             some = ", ".join(result.sent_again[:_NAMED]) + (f" and {more:,} more" if more > 0 else "")
-            print_text(f"  missing or different there, and sent again: {some}")
+            print_text(f"  uploaded again because they were missing or different: {some}")

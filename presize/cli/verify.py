@@ -19,7 +19,7 @@ from presize.formatting import plural
 def verify(dataset: str, jobs: int | None, as_json: bool, quiet: bool) -> None:
     """Read every byte of the dataset OUT and report damage.
 
-    The exit code is 1 if there is any.
+    The exit code is 1 if there is damage.
     """
     from presize.store.manifest import read_manifest
     from presize.store.verify import verify_dataset

@@ -20,7 +20,7 @@ from presize.formatting import plural, printable
 @click.option("-o", "out", metavar="FILE", type=PATH, help="Write a page with some of the images.")
 @click.option("--serve", is_flag=True, help="Serve pages of all images on this machine until Ctrl-C.")
 @click.option("--raw", metavar="SRC", type=PATH, help="The raw folder; shows sources next to stored images.")
-@click.option("--text", metavar="TEXT", default="", help="Images whose path, or another column of text, contains it.")
+@click.option("--text", metavar="TEXT", default="", help="Images whose path, or another text column, contains TEXT.")
 @click.option("--label", metavar="NAME", default="", help="Images of this class.")
 @click.option("--split", metavar="NAME", default="", help="Images of this split.")
 @click.option(
@@ -30,7 +30,7 @@ from presize.formatting import plural, printable
 @click.option("--rejects", is_flag=True, help="Files that were not stored, and why.")
 @click.option("--images", type=click.IntRange(1, 10_000), metavar="N", default=60, show_default=True, help="With -o.")
 @click.option(
-    "--port", type=click.IntRange(0, 65535), metavar="N", default=0, help="With --serve.  [default: a free one]"
+    "--port", type=click.IntRange(0, 65535), metavar="N", default=0, help="Port of --serve.  [default: a free one]"
 )
 def view(
     dataset: str, out: str | None, serve: bool, raw: str | None, rejects: bool, images: int, port: int,
@@ -38,7 +38,7 @@ def view(
 ) -> None:  # fmt: skip
     """View the dataset OUT in a browser.
 
-    Only this machine can open what --serve serves, with the address that is printed.
+    --serve prints an address that only this machine can open.
     """
     if serve == (out is not None):
         raise click.UsageError(f"expected -o FILE or --serve{', not both' if serve else ''}.")
@@ -56,13 +56,13 @@ def view(
         return
     opened = ViewedDataset.of(dataset, raw)
     opened.check_sources()
-    matching(opened, chosen)  # a class that is not there is an error here already
+    matching(opened, chosen)  # raises for an unknown class before the server starts
     with GalleryServer(opened, port) as server:
         print_text(f"{printable(dataset)}: {plural(opened.manifest.samples, 'image')}")
         print_text(f"{server.url}{chosen.query() if chosen != Filters() else ''}")
-        print_text("Ctrl-C ends it.")
+        print_text("Press Ctrl-C to stop.")
         try:
             server.serve_forever()
         except KeyboardInterrupt as stop:
-            if isinstance(stop, Stopped) and stop.number == signal.SIGHUP:  # not how a server is ended
+            if isinstance(stop, Stopped) and stop.number == signal.SIGHUP:  # SIGHUP is not how a server is stopped
                 raise

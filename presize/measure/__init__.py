@@ -1,1 +1,1 @@
-"""Speed of training and its loader, the bottleneck, and what would help: bench, diagnose, simulate."""
+"""Speed of training and of its loader, the bottleneck, and remedies: bench, diagnose, simulate, doctor."""

@@ -1,5 +1,5 @@
-"""Raw against presized against LMDB: build what is missing, prove that all variants read the same samples, and time
-each run in a process of its own."""
+"""Benchmark of a raw folder, a presized folder and LMDB: build missing datasets, check that all variants read the same
+samples, and time each run in a separate process."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from presize.system.pagecache import drop, preload, resident_share
 from presize.system.resources import read_cpu, read_memory
 from presize.system.storage import find_storage
 
-COLD_AT_MOST = 0.05  # share of a cold run's files that may still be in the page cache; with more, a note says so
+COLD_AT_MOST = 0.05  # share of a cold run's files that may be in the page cache without a note
 
 
 def bench(
@@ -50,17 +50,17 @@ def bench(
     """Run a benchmark. KeyboardInterrupt passes through.
 
     Args:
-        roots: "raw", "presized" and "lmdb" -> folders. What a variant needs and is not given is built from "raw".
-        options: What to measure.
-        work: Folder for what has to be built, where the next benchmark finds it; None for a temporary one.
+        roots: "raw", "presized" and "lmdb" -> folders. Missing ones that a variant reads are built from "raw".
+        options: Options of the benchmark.
+        work: Folder for built datasets, which the next benchmark reuses; None for a temporary folder.
         out: Folder for results.json, results.csv and report.html, which are written after every run.
-        command: The command line, for the report.
-        on_step, on_results: Called with a few words before each step, and with the results after every run.
+        command: Command line, for the report.
+        on_step, on_results: Callbacks: before each step with its description, after every run with the results.
 
     Raises:
-        OptionError: The device is not here, a variant has nothing to read, or `out` or `work` lies in what is read.
-        BenchError: There is too little memory, or the variants do not read the same samples.
-        BuildError, SourceError, DatasetError: As building raises them.
+        OptionError: The device is missing, a variant has nothing to read, or `out` or `work` lies in one of `roots`.
+        BenchError: Memory runs out, a run fails, or the variants read different samples.
+        BuildError, SourceError, DatasetError: Building a dataset, or listing one of `roots`, fails.
     """
     roots = {name: expanded(root) for name, root in roots.items()}
     work, out = (None if folder is None else expanded(folder) for folder in (work, out))
@@ -68,16 +68,16 @@ def bench(
     for name, folder in (("work", work), ("out", out)):
         for root in roots.values():
             if folder is not None and Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(root)):
-                raise OptionError(f"{name}: {folder} lies inside {root}; choose a place outside of it")
+                raise OptionError(f"{name}: {folder} lies inside {root}; choose a folder outside")
     gpu = None
-    if options.device != "cpu":  # before anything is built
+    if options.device != "cpu":  # raises before anything is built
         on_step(f"looking for {options.device}")
         gpu = run_apart(replace(options.runs(variants)[0], task="probe"))["gpu_name"]
     if out is not None:
         _made(out)
     with temporary_folder("presize-bench-") if work is None else nullcontext(_made(work)) as place:
         given = {name: LISTERS[name](root) for name, root in roots.items()}
-        common_samples(given, options.images, options.seed)  # raises what would be known only after a long build
+        common_samples(given, options.images, options.seed)  # raises before a long build
         reads, build_s = _complete(given, variants, options, place, on_step)
         numbers = common_samples(reads, options.images, options.seed)
         each = [_located(run, reads, numbers, place) for run in options.runs(variants)]
@@ -106,17 +106,17 @@ def bench(
 
 
 def _variants(roots: Mapping[str, str], options: BenchOptions) -> tuple[Variant, ...]:
-    """The variants asked for, or all that are possible."""
+    """Return the variants of `options`, by default all that `roots` allow."""
     unknown = set(roots) - set(LISTERS)
     if unknown:
         raise OptionError(f"roots: expected some of {', '.join(LISTERS)}, got {sorted(unknown)[0]!r}")
     if not roots:
-        raise OptionError("raw: give a folder of images, or what was built from one by --presized and --lmdb")
+        raise OptionError("raw: expected a folder of images, or datasets built from one (--presized, --lmdb)")
     possible = [variant for variant in VARIANTS if READS[variant] in roots or "raw" in roots]
     for variant in options.variants or ():
         if variant not in possible:
             raise OptionError(
-                f"variant: {variant} reads what --{READS[variant]} names, or builds it from --raw; give one of them"
+                f"variant: {variant} needs --{READS[variant]}, or --raw to build it from"
             )
     return tuple(variant for variant in possible if options.variants is None or variant in options.variants)
 
@@ -125,7 +125,7 @@ _PACKAGES = ("presize", "torch", "torchvision", "simplejpeg", "opencv-python-hea
 
 
 def conditions(places: Iterable[Path]) -> dict[str, str]:
-    """The conditions, name -> words. `places` are files or folders whose storage to name."""
+    """Return the conditions of a measurement, name -> text. `places`: files or folders whose storage is described."""
     cpu = read_cpu()
     return {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
@@ -140,7 +140,7 @@ def conditions(places: Iterable[Path]) -> dict[str, str]:
 
 
 def _made(folder: str | os.PathLike[str]) -> Path:
-    """Create a folder unless it exists. Raises BuildError."""
+    """Create a folder unless it exists, and return it. Raises BuildError."""
     with writing(Path(folder)):
         Path(folder).mkdir(parents=True, exist_ok=True)
     return Path(folder)
@@ -153,8 +153,8 @@ def _complete(
     folder: Path,
     on_step: Callable[[str], None],
 ) -> tuple[dict[str, Listing], dict[str, float]]:
-    """Build what is missing. Returns what each variant reads, and the seconds that builds took, now or earlier."""
-    from presize.builder.run import build_dataset, plan_build  # brings joblib
+    """Build missing datasets. Returns what each variant reads, and the seconds of each build, now or earlier."""
+    from presize.builder.run import build_dataset, plan_build  # imports joblib
 
     wanted = dict.fromkeys(READS[variant] for variant in variants)
     missing = [name for name in wanted if name not in given]
@@ -184,21 +184,20 @@ def _complete(
 
 
 def _image_options(given: Mapping[str, Listing], options: BenchOptions) -> ImageOptions:
-    """Return the options to build what is missing: as what is given was built, so that the variants differ in nothing
-    else."""
+    """Return the options for missing datasets: those of a given dataset, so that variants differ in layout only."""
     image = ImageOptions()
     for listing in given.values():
         if listing.manifest is not None:
             listing.manifest.check_plain("bench")
             recorded = recorded_options(listing.manifest, listing.root).image
             image = replace(recorded, sizes=(Size.parse(listing.manifest.size),))
-    if image.format == "raw":  # which no folder can have
+    if image.format == "raw":  # not possible in a folder
         image = ImageOptions(sizes=image.sizes)
     return image if options.size is None else replace(image, sizes=(options.size,))
 
 
 def _located(run: Run, reads: Mapping[str, Listing], numbers: Mapping[str, Numbers], folder: Path) -> Run:
-    """The run with what it reads; the numbers of its samples are saved in `folder`."""
+    """Return `run` with its root and sample numbers, which are saved in `folder`."""
     name = READS[run.variant]
     file = (folder / f"samples-{name}.npy").absolute()
     with writing(file):
@@ -207,8 +206,7 @@ def _located(run: Run, reads: Mapping[str, Listing], numbers: Mapping[str, Numbe
 
 
 def _prepared(run: Run, files: Sequence[Path]) -> tuple[float, str | None]:
-    """Bring files into the page cache, or drop them from it. Returns the share that is there, and a note if there is
-    something to say about that."""
+    """Load files into the page cache, or drop them. Returns the cached share, and a note if not warm or cold."""
     note = None
     if run.cold:
         drop(files)
@@ -216,20 +214,19 @@ def _prepared(run: Run, files: Sequence[Path]) -> tuple[float, str | None]:
         try:
             preload([(file, file.stat().st_size) for file in files], "page-cache")
         except OptionError:
-            note = f"The files of {run.variant} do not fit into memory: no run of it was wholly warm."
+            note = f"The files of {run.variant} do not fit into memory: its warm runs also read from disk."
     share = resident_share(files)
     if run.cold and share > COLD_AT_MOST:
         note = (
-            f"Cold runs of {run.variant} were not cold: the page cache kept {share:.0%} of its files, or does not "
-            "tell. That happens on file systems in memory, with files that other processes have mapped, and with "
-            "files that you may not write."
+            f"Cold runs of {run.variant} were not cold: the page cache kept {share:.0%} of its files, or the kernel "
+            "reports so. Causes: a file system in memory, files that other processes map, files that you may not "
+            "write."
         )
     return share, note
 
 
 def _prove(runs: Sequence[Run], options: BenchOptions, on_step: Callable[[str], None]) -> list[str]:
-    """Read every sample of every variant once, which also brings them into the page cache, and compare their labels.
-    Returns notes for the reader."""
+    """Read every sample of every variant once, which also caches the files, and compare labels. Returns notes."""
     proofs: dict[Variant, dict[str, Any]] = {}
     for run in runs:
         if run.variant not in proofs:
@@ -240,20 +237,20 @@ def _prove(runs: Sequence[Run], options: BenchOptions, on_step: Callable[[str], 
         raise BenchError(f"the variants {' and '.join(labels)} deliver different labels for the same samples")
     notes = []
     if options.device == "cpu" and options.models != ("none",):
-        notes = ["On the CPU nothing is copied, and training gets the cores that the workers leave, at least one."]
+        notes = ["Training runs on the CPU: nothing is copied, and it gets the cores that workers leave, at least one."]
     if "pil" in proofs:
         notes.append(
-            f"raw folder, PIL: decoded and cropped by Pillow {installed(['pillow'])['pillow']}, by the calls of "
-            "torchvision. As in ImageFolder, its images are not turned upright and keep their colour profiles."
+            f"raw folder, PIL: decoded and cropped by Pillow {installed(['pillow'])['pillow']}, with torchvision's "
+            "calls. As in ImageFolder, EXIF orientation and colour profiles are ignored."
         )
     said = f"All variants delivered the same {next(iter(proofs.values()))['samples']:,} samples"
     return [*notes, f"{said}{' with the same labels' if labels else ''}, each once per epoch."]
 
 
 def run_apart(run: Run) -> dict[str, Any]:
-    """Make a run in a process of its own, which ends with this one, and return its answer. Raises BenchError."""
-    # In a session of its own: it and its workers are ended together, and Ctrl-C is for this process alone. In "/",
-    # where no folder of the user's is taken for a package.
+    """Make a run in a separate process that ends with this one, and return its answer. Raises BenchError."""
+    # A new session: killpg ends the run with its workers, and Ctrl-C reaches only this process. In "/", no folder of
+    # the user shadows a package.
     with subprocess.Popen(
         [sys.executable, "-m", "presize.datasets.timing.bench_run", str(os.getpid())],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True, cwd="/",
@@ -267,10 +264,10 @@ def run_apart(run: Run) -> dict[str, Any]:
 
 
 def answer(run: Run, said: bytes, code: int, errors: bytes) -> dict[str, Any]:
-    """Return the answer of a run from its output. Raises BenchError where it failed."""
+    """Return the answer of a run from its output. Raises OptionError or BenchError if the run failed."""
     if code < 0:
         why = ": probably out of memory; choose a smaller --batch" if code == -signal.SIGKILL else ""
-        raise BenchError(f"the run of {run} was ended by signal {-code}{why}")
+        raise BenchError(f"the run of {run} was killed by signal {-code}{why}")
     lines = said.decode("utf-8", "replace").splitlines()
     if code or not lines:
         last = errors.decode("utf-8", "replace").strip().splitlines()[-1:] or ["no output"]

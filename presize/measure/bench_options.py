@@ -19,8 +19,8 @@ BenchModel = Literal["none", Model]
 Pinning = Literal["on", "off", "both"]
 Task = Literal["measure", "prove", "probe"]
 
-# In the order in which they are shown: Pillow and torchvision's transforms over the raw folder, FolderDataset over the
-# raw folder and over the presized one, and over the LMDB dataset LMDBDataset in a DataLoader and Loader.
+# In order of display: the raw folder with Pillow and torchvision's transforms, the raw and the presized folder with
+# FolderDataset, and the LMDB dataset with LMDBDataset in a DataLoader, and with Loader.
 VARIANTS: Final[tuple[Variant, ...]] = get_args(Variant)
 READS: Final[dict[Variant, str]] = {
     "pil": "raw", "raw": "raw", "presized": "presized", "lmdb": "lmdb", "loader": "lmdb",
@@ -35,16 +35,16 @@ class BenchOptions:
 
     variants: tuple[Variant, ...] | None = option(None, "Variants to run.", unset="all", flag="--variant")
     models: tuple[BenchModel, ...] = option(
-        ("none", "small"), "Models to train; none measures the loader alone.", flag="--model"
+        ("none", "small"), "Models to train; none times only the loader.", flag="--model"
     )
-    device: str = option("cpu", "Where to train, such as cuda, xpu or mps.", metavar="DEVICE")
+    device: str = option("cpu", "Device to train on, such as cuda, xpu or mps.", metavar="DEVICE")
     workers: tuple[int, ...] | None = option(
         None, "Loader processes; may be repeated.", unset="all cores", metavar="N", high=4096
     )
     pin_memory: tuple[bool, ...] | None = option(
         None,
-        "Whether DataLoaders copy batches to pinned memory, which needs CUDA or XPU; both values to compare them. "
-        "None for (True,) with those and (False,) without.",
+        "Pinning of batches by DataLoaders, which needs CUDA or XPU; both values to compare them. "
+        "None for (True,) on CUDA and XPU, (False,) elsewhere.",
         flag=None,
     )
     prefetch: int = option(2, "Batches ahead per worker.", metavar="N", low=1, high=64)
@@ -53,14 +53,14 @@ class BenchOptions:
     size: Size | None = option(
         None,
         "Size of the datasets to build.",
-        unset="that of the dataset given, or 256", metavar="N|WxH", parse=Size.parse,
+        unset="that of a given dataset, else 256", metavar="N|WxH", parse=Size.parse,
     )  # fmt: skip
-    epochs: int = option(3, "Epochs in each run.", "The first is one of them.", metavar="N", low=1, high=1000)
+    epochs: int = option(3, "Epochs in each run.", "This includes the first epoch.", metavar="N", low=1, high=1000)
     steps: int | None = option(
         None, "End epochs after N batches.", unset="whole epochs", metavar="N", low=1, high=2**48
     )
-    repeats: int = option(3, "Runs per configuration.", "Each is a process of its own.", metavar="N", low=1, high=1000)
-    cold: bool = option(False, "Also measure with cold files, dropped from the page cache.", "That is a first epoch.")
+    repeats: int = option(3, "Runs per configuration.", "Each is a separate process.", metavar="N", low=1, high=1000)
+    cold: bool = option(False, "Also measure with cold files, dropped from the page cache.", "Cold runs are one epoch.")
     images: int | None = option(None, "Read N random samples.", unset="all", metavar="N", low=1, high=2**48)
     seed: int = option(0, "Random seed.", metavar="N", high=2**62)
 
@@ -77,18 +77,17 @@ class BenchOptions:
             raise OptionError("pin_memory: pinned memory needs CUDA or XPU; leave it out, or choose --device cuda")
 
     def runs(self, variants: Sequence[Variant]) -> list[Run]:
-        """The runs of one repeat, in no particular order: of each variant with each model, number of workers, kind of
-        memory and state of the page cache."""
+        """Return the runs of one repeat, unordered: every combination of variant and options."""
         workers = self.workers or (usable_cores(),)
         pins = is_asynchronous(self.device)
         pinned = self.pin_memory or (pins,)
         caches = (False, True) if self.cold else (False,)
         same = {name: getattr(self, name) for name in ("device", "prefetch", "batch", "crop", "steps", "seed")}
         return [
-            # A first epoch is all there is to see of cold files: they are in the page cache afterwards.
+            # Files are cold in the first epoch only; then they are in the page cache.
             Run(variant, model, workers=n, pin_memory=pin, cold=cold, epochs=1 if cold else self.epochs, **same)
             for model, n, pin, cold, variant in product(self.models, workers, pinned, caches, variants)
-            # Loader pins its memory wherever that helps.
+            # Loader pins memory by itself wherever that helps.
             if variant != "loader" or pin == pins
         ]
 
@@ -98,13 +97,13 @@ class BenchOptions:
 class DiagnoseOptions:
     """Options of a diagnosis."""
 
-    model: Model = option("small", "Model to train.", "A core or two train the small CNN about as fast as they read.")
-    device: str | None = option(None, "Where to train.", unset="an accelerator, or else cpu", metavar="DEVICE")
+    model: Model = option("small", "Model to train.", "One or two cores train the small CNN as fast as they read.")
+    device: str | None = option(None, "Device to train on.", unset="an accelerator, else cpu", metavar="DEVICE")
     workers: int = option(1, "Loader processes.", metavar="N", high=1024)
     prefetch: int = option(2, "Batches ahead per worker.", metavar="N", low=1, high=64)
     batch: int = option(64, "Images per batch.", metavar="N", low=1, high=2**20)
     crop: int = option(224, "Side of random crops, in pixels.", metavar="PX", low=1, high=MAX_SIDE)
-    seconds: float = option(60.0, "Measure for S seconds at most.", "Ends earlier when ± is under 10%.", metavar="S")
+    seconds: float = option(60.0, "Measure for S seconds at most.", "Ends once errors are below 10%.", metavar="S")
     seed: int = option(0, "Random seed of order and crops.", metavar="N")
 
     def __post_init__(self) -> None:
@@ -114,7 +113,7 @@ class DiagnoseOptions:
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a benchmark, which a process of its own gets as JSON. Fields without a word are as in BenchOptions."""
+    """One run of a benchmark, sent to a separate process as JSON. Fields without a comment are as in BenchOptions."""
 
     variant: Variant
     model: BenchModel
@@ -128,12 +127,12 @@ class Run:
     epochs: int
     steps: int | None
     seed: int
-    task: Task = "measure"  # times epochs; "prove" reads every sample once, "probe" looks for the device
+    task: Task = "measure"  # time epochs; "prove" reads every sample once, "probe" finds the device
     root: str = ""  # folder or dataset that the variant reads
     numbers: str | None = None  # file (.npy, int64) with the numbers of the samples to read; None for all
 
     def __str__(self) -> str:
-        """In words, without paths: ``loader, small on cpu, 2 workers, cold``."""
+        """Return ``loader, small on cpu, 2 workers, cold``."""
         what = "no model" if self.model == "none" else self.model
         words = [self.variant, f"{what} on {self.device}", plural(self.workers, "worker")]
         return ", ".join(words + ["pinned"] * self.pin_memory + ["cold"] * self.cold)

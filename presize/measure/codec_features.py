@@ -1,4 +1,4 @@
-"""The codecs and resizers that are installed, and the CPU instructions that they use."""
+"""The installed codecs and resizers, and the CPU instructions that they use."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ _OPENCV_INSTRUCTIONS = {"SSE4.1": "SSE4", "AVX2": "AVX2", "AVX512-SKX": "AVX-512
 _RESIZE_INSTRUCTIONS = (None, "AVX2", "AVX-512")  # by the level of pillow_resize
 
 Baseline = Literal["used", "not compiled", "not for this processor", "switched off", "failed its self-check"]
-"""Whether code of presize's own is used, or why not."""
+"""Use of presize's own compiled code, or the reason why it is not used."""
 
 
 @dataclass(frozen=True)
 class Jpeg:
     simplejpeg: str  # version
-    libjpeg_turbo: str | None  # version of the one inside simplejpeg; None if not known
-    simd: bool | None  # whether that was built with SIMD; None if not known
-    simd_limits: tuple[str, ...]  # NAME=VALUE of the environment that keep it from using all SIMD of the CPU
+    libjpeg_turbo: str | None  # version inside simplejpeg; None if not known
+    simd: bool | None  # whether it was built with SIMD; None if not known
+    simd_limits: tuple[str, ...]  # environment variables, NAME=VALUE, that limit its use of SIMD
     baseline: Baseline  # presize's own decoder
-    baseline_reason: str | None = None  # what has switched that off, in words
+    baseline_reason: str | None = None  # why that is switched off
 
 
 @dataclass(frozen=True)
 class Resizer:
     own: Baseline
-    reason: str | None  # what has switched it off, in words
-    instructions: str | None  # SIMD that it uses
+    reason: str | None  # why it is switched off
+    instructions: str | None  # SIMD instructions in use; None for plain C
 
 
 @dataclass(frozen=True)
@@ -49,16 +49,16 @@ class Pillow:
     version: str
     simd: bool  # whether it is pillow-simd
     libjpeg_turbo: str | None  # version; None for another libjpeg
-    distributions: tuple[str, ...]  # that are installed and contain a PIL
+    distributions: tuple[str, ...]  # installed ones that contain PIL
 
 
 @dataclass(frozen=True)
 class OpenCV:
-    version: str  # empty where it is broken
+    version: str  # empty if it is broken
     optimized: bool  # whether its optimized code is on
-    instructions: tuple[str, ...]  # SIMD that it uses
-    threads: int  # in this process: presize's workers have one
-    distributions: tuple[str, ...] = ()  # that are installed and contain a cv2
+    instructions: tuple[str, ...]  # SIMD instructions in use
+    threads: int  # in this process; presize's workers use one
+    distributions: tuple[str, ...] = ()  # installed ones that contain cv2
     broken: str = ""  # why it cannot be imported
 
 
@@ -71,7 +71,7 @@ class Codecs:
 
 
 def read_codecs(environ: Mapping[str, str] = os.environ) -> Codecs:
-    """Import the codecs and look at them."""
+    """Import the codecs and return their features."""
     own, reason = _own(pillow_resize.compiled)
     module = pillow_resize.compiled.trusted()
     resizer = Resizer(own, reason, None if module is None else _RESIZE_INSTRUCTIONS[module.level()])
@@ -90,10 +90,9 @@ def _jpeg(environ: Mapping[str, str]) -> Jpeg:
 
 
 def _own(compiled: Compiled, processors: Sequence[str] = ()) -> tuple[Baseline, str | None]:
-    """Describe whether compiled code is used, or why not, and what has switched it off. `processors` are those that it
-    is for, by default all."""
+    """Return whether compiled code is used, and why it is switched off. `processors`: supported ones, () for all."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", PresizeWarning)  # the finding says it
+        warnings.simplefilter("ignore", PresizeWarning)  # a finding reports it
         is_used = compiled.trusted() is not None
     if is_used:
         return "used", None
@@ -103,8 +102,8 @@ def _own(compiled: Compiled, processors: Sequence[str] = ()) -> tuple[Baseline, 
 
 
 def libjpeg_turbo_in(library: Path) -> tuple[str | None, bool | None]:
-    """Return the version of the libjpeg-turbo inside `library`, and whether it has SIMD, both from its strings, as no
-    function tells. A build without SIMD does not contain the name of the environment variable that switches it off."""
+    """Return the version of the libjpeg-turbo inside `library`, and whether it has SIMD. No function tells, so both are
+    read from its strings: only a build with SIMD contains the environment variable that switches SIMD off."""
     with library.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as binary:
         version = re.search(rb"libjpeg-turbo version (\d[\d.]*)", binary)
         return (version[1].decode(), re.search(rb"JSIMD_FORCE", binary) is not None) if version else (None, None)
@@ -115,7 +114,7 @@ def _pillow() -> Pillow:
     from PIL import features
 
     turbo = features.version_feature("libjpeg_turbo") if features.check_feature("libjpeg_turbo") else None
-    # The releases of pillow-simd are Pillow's, with ".post0" behind.
+    # Versions of pillow-simd are Pillow's with the suffix ".post0".
     return Pillow(PIL.__version__, "post" in PIL.__version__, turbo, tuple(installed(_PILLOWS)))
 
 
@@ -125,9 +124,9 @@ def _opencv() -> OpenCV:
         import cv2
 
         cv2.getNumThreads()
-    except (ImportError, AttributeError) as error:  # removed with another distribution, which may leave an empty folder
+    except (ImportError, AttributeError) as error:  # removing another OpenCV may leave an empty folder
         return OpenCV("", False, (), 0, distributions, " ".join(str(error).split()) or type(error).__name__)
-    # "SSE SSE2 SSE3 *SSE4.1 *AVX2 *AVX512-SKX?": a star marks code chosen at run time, a question mark an instruction
+    # "SSE SSE2 SSE3 *SSE4.1 *AVX2 *AVX512-SKX?": a star marks code chosen at run time, a question mark instructions
     # that this CPU lacks.
     used = {word.lstrip("*") for word in cv2.getCPUFeaturesLine().split() if not word.endswith("?")}
     instructions = tuple(said for name, said in _OPENCV_INSTRUCTIONS.items() if name in used)

@@ -1,21 +1,21 @@
-"""The model of a training: what diagnose measures of a loader and a step, what follows, and its text and page. Pure;
-no torch.
+"""Model of training: what diagnose measures of a loader and a step, the conclusions, and their text and page. Pure; no
+torch.
 
-Measured, each of them repeatedly, in seconds a batch:
+Each of these is measured several times, in seconds per batch:
 
-    load      one worker, alone, makes a batch and hands it over; from it, by simulation, any number of workers
+    load      a single worker makes a batch and hands it over; a simulation predicts any number of workers from it
     step      training on one batch of the loader that stays on the device, before and after each run of training
     start     from the beginning of an epoch to its first batch
     trained   training on the batches of the loader, over whole epochs or whole bursts of its workers
 
-    U     = step / trained      the share of the time that the step works
-    1 / U                       how many times as fast training would be if loading cost nothing
-    epoch = start + n · trained of n batches
+    U     = step / trained      share of the time that the step works
+    1 / U                       speed-up of training if loading cost nothing
+    epoch = start + n · trained for n batches
     rate  = images / trained, never above images / step, ± by the spread of rounds (presize.measure.stages.Interval)
     gain  = rate with a change / rate without it, round by round, ± likewise
 
-A simulation of the pipeline (presize.measure.simulation) only chooses what to try. Then training is run with each
-change. Nothing repairs the simulation by a measurement: the diagnosis says by how much they disagree.
+A simulation of the pipeline (presize.measure.simulation) only chooses the changes to try. Training then runs with each
+change. The simulation is not fitted to the measurements: the diagnosis reports by how much they disagree.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ WORDS: dict[Part, str] = {
     "other": "other code",
 }
 
-WORTH_WHILE = 1.05  # advice with a smaller gain is not given: runs differ by that much
-_TRIED = 1.03  # simulated gain from which a change is tried
+WORTH_WHILE = 1.05  # smallest gain that becomes advice: runs differ by that much
+_TRIED = 1.03  # smallest simulated gain for which a change is tried
 _UNSIMULATED = {"pin_memory", "persistent_workers"}  # tried wherever they could help
-_LONG_START = 0.05  # share of an epoch before its first batch from which that is worth a word
-_LEAST_CORES = 0.1  # loading that keeps less than that of a core busy does not need cores
-_BATCHES, _LONG = 200, 1000  # that are simulated to choose a number of workers, and to predict a rate
+_LONG_START = 0.05  # share of an epoch before its first batch that is worth reporting
+_LEAST_CORES = 0.1  # share of a core; loading that keeps less busy needs no cores
+_BATCHES, _LONG = 200, 1000  # simulated batches to choose a number of workers, and to predict a rate
 _ANIMATED = 60
-_ALIKE = 0.05  # shares of the time that differ by less count as the same
+_ALIKE = 0.05  # utilisations that differ by less count as equal
 _COUNTS: Sequence[int] = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
 
 
@@ -59,26 +59,26 @@ _COUNTS: Sequence[int] = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
 class Loading:
     """Measurements of a loader while nothing trains."""
 
-    images: float  # in a batch
-    load: Times  # of one worker, alone, to make a batch and hand it over
+    images: float  # per batch
+    load: Times  # for a single worker to make a batch and hand it over
     in_process: Times  # to make a batch in the training process
-    handover_s: float  # that training takes to receive a batch that is ready
-    cores: float  # that making one batch keeps busy
+    handover_s: float  # for training to receive a finished batch
+    cores: float  # kept busy by making one batch
     workers: int  # 0 if batches are made in the training process
-    prefetch: int  # batches requested of each worker ahead
-    in_order: bool | None  # whether batches come in the order in which they were requested; None if they always do
-    chosen: bool  # whether the number of workers can be chosen: not of an unknown kind of iterable
+    prefetch: int  # batches requested ahead per worker
+    in_order: bool | None  # whether batches come in the order of requests; None if that cannot be chosen
+    chosen: bool  # whether the number of workers can be chosen; False for an unknown kind of iterable
     batches_per_s: float  # of all workers together
     first_batch_s: float  # from the start of the loader
-    persistent: bool | None = None  # whether workers live on from epoch to epoch; None where that cannot be chosen
-    pinned: bool = False  # whether its batches are in pinned memory, or on the device already
-    worker_s: tuple[float, ...] = ()  # mean of each worker for a batch while all of them work
+    persistent: bool | None = None  # whether workers survive the end of an epoch; None if that cannot be chosen
+    pinned: bool = False  # whether batches are in pinned memory, or already on the device
+    worker_s: tuple[float, ...] = ()  # mean time of each worker per batch while all of them work
     parts: dict[Part, float] = field(default_factory=dict)  # seconds of `load` by part; empty if not known
-    functions: tuple[tuple[str, Part, float], ...] = ()  # (name, part, share of all own time), the longest first
-    frames: Mapping[str, float] = field(default_factory=dict)  # share of time of other code, by function of the user's
+    functions: tuple[tuple[str, Part, float], ...] = ()  # (name, part, share of all own time), longest first
+    frames: Mapping[str, float] = field(default_factory=dict)  # share of time of other code, by function of the user
 
     def known(self) -> dict[str, Any]:
-        """All of it as plain values of JSON."""
+        """Return everything as plain values of JSON."""
         same = "images handover_s cores workers prefetch in_order persistent first_batch_s worker_s functions frames"
         return {name: getattr(self, name) for name in same.split()} | {
             "load_s": self.load.mean_s,
@@ -90,25 +90,24 @@ class Loading:
 
 
 class Alternative(NamedTuple):
-    """Another loader: what using it means ("Read the LMDB dataset"), what was measured of it, and the time of training
-    on one of its batches, already on the device, whose memory layout can make that faster."""
+    """Another loader to try."""
 
-    name: str
+    name: str  # advice to use it, such as "Read the LMDB dataset"
     loading: Loading
-    step: Times
+    step: Times  # on one of its batches that is already on the device; its memory layout can make that faster
 
 
 class Change(NamedTuple):
-    what: str  # what to do, as a sentence
+    what: str  # advice, as a sentence
     options: Mapping[str, Any]
-    """What to change of the loader: "num_workers", "prefetch_factor", "in_order", "pin_memory", "persistent_workers",
+    """New options of the loader: "num_workers", "prefetch_factor", "in_order", "pin_memory", "persistent_workers",
     "channels_last" -> value."""
-    pipeline: Pipeline  # with it, to simulate
-    alternative: int | None = None  # the number of the other loader that it reads; None for the present one
+    pipeline: Pipeline  # with the change, to simulate
+    alternative: int | None = None  # number of the other loader to use; None for the present one
 
 
 class Trial(NamedTuple):
-    """A change that was tried: images/s of training with it, round by round and together, and the gain."""
+    """Result of trying a change: images/s of training with it, by round and together, and the gain."""
 
     change: Change
     rates: tuple[float, ...]
@@ -117,7 +116,7 @@ class Trial(NamedTuple):
 
     @classmethod
     def of(cls, change: Change, rates: Sequence[float], within: float, now: Sequence[float], now_within: float) -> Self:
-        """`now`: the present rates. `within`: standard error within a round, as a share."""
+        """Compare `rates` with the present rates, `now`. `within`, `now_within`: standard errors in a round, shares."""
         gains = [rate / before for rate, before in zip(rates, now, strict=True)]
         return cls(change, tuple(rates), Interval.of(rates, within), Interval.of(gains, max(within, now_within)))
 
@@ -132,22 +131,22 @@ class Diagnosis:
 
     loading: Loading  # without training
     step: Times  # on a batch that is already on the device
-    step_cores: float  # that the step keeps busy
-    copied_s: float  # of a step that first copies a batch from pinned memory to the device
-    rates: tuple[float, ...]  # images/s of training, round by round, with the start of an epoch of known length
-    batches: int  # that were trained on in a round
+    step_cores: float  # kept busy by the step
+    copied_s: float  # a step that first copies a batch from pinned memory to the device
+    rates: tuple[float, ...]  # images/s of training, by round; they include the start of an epoch of known length
+    batches: int  # trained on in a round
     start_s: float  # from the beginning of an epoch to its first batch
     epoch_batches: int | None  # None if not known
-    cores: float  # that this process may use
-    device: str  # of the step, as torch calls it
+    cores: float  # available to this process
+    device: str  # of the step, in torch's words
     alternatives: tuple[Alternative, ...] = ()
     within: float = 0.0  # standard error of the rates within a round, as a share
     tried: tuple[Trial, ...] = ()
-    layout_step: Times | None = None  # on the same batch in channels-last memory; None where that is not faster
-    own_python: tuple[float, str] | None = None  # CPU seconds of a step in the user's Python, and most of it in what
-    storage_images_per_s: float | None = None  # with nothing in the page cache; None if not measured
+    layout_step: Times | None = None  # on the same batch in channels-last memory; None if that is not faster
+    own_python: tuple[float, str] | None = None  # CPU seconds of a step in the user's Python, and its slowest function
+    storage_images_per_s: float | None = None  # with an empty page cache; None if not measured
     notes: tuple[str, ...] = ()  # sentences
-    seconds: float = 0.0  # that the diagnosis took
+    seconds: float = 0.0  # duration of the diagnosis
 
     @cached_property
     def images_per_s(self) -> Interval:
@@ -169,13 +168,13 @@ class Diagnosis:
 
     @property
     def start_share(self) -> float:
-        """The share of an epoch that passes before its first batch; 0 if not known."""
+        """Share of an epoch that passes before its first batch; 0 if not known."""
         return 0.0 if self.epoch_batches is None else min(self.start_s / (self.epoch_batches * self.trained_s), 1.0)
 
-    # What to simulate, and to try
+    # Simulating, and choosing what to try
 
     def pipeline(self, other: Alternative | None = None, workers: int | None = None) -> Pipeline:
-        """The pipeline to simulate: as it is, or with another loader, or another number of workers."""
+        """Return the pipeline to simulate: unchanged, with another loader, or with another number of workers."""
         loading, step = (self.loading, self.step) if other is None else (other.loading, other.step)
         workers = loading.workers if workers is None else workers
         load, handover_s = (loading.load, loading.handover_s) if workers else (loading.in_process, 0.0)
@@ -193,7 +192,7 @@ class Diagnosis:
         )
 
     def simulated(self, pipeline: Pipeline) -> float:
-        """Simulated images/s of training, the start of an epoch included. Never above what the step alone makes."""
+        """Return simulated images/s, including the start of an epoch. At most the rate of the step with its copy."""
         rate = simulate(pipeline, batches=_LONG).batches_per_s(max(1, pipeline.workers * pipeline.prefetch))
         rate = min(rate, 1 / (pipeline.step.mean_s + pipeline.copy.mean_s))
         return self.loading.images * with_start(rate, self.start_s, self.epoch_batches)
@@ -204,23 +203,23 @@ class Diagnosis:
 
     @property
     def disagreement(self) -> float:
-        """By what share the simulated present differs from the measured one."""
+        """Difference between the simulated and the measured present rate, as a share."""
         return abs(math.log(self.simulated_now / self.images_per_s.value))
 
     @cached_property
     def by_workers(self) -> dict[int, float]:
-        """Simulated rate with each number of workers, times the simulated present; empty if it cannot be chosen."""
+        """Simulated speed-up for each number of workers; empty if the number cannot be chosen."""
         counts = self._counts(self.loading) if self.loading.chosen else []
         return {count: self.simulated(self.pipeline(workers=count)) / self.simulated_now for count in counts}
 
     def _counts(self, loading: Loading) -> list[int]:
-        """Numbers of workers to try: 0, 1, 2, 3, 4, 6, 8, ... up to as many as keep all cores busy. Where loading
-        waits more than it works, that is more than there are cores."""
+        """Return the numbers of workers to try: 0, 1, 2, 3, 4, 6, 8, ... up to the number that keeps all cores busy.
+        That is more than the number of cores if loading also waits."""
         most = max(loading.workers, min(math.ceil(self.cores / max(loading.cores, _LEAST_CORES)), _COUNTS[-1]))
         return sorted({0, loading.workers, most} | {count for count in _COUNTS if count <= most})
 
     def _best_workers(self, other: Alternative | None = None) -> int:
-        """The fewest workers that are about as fast as any, at least one; as many as it has where it has no choice."""
+        """Return the fewest workers, at least one, that are about as fast as any; the present ones if not `chosen`."""
         loading = self.loading if other is None else other.loading
         if not loading.chosen:
             return loading.workers
@@ -229,8 +228,8 @@ class Diagnosis:
         return fewest_workers(sweep(self.pipeline(other), counts, batches=batches))
 
     def changes(self) -> list[Change]:
-        """Return the changes worth trying, the most promising first: other loaders; another memory layout, where that
-        makes the step faster; and, where compute is not the bottleneck, what makes the simulated present faster."""
+        """Return the changes worth trying, most promising first: other loaders, another memory layout if it makes the
+        step faster, and, unless compute is the bottleneck, options that make the simulated pipeline faster."""
         found = []
         for number, other in enumerate(self.alternatives):
             best = self._best_workers(other)
@@ -246,7 +245,7 @@ class Diagnosis:
         return sorted(found, key=self._promise, reverse=True)
 
     def _promise(self, change: Change) -> float:
-        """Return the largest speed-up that a change may bring."""
+        """Return the largest speed-up that a change promises."""
         if "persistent_workers" in change.options:
             return 1 / max(1 - self.start_share, 0.01)
         return self.simulated(change.pipeline) / self.simulated_now
@@ -270,18 +269,16 @@ class Diagnosis:
             what = "Keep workers from epoch to epoch: persistent_workers=True."
             yield Change(what, {"persistent_workers": True}, now)
 
-    # What came of it
-
+    # Conclusions
     @cached_property
     def advice(self) -> tuple[Trial, ...]:
-        """Trials that made training at least WORTH_WHILE times as fast, and by more than the error of that, best
-        first."""
+        """Trials that made training at least WORTH_WHILE times as fast, by more than the error, best first."""
         worth = [one for one in self.tried if one.gain.value >= WORTH_WHILE and one.gain.low > 1]
         return tuple(sorted(worth, key=lambda one: -one.gain.value))
 
     @property
     def undecided(self) -> list[str]:
-        """Trials that may bring much or nothing, in sentences: too few batches came to tell."""
+        """Advice of trials that had too few batches to tell a gain from none, in sentences."""
         vague = [one for one in self.tried if one.gain.error > VAGUE]
         return [one.what for one in vague if one.gain.low <= 1 < WORTH_WHILE <= one.gain.high]
 
@@ -312,26 +309,26 @@ class Diagnosis:
         if self.own_python is not None:
             own_s, frame = self.own_python
             said.append(
-                f"{seconds_text(own_s)} of a step of {seconds_text(self.step.mean_s)} is Python of the training loop "
-                f"on a core, most of it in {frame}: faster loading leaves that as it is."
+                f"{seconds_text(own_s)} of a step of {seconds_text(self.step.mean_s)} is CPU time of Python in the "
+                f"training loop, most of it in {frame}; faster loading does not change that."
             )
         if self.advice:
             best = self.advice[0]
-            how = "What helps makes the step itself faster. " if is_compute else ""
+            how = "The step itself can become faster. " if is_compute else ""
             said.append(
                 f"{how}{best.what[:-1]}: {rate_interval(best.images_per_s)} images/s, "
                 f"{factor_interval(best.gain)} times the present {rate_text(self.images_per_s.value)}."
             )
             if best.gain.low > self.stages.bound:
-                said.append("That is more than loading costs, since a step on its batches is faster, too.")
+                said.append("The gain exceeds the cost of loading because steps on the new batches are also faster.")
         if self.undecided:
-            said.append(f"Too few batches came to tell what these bring: {' '.join(self.undecided)} Give more seconds.")
+            said.append(f"Too few batches to measure these changes: {' '.join(self.undecided)} Measure for longer.")
         elif not self.advice and not is_compute:
-            said.append("Nothing that was tried made it more than 5% faster.")
+            said.append("No change that was tried made training more than 5% faster.")
         return " ".join(said)
 
     def _frame(self, part: Part) -> str:
-        """Whose code it is that takes most of the part "other", in words; empty for other parts."""
+        """Return words for the function that takes most of the part "other"; empty for other parts."""
         if part != "other" or not self.loading.frames:
             return ""
         return f", most of it in {next(iter(self.loading.frames))}"
@@ -342,7 +339,7 @@ class Diagnosis:
         return f"{self.headline}. {self.explanation}"
 
     def evidence(self) -> Iterator[tuple[str, str]]:
-        """Yield (topic, figures), the most important first."""
+        """Yield (topic, figures), most important first."""
         loading = self.loading
         yield "training now", f"{rate_interval(self.images_per_s)} images/s with {plural(loading.workers, 'worker')}"
         possible = f"{rate_text(self.possible_images_per_s)} images/s: {seconds_text(self.step.mean_s)} per step"
@@ -351,9 +348,9 @@ class Diagnosis:
         yield "loader alone", f"{alone}; first batch after {seconds_text(loading.first_batch_s)}"
         if self.epoch_batches is not None:
             start = f"{plural(self.epoch_batches, 'batch', 'batches')}, the first after {seconds_text(self.start_s)}"
-            yield "epoch", f"{start}: {self.start_share:.1%} of its time"
+            yield "epoch", f"{start}, {self.start_share:.1%} of the epoch"
         load = f"{seconds_text(loading.load.mean_s)} ± {loading.load.cv:.0%} per batch of {loading.images:.0f}"
-        yield "one worker", f"{load}, {loading.cores:.0%} of it on a core"
+        yield "one worker", f"{load}, {loading.cores:.0%} of it CPU time"
         for part, seconds in sorted(loading.parts.items(), key=lambda pair: -pair[1]):
             if seconds >= 0.005 * loading.load.mean_s:
                 share = f"{seconds / loading.load.mean_s:.0%}, {seconds_text(seconds)}"
@@ -367,12 +364,12 @@ class Diagnosis:
         if self.storage_images_per_s is not None:
             yield "disk", f"{rate_text(self.storage_images_per_s)} images/s with nothing in the page cache"
         yield "cores", f"{self.cores:g}"
-        simulated = f"{rate_text(self.simulated_now)} images/s for the pipeline as it is"
-        yield "simulated", f"{simulated}, {self.disagreement:.0%} from what was measured"
+        simulated = f"{rate_text(self.simulated_now)} images/s for the present pipeline"
+        yield "simulated", f"{simulated}, {self.disagreement:.0%} from the measured rate"
         yield "rounds", f"{len(self.rates)}, of {plural(self.batches, 'batch', 'batches')} each"
 
     def _repr_html_(self) -> str:
-        """For notebooks: the verdict, what to do, and the evidence, without the rates by workers."""
+        """Return HTML for notebooks: the verdict, the advice and the evidence, without the rates by workers."""
         advice = [
             (one.what, f"{rate_text(one.images_per_s.value)} images/s, {factor_interval(one.gain)} ×")
             for one in self.advice
@@ -380,7 +377,7 @@ class Diagnosis:
         return notebook_html(self.headline, [self.explanation, *self.notes], [*advice, *self.evidence()])
 
     def known(self) -> dict[str, Any]:
-        """All of it as plain values of JSON."""
+        """Return everything as plain values of JSON."""
         same = "verdict possible_images_per_s rates disagreement storage_images_per_s cores notes seconds"
         stalls = self.stages.stalls._asdict()
         return {name: getattr(self, name) for name in same.split()} | {
@@ -416,13 +413,13 @@ class Diagnosis:
 
 
 def with_start(rate: float, start_s: float, epoch: float | None) -> float:
-    """The rate over an `epoch`, its length in what the rate counts, that begins with `start_s` without a batch. None:
-    there is no end."""
+    """Return the mean rate over an epoch that begins with `start_s` without a batch. `epoch`: its length in the units
+    of the rate; None for an endless one."""
     return rate if epoch is None else epoch / (start_s + epoch / rate)
 
 
 def diagnosis_text(found: Diagnosis, width: int = 100) -> str:
-    """The result, why, what to do and its gain, and the evidence, in lines of at most `width` characters."""
+    """Return result, verdict, advice with gains, and evidence, in lines of at most `width` characters."""
     lines = [f"{found.result}.", "", *textwrap.wrap(found.verdict, width), ""]
     if found.advice:
         lines.append("What to do (gains do not add up):")
@@ -446,7 +443,7 @@ def diagnosis_text(found: Diagnosis, width: int = 100) -> str:
 
 
 def pictured(found: Diagnosis) -> list[PictureVariant]:
-    """The pipeline as it is, and with the best advice: simulated, with the figures that were measured."""
+    """Return simulations of the present pipeline and of the best advice, with the measured figures."""
     shown = [("as it is", found.pipeline(), found.images_per_s, "As measured", "")]
     for one in found.advice[:1]:
         gain = f", {factor_interval(one.gain)} times the present rate"
@@ -463,7 +460,7 @@ def pictured(found: Diagnosis) -> list[PictureVariant]:
 
 
 def diagnosis_page(found: Diagnosis, of: str) -> str:
-    """A self-contained page. `of` names what was diagnosed; it is escaped, like all text."""
+    """Return a self-contained page. `of`: name of what was diagnosed. All text is escaped."""
     loaders = {"now": found.loading, **{other.name: other.loading for other in found.alternatives}}
     spent = {
         name: {WORDS[part]: loading.parts.get(part, 0.0) for part in PARTS}
@@ -473,9 +470,9 @@ def diagnosis_page(found: Diagnosis, of: str) -> str:
     found_charts = []
     if spent:
         totals = {name: seconds_text(sum(parts.values())) for name, parts in spent.items()}
-        found_charts.append(charts.shares("What one worker does for a batch", spent, totals))
+        found_charts.append(charts.shares("Time of one worker per batch", spent, totals))
     if gains := {plural(count, "worker"): (gain, gain, gain) for count, gain in found.by_workers.items()}:
-        found_charts.append(charts.bars("Training, times as fast as now, simulated", gains))
+        found_charts.append(charts.bars("Simulated speed of training, now = 1", gains))
     return template("diagnosis.html").render(
         found=found,
         of=of,

@@ -1,4 +1,4 @@
-"""Facts of a machine -> findings: what limits how fast images load here, and what to do about it."""
+"""Facts of a machine -> findings: limits on how fast images load, and their fixes."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ Level = Literal["ok", "warn", "bad", "unknown"]
 
 
 class Finding(NamedTuple):
-    """The result of one check, in words, and what to do about it. "warn" is what is slower than it could be, or a trap;
-    "bad" what makes training fail, or several times slower."""
+    """Result of one check, and its fix. "warn": slower than possible, or a trap. "bad": training fails, or is several
+    times slower."""
 
     topic: str
     level: Level
@@ -50,16 +50,16 @@ class CheckUp:
     memory: Memory
     shared_memory: SharedMemory | None
     limits: Limits
-    open_shards: int  # that a dataset keeps open
+    open_shards: int  # most that a dataset keeps open
     codecs: Codecs
     nvidia: Nvidia | None
-    torch: Torch | str  # or why it cannot be imported
-    storage: Storage  # of the path, or the current folder
+    torch: Torch | str  # or the reason why it cannot be imported
+    storage: Storage  # of the path, by default the current folder
     content: Content | None = None  # of the path
-    reading: Reading | str | None = None  # of that, or the error; None where it is too little
+    reading: Reading | str | None = None  # of the content, or its error; None if there is too little to measure
 
     def known(self) -> dict[str, Any]:
-        """Return the facts as JSON has them; of the content only the number and size of its files."""
+        """Return the facts as plain values of JSON. The content is summarized, without its file names."""
         known, content = asdict(replace(self, content=None)), self.content
         if content is not None:
             known["content"] = {"files": len(content.files), "bytes": content.nbytes}
@@ -69,16 +69,16 @@ class CheckUp:
 
 Judged = tuple[Level, str] | tuple[Level, str, str | None]  # a finding without its topic
 
-# 256 images of 224 px as float32, which a DataLoader often sends through /dev/shm: of each worker two are under way.
+# 256 images of 224 px as float32. A DataLoader often sends batches through /dev/shm, with two per worker under way.
 _BATCH_BYTES = 256 * 3 * 224 * 224 * 4
-# A process with torch takes about 0.3 GB, and there are several of them and their batches.
+# A process with torch takes about 0.3 GB, and there are several processes, each with batches.
 _LITTLE_MEMORY_BYTES = 2_000_000_000
 _OPEN_FILES = 1024  # Linux's own soft limit
-# Images that one core reads and decodes (benchmarks/reading/results/read.csv, 2026-11-25): 256 px JPEGs from LMDB; and
-# files with torchvision: 660 a second of 256 px, 360 of 110 kB.
+# Images/s that one core reads and decodes (benchmarks/reading/results/read.csv, 2026-11-25): 256 px JPEGs from LMDB;
+# files with torchvision, measured at 660/s of 256 px and 360/s of 110 kB.
 _CORE_IMAGES_PER_S = 5000
 _CORE_FILES_PER_S, _CORE_FILE_BYTES_PER_S = 700, 40e6
-_MOST_READERS = 16  # enough to keep any disk busy; with more, Python is what is measured
+_MOST_READERS = 16  # enough to keep any disk busy; with more, Python would be the limit
 
 _BY_SHARDS = "read shard by shard: shuffle=ShardShuffled(...) with readahead=True"
 
@@ -91,7 +91,7 @@ def _own_code(state: Baseline, code: str, reason: str | None, library: str) -> t
     if state == "switched off":
         return "warn", f"{own}, which is faster, is switched off: {reason}", "unset PRESIZE_DECODER"
     if state == "failed its self-check":
-        fix = f"report it, with this output; {library} is used meanwhile: slower, and the pixels are right"
+        fix = f"report this output as a bug; {library} is used meanwhile: slower, with correct pixels"
         return "bad", f"{own} failed its self-check and is off: {reason}", fix
     return "ok", f"{own}{' is for x86-64 and ARM64' if state == 'not for this processor' else ''}", None
 
@@ -112,8 +112,8 @@ def _cores(facts: CheckUp) -> Judged:
     of = f" of {cpu.online}" if cpu.online and cpu.online != cpu.cores else ""
     if cpu.usable < cpu.cores:
         fix = (
-            "builds and presize's loaders heed the quota, torch's DataLoader does not; raise it with docker run --cpus "
-            "or Kubernetes resources.limits.cpu"
+            "builds and presize's loaders respect the quota, torch's DataLoader does not; raise it with docker run "
+            "--cpus or Kubernetes resources.limits.cpu"
         )
         return "warn", f"{cpu.cores}{of} visible, but a cgroup quota of {cpu.usable:g}", fix
     if cpu.cores == 1:
@@ -138,7 +138,7 @@ def _memory(facts: CheckUp) -> Judged:
 def _shared_memory(facts: CheckUp) -> Judged:
     shm = facts.shared_memory
     if shm is None:
-        return "unknown", "does not exist; loaders use what the system offers instead"
+        return "unknown", "does not exist; loaders use other shared memory of the system"
     workers = whole_cores(facts.cpu.usable)
     needed = workers * 2 * _BATCH_BYTES
     found = f"{size_text(shm.free)} free of {size_text(shm.total)}"
@@ -209,7 +209,7 @@ def _pillow(facts: CheckUp) -> Judged:
     if len(pillow.distributions) > 1:
         return "warn", f"{found}; Pillow and pillow-simd are both installed, in the same folder", reinstall
     if pillow.simd:
-        return "warn", f"{found}; it lacks the latest fixes to Pillow's decoders", reinstall
+        return "warn", f"{found}; it lacks recent fixes of Pillow's decoders", reinstall
     if not pillow.libjpeg_turbo:
         return "warn", found, "pip install --force-reinstall --only-binary :all: pillow"
     return "ok", found
@@ -224,15 +224,15 @@ def _opencv(facts: CheckUp) -> Judged:
         only_one = f"pip uninstall -y {' '.join(opencv.distributions)} && {only_one}"
     if not opencv.version:
         what = f"cannot be imported: {opencv.broken}"
-        if ".so" not in opencv.broken:  # which is no loss of files
-            what += "; another distribution that has a cv2, too, may have been removed"
+        if ".so" not in opencv.broken:  # a missing shared library of the system is another problem
+            what += "; uninstalling another OpenCV may have deleted its files"
         return "bad", what, only_one
     if len(opencv.distributions) > 1:
         both = " and ".join(opencv.distributions)
         return "warn", f"{found}; {both} own the same folder: removing one breaks the other", only_one
     if not opencv.optimized:
         return "warn", f"{found}, optimized code is off", "cv2.setUseOptimized(True)"
-    own = "in a DataLoader of your own: cv2.setNumThreads(0) in each worker"  # presize's loaders do that
+    own = "in your own DataLoader: cv2.setNumThreads(0) in each worker"  # presize's loaders do that
     return "ok", found, own if opencv.threads > 1 else None
 
 
@@ -242,7 +242,7 @@ def _torch(facts: CheckUp) -> Judged:
         return "warn", torch, 'pip install "presize[torch]" (builds work without it)'
     found = f"{torch.version}, {torch.instructions}, {plural(torch.threads, 'thread')}"
     if torch.threads > max(1, cores):
-        return "warn", f"{found} for {cores:g} cores", f"OMP_NUM_THREADS={max(1, int(cores))} in the environment"
+        return "warn", f"{found} for {cores:g} cores", f"set OMP_NUM_THREADS={max(1, int(cores))} in the environment"
     return "ok", found
 
 
@@ -250,7 +250,7 @@ def _gpu(facts: CheckUp) -> Judged:
     torch, nvidia = facts.torch, facts.nvidia
     driver = f"{_counted(nvidia.gpus) or 'NVIDIA'}, driver {nvidia.driver}" if nvidia else None
     if isinstance(torch, str):
-        return "unknown", f"{driver}; no torch to use it" if driver else "not known without torch"
+        return "unknown", f"{driver}; no torch to use it" if driver else "unknown without torch"
     if torch.gpus:
         about = [_counted([f"{gpu.name} ({size_text(gpu.memory_bytes)})" for gpu in torch.gpus]), torch.platform]
         about.append(f"driver {nvidia.driver}" if nvidia else None)
@@ -275,11 +275,11 @@ def _counted(names: Sequence[str]) -> str:
 def _storage(facts: CheckUp) -> Judged:
     storage, reading = facts.storage, facts.reading
     if storage.file_system is None:
-        return "unknown", "its kind is not known here"
+        return "unknown", "its kind is not known"
     found = f"{storage.described}; read-ahead {storage.window_bytes >> 10:,} KiB"
     is_measured = isinstance(reading, Reading) and reading.cold
     if storage.kind in ("network", "rotating") and not is_measured:
-        return "warn", f"{found}; slow in random order", _faster(facts)
+        return "warn", f"{found}; random reads are slow", _faster(facts)
     return "ok", found
 
 
@@ -301,7 +301,7 @@ def _reading(facts: CheckUp) -> Judged | None:
     if facts.storage.kind == "memory":
         return "ok", found
     if reading.cold is None:
-        return "unknown", f"{found}, but it may come from the page cache"
+        return "unknown", f"{found}, but data may come from the page cache"
     if not reading.cold:
         return "unknown", f"{found}, but the page cache keeps it", "if it was just written, try again in a minute"
     core_rate = min(_CORE_FILES_PER_S, _CORE_FILE_BYTES_PER_S / max(1, reading.record_bytes))
@@ -314,14 +314,14 @@ def _reading(facts: CheckUp) -> Judged | None:
 def _faster(facts: CheckUp) -> str:
     content = facts.content
     if content is not None and not content.shards:
-        return "presize build reads the files once and in order: put OUT on a local SSD"
+        return "presize build reads the files once, in order; put OUT on a local SSD"
     if content is not None and content.nbytes > facts.memory.available:
         return f"{_BY_SHARDS}, or copy it to a local SSD"
     return 'preload="page-cache" reads a dataset in order before training; or copy it to a local SSD'
 
 
 def _rounded(rate: float) -> str:
-    """In two digits, as the next run will differ in the third."""
+    """Return the rate in two significant digits, since runs differ in the third."""
     return f"{float(f'{rate:.2g}'):,.0f}"
 
 
@@ -345,7 +345,7 @@ CHECKS: Final[dict[str, Callable[[CheckUp], Judged | None]]] = {
 
 
 def judge(facts: CheckUp) -> list[Finding]:
-    """Return one finding for each topic, always in the same order; those on a path only if one was given."""
+    """Return one finding per topic, always in the same order. Topics of a path are left out if there is none."""
     judged = ((topic, check(facts)) for topic, check in CHECKS.items())
     return [Finding(topic, *found) for topic, found in judged if found is not None]
 
@@ -357,9 +357,9 @@ def verdict(findings: Iterable[Finding]) -> Level:
 
 
 def check_up(torch: Torch | str, path: Path | None = None, readers: int | None = None) -> CheckUp:
-    """Gather the facts of this machine, in a few seconds; nothing is written. `path` is a dataset, a folder of images
-    or a file, some of which is read by so many threads; None reads nothing. Raises DatasetError if it does not
-    exist."""
+    """Gather the facts of this machine in a few seconds, without writing. `path`: a dataset, a folder of images or a
+    file, part of which is read; None reads nothing. `readers`: threads that read, by default one per core, at most 16.
+    Raises DatasetError if `path` does not exist."""
     cpu = read_cpu()
     content = None if path is None else list_content(path)
     reading: Reading | str | None = None
@@ -376,8 +376,8 @@ def check_up(torch: Torch | str, path: Path | None = None, readers: int | None =
 
 
 def as_text(findings: Sequence[Finding], width: int = 100) -> str:
-    """Return the verdict, then what to fix, then the rest, in lines of at most `width` characters where words allow it.
-    Unprintable characters are escaped."""
+    """Return the verdict, problems with their fixes, then the rest, in lines of at most `width` characters unless a
+    word is longer. Unprintable characters are escaped."""
     of = {level: [one for one in findings if one.level == level] for level in get_args(Level)}
     problems = [f"{len(of['bad'])} bad"] if of["bad"] else []
     problems += [plural(len(of["warn"]), "warning")] if of["warn"] else []

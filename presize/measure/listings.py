@@ -1,5 +1,5 @@
-"""The samples that each variant of a benchmark reads, and those that all have in common. Reads names, sizes and
-indexes; opens no image."""
+"""The samples of each variant of a benchmark, and those that all variants share. Reads names, sizes and indexes; opens
+no image."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ Numbers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Listing:
-    """The samples of a folder or dataset, in the order in which they are numbered when read: 0, 1, ..."""
+    """Samples of a folder or dataset, in the order of their numbers: 0, 1, ..."""
 
     root: str
     paths: pa.Array  # in the source
     source_nbytes: Numbers
-    labels: npt.NDArray[Any] | None  # names of classes; None without classes
-    files: tuple[Path, ...]  # one for each sample, or else the shards
+    labels: npt.NDArray[Any] | None  # class names; None without classes
+    files: tuple[Path, ...]  # one per sample, or the shards
     rejected: frozenset[str] = frozenset()  # paths that the build rejected
     manifest: Manifest | None = None
 
@@ -43,12 +43,12 @@ class Listing:
         return len(self.paths)
 
     def files_of(self, numbers: Numbers) -> list[Path]:
-        """The files that reading these samples opens."""
+        """Return the files that reading these samples opens."""
         return [self.files[i] for i in numbers.tolist()] if len(self.files) == len(self) else list(self.files)
 
 
 def list_raw(root: str | os.PathLike[str]) -> Listing:
-    """A folder of images as FolderDataset lists it. Raises SourceError."""
+    """List a folder of images, in the order of FolderDataset. Raises SourceError."""
     source = scan_images(root)
     labels = None if source.classes is None else np.array(source.classes, object)[_numbers(source.table, "label")]
     paths = _paths(source.table, "path")
@@ -57,21 +57,22 @@ def list_raw(root: str | os.PathLike[str]) -> Listing:
 
 
 def list_presized(root: str | os.PathLike[str]) -> Listing:
-    """A folder that ``presize build --to folder`` made, in the order of FolderDataset. Raises DatasetError."""
+    """List an output of ``presize build --to folder``, in the order of FolderDataset. Raises DatasetError and, for
+    samples with the same path, BenchError."""
     manifest, index = _open(root, "folder")
     folder = scan_images(root)
     there = _paths(folder.table, "path")
     rows = pc.index_in(there, value_set=_paths(index, "file"))
     if len(there) != len(index) or rows.null_count:
         raise DatasetError(
-            f"{os.fspath(root)} has {plural(len(there), 'image')} where its manifest says {len(index)}, or others; "
+            f"{os.fspath(root)} has {plural(len(there), 'image')}, not the {len(index)} that its manifest lists; "
             "build it again"
         )
     return _listing(root, manifest, index.take(rows), tuple(folder.root / path for path in there.to_pylist()))
 
 
 def list_lmdb(root: str | os.PathLike[str]) -> Listing:
-    """An LMDB dataset, in the order of LMDBDataset. Raises DatasetError."""
+    """List an LMDB dataset, in the order of LMDBDataset. Raises DatasetError and, for equal paths, BenchError."""
     manifest, index = _open(root, "lmdb")
     return _listing(root, manifest, index, tuple(Path(root, shard.file) for shard in manifest.shards))
 
@@ -80,7 +81,7 @@ LISTERS = {"raw": list_raw, "presized": list_presized, "lmdb": list_lmdb}
 
 
 def link_samples(raw: Listing, chosen: Numbers, folder: Path) -> str:
-    """A new folder of links to the files of some samples of a raw folder, to build from. Raises BuildError."""
+    """Replace `folder` by links to the `chosen` files of a raw folder, and return its path. Raises BuildError."""
     shutil.rmtree(folder, ignore_errors=True)
     with writing(folder):
         for path, file in zip(raw.paths.take(pa.array(chosen)).to_pylist(), raw.files_of(chosen), strict=True):
@@ -103,11 +104,11 @@ def _listing(
 ) -> Listing:
     paths, labels = _paths(index, "path"), None
     if pc.count_distinct(paths).as_py() < len(paths):
-        raise BenchError(f"{os.fspath(root)} has two samples of one path; a benchmark tells samples by their paths")
+        raise BenchError(f"{os.fspath(root)} has two samples with the same path; a benchmark needs distinct paths")
     if manifest.classes is not None:
         numbers = _numbers(index, "label")
         if len(numbers) and not 0 <= numbers.min() <= numbers.max() < len(manifest.classes):
-            raise DatasetError(f"the index of {os.fspath(root)} is damaged: it has labels that are no classes")
+            raise DatasetError(f"the index of {os.fspath(root)} is damaged: it has labels out of range")
         labels = np.array(manifest.classes, object)[numbers]
     rejected = frozenset(reject.path for reject in read_rejects(Path(root, manifest.rejects.file)))
     return Listing(os.fspath(root), paths, _numbers(index, "source_nbytes"), labels, files, rejected, manifest)
@@ -124,9 +125,9 @@ def _numbers(table: pa.Table | pa.RecordBatch, name: str) -> Numbers:
 
 
 def common_samples(listings: Mapping[str, Listing], images: int | None = None, seed: int = 0) -> dict[str, Numbers]:
-    """For each listing the numbers of the samples that all have, except those that a build rejected, in the order of
-    the first listing: all, or so many `images` drawn at random. Raises BenchError where a sample is missing, has
-    another label, or was built from a file of another size."""
+    """Return for each listing the numbers of the samples that all listings have, in the order of the first one.
+    `images`: number of samples to draw at random; None for all. Samples that a build rejected are left out. Raises
+    BenchError if a sample is missing, has another label, or was built from a file of another size."""
     first, *_ = listings.values()
     wanted = np.arange(len(first))
     if images is not None and images < len(first):
@@ -135,7 +136,7 @@ def common_samples(listings: Mapping[str, Listing], images: int | None = None, s
     found = {name: _places(listing, asked, first) for name, listing in listings.items()}
     everywhere = np.logical_and.reduce([places >= 0 for places in found.values()])
     if not everywhere.any():
-        raise BenchError(f"not one of the {len(asked)} samples asked for of {first.root} is in all variants")
+        raise BenchError(f"none of the {len(asked)} chosen samples of {first.root} is in all variants")
     numbers = {name: places[everywhere] for name, places in found.items()}
     for name, listing in listings.items():
         if images is None:
@@ -143,26 +144,26 @@ def common_samples(listings: Mapping[str, Listing], images: int | None = None, s
             if extra := [path for path in more if path not in first.rejected]:
                 raise BenchError(
                     f"the variants have different samples: {len(extra)} of {listing.root}, such as {extra[0]}, are not "
-                    f"in {first.root}; is it what that was built from?"
+                    f"in {first.root}; was it built from that folder?"
                 )
         _check_alike(listing, numbers[name], first, wanted[everywhere])
     return numbers
 
 
 def _places(listing: Listing, asked: pa.Array, first: Listing) -> Numbers:
-    """The number of each path in `listing`, -1 for those that it rejected, or that lie in a folder that it rejected."""
+    """Return the number of each path in `listing`, -1 if the path or a folder above it was rejected by the build."""
     places = pc.fill_null(pc.index_in(asked, value_set=listing.paths), -1).to_numpy(zero_copy_only=False)
     missing = asked.take(pa.array(np.flatnonzero(places < 0))).to_pylist()
     lost = [path for path in missing if listing.rejected.isdisjoint([path, *map(str, PurePosixPath(path).parents)])]
     if len(lost) == len(asked):
         raise BenchError(
-            f"{first.root} is not what {listing.root} was built from: it holds none of the {len(asked)} samples, "
-            f"such as {lost[0]}"
+            f"{listing.root} was not built from {first.root}: it has none of the {len(asked)} samples, such as "
+            f"{lost[0]}"
         )
     if lost:
         raise BenchError(
             f"the variants have different samples: {len(lost)} of {first.root}, such as {lost[0]}, are not in "
-            f"{listing.root}; bring it up to date with presize build --update, or build it again"
+            f"{listing.root}; update it with presize build --update, or build it again"
         )
     return np.asarray(places, np.int64)
 
@@ -171,8 +172,8 @@ def _check_alike(listing: Listing, numbers: Numbers, first: Listing, others: Num
     sizes = listing.source_nbytes[numbers], first.source_nbytes[others]
     for at in np.flatnonzero(sizes[0] != sizes[1])[:1].tolist():
         raise BenchError(
-            f"{first.root} is not what {listing.root} was built from: {first.paths[int(others[at])]} has "
-            f"{sizes[1][at]} bytes, and was built from {sizes[0][at]}; presize build --update brings it up to date"
+            f"{first.root} has changed since {listing.root} was built from it: {first.paths[int(others[at])]} has "
+            f"{sizes[1][at]} bytes instead of {sizes[0][at]}; update with presize build --update"
         )
     if listing.labels is None or first.labels is None:
         return
@@ -185,9 +186,9 @@ def _check_alike(listing: Listing, numbers: Numbers, first: Listing, others: Num
 
 
 def build_trial(root: str, folder: Path, size: Size, *, images: int = 512, seed: int = 0) -> Path:
-    """An LMDB dataset, in `folder`, of up to `images` drawn at random from the folder of images `root`. Raises
-    SourceError when there are none, BenchError when none of those drawn can be stored, and BuildError."""
-    from presize.builder.run import build_dataset  # brings joblib
+    """Build an LMDB dataset in `folder` from up to `images` random images of the folder `root`, and return its path.
+    Raises SourceError if there are no images, and BuildError, also if no image can be stored."""
+    from presize.builder.run import build_dataset  # imports joblib
 
     raw = list_raw(root)
     chosen = common_samples({"raw": raw}, images, seed)["raw"]

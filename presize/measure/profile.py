@@ -1,7 +1,7 @@
-"""Time spent in functions, as cProfile counted it -> the parts of making a batch. Pure.
+"""Times of functions, as cProfile counts them -> the parts of making a batch. Pure.
 
-A function is known by its file or its name. What is not known belongs to whoever called it: the time that Pillow's
-`resize` spends in a helper of the standard library is time for augmenting.
+A function is recognized by its file or its name. The time of an unknown function belongs to its callers: when Pillow's
+`resize` calls a helper of the standard library, the time of the helper counts as augmenting.
 """
 
 from __future__ import annotations
@@ -58,24 +58,24 @@ _PATTERNS: Final[tuple[tuple[Part, tuple[str, ...]], ...]] = (
         ),
     ),
 )  # fmt: skip
-"""The first of which a pattern is found in a function's name counts; see `_name`."""
+"""Regular expressions for the names of functions, see `_name`. The first part that matches counts."""
 
 _KNOWN = [(part, re.compile("|".join(patterns))) for part, patterns in _PATTERNS]
 
 _STDLIB = sysconfig.get_path("stdlib")
 
-_ROUNDS = 16  # so far up the callers of an unknown function are followed
+_ROUNDS = 16  # levels of callers that are followed from an unknown function
 
 
 class Spent(NamedTuple):
     parts: dict[Part, float]  # seconds
-    functions: list[tuple[str, Part, float]]  # (name, part, own seconds), the longest first
-    frames: dict[str, float]  # seconds of the part "other" by function outside of installed packages, the most first
+    functions: list[tuple[str, Part, float]]  # (name, part, own seconds), longest first
+    frames: dict[str, float]  # seconds of the part "other" by function outside installed packages, largest first
 
 
 def split(profile: cProfile.Profile, most: int = 8, *, collate: Any = None) -> Spent:
-    """Split the own time of all profiled functions by part, and list the `most` that took longest. What `collate`, a
-    function or an object that is called, takes belongs to collating, whatever its name."""
+    """Split the own time of all profiled functions by part, and list the `most` functions that took longest. The time
+    of `collate`, a function or a callable object, counts as collating, whatever its name."""
     own, callers, mine = _calls(profile)
     known = {name: part_of(name) for name in own}
     code = getattr(collate, "__code__", None) or getattr(type(collate).__call__, "__code__", None)
@@ -103,8 +103,8 @@ _Callers = dict[str, dict[str, float]]
 
 
 def _calls(profile: cProfile.Profile) -> tuple[dict[str, float], _Callers, dict[str, str | None]]:
-    """Return for each profiled function its own seconds, the seconds that its callers spent in it ("" for nobody), and
-    its name if it is neither of Python nor of an installed package."""
+    """Return for each profiled function its own seconds, the seconds that each caller spent in it ("" for no caller),
+    and its name, None for functions of Python and of installed packages."""
     entries: Any = profile.getstats()
     own: dict[str, float] = defaultdict(float)
     total: dict[str, float] = defaultdict(float)
@@ -118,14 +118,14 @@ def _calls(profile: cProfile.Profile) -> tuple[dict[str, float], _Callers, dict[
         for call in entry.calls or ():
             callers[_name(call.code)][name] += call.totaltime
     for name, seconds in total.items():
-        # Nobody is recorded as the caller of what was profiled, though it may be called further down, too.
+        # cProfile records no caller of the profiled function itself, though other functions may also call it.
         callers[name][""] = max(seconds - sum(callers[name].values()), 0.0)
     return own, callers, mine
 
 
 def own_python(profile: cProfile.Profile) -> dict[str, float]:
-    """Seconds of the profiled time by the function outside of installed packages that they belong to, the most first.
-    What torch takes, whoever called it, belongs to none."""
+    """Return the profiled seconds by function outside installed packages, largest first. Such a function also gets the
+    time of what it calls, except torch."""
     own, callers, mine = _calls(profile)
     owners = _shares({name: "torch" if "torch" in name else mine[name] for name in own}, callers, "torch")
     found: Counter[str] = Counter()
@@ -135,12 +135,12 @@ def own_python(profile: cProfile.Profile) -> dict[str, float]:
 
 
 def part_of(name: str) -> Part | None:
-    """The part that a function of this name belongs to; None if not known."""
+    """Return the part that a function named `name` belongs to; None if not known."""
     return next((part for part, pattern in _KNOWN if pattern.search(name)), None)
 
 
 def _shares(known: dict[str, T | None], callers: _Callers, nobody: T) -> dict[str, dict[T, float]]:
-    """Divide the time of each function: it belongs to what is known of it, or else to its callers'."""
+    """Return the shares of each function's time by category: its own in `known`, or else the shares of its callers."""
     shares: dict[str, dict[T, float]] = {name: {nobody if one is None else one: 1.0} for name, one in known.items()}
     unknown = [name for name, one in known.items() if one is None and sum(callers[name].values()) > 0]
     for _ in range(_ROUNDS):
@@ -161,8 +161,8 @@ def _is_mine(code: Any) -> bool:
 
 
 def _name(code: Any) -> str:
-    """The name of a function: "package/file:function" in an installed package, "./folder/file:function" elsewhere, so
-    that no local folder is taken for a package, and cProfile's name, "<built-in ...>", for one without a file."""
+    """Return "package/file:function" for a function of an installed package, cProfile's name, "<built-in ...>", for one
+    without a file, and "./folder/file:function" for others: "./" keeps local folders apart from packages."""
     if isinstance(code, str):
         return code
     file = code.co_filename.replace("\\", "/")

@@ -1,4 +1,4 @@
-"""Speed of reading files from their disk, cold if possible. Nothing is written."""
+"""Speed of reading files from disk, cold if possible. Writes nothing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FILES_LISTED = 4000
 _LISTING_S = 1.0
 _PHASE_S = 1.5
 _FILES_A_PHASE = 1000
-_SHARDS_A_PHASE = 64  # they are held open
+_SHARDS_A_PHASE = 64  # held open together
 _RANDOM_READS = 1000
 _PHASE_BYTES = 256 << 20
 _BLOCK_BYTES = 4 << 20
@@ -31,7 +31,7 @@ _LARGEST_READ_BYTES = 8 << 20
 _TOO_LITTLE_BYTES = 4 << 20
 _COLD_SHARE = 0.05
 _PAGE_BYTES = 4096
-_PART_BYTES = 32 << 10  # of a file that is no dataset: about a record of 256 px
+_PART_BYTES = 32 << 10  # read at once from a single file: about a record of 256 px
 
 
 class File(NamedTuple):
@@ -43,8 +43,8 @@ class File(NamedTuple):
 class Content:
     files: tuple[File, ...]
     record_bytes: int  # mean size of a sample
-    shards: bool  # whether records are parts of the files; else each file is one
-    all_files: bool  # whether `files` is all of them
+    shards: bool  # whether a file holds many records; False: each file is one
+    all_files: bool  # whether `files` is complete
 
     @property
     def nbytes(self) -> int:
@@ -52,10 +52,10 @@ class Content:
 
 
 def list_content(path: Path) -> Content:
-    """List the shards of the dataset in `path`, or else the files in and below it that are not empty: up to 4000, or as
-    many as are found within a second. Links are not followed. A single file counts as a shard.
+    """List the shards of the dataset in `path`; or, without one, up to 4000 files in and below it that are not empty,
+    as many as are found within a second. Does not follow links. A single file counts as a shard.
 
-    Raises DatasetError where there is no such path."""
+    Raises DatasetError if `path` does not exist."""
     try:
         status = path.stat()
     except OSError as error:
@@ -63,7 +63,7 @@ def list_content(path: Path) -> Content:
     if not stat.S_ISDIR(status.st_mode):
         only = [File(path, status.st_size)] if stat.S_ISREG(status.st_mode) and status.st_size else []
         return Content(tuple(only), min(status.st_size, _PART_BYTES), shards=True, all_files=True)
-    with contextlib.suppress(DatasetError):  # not a dataset, or a damaged one: its files can be read all the same
+    with contextlib.suppress(DatasetError):  # no dataset, or a damaged one: read its files
         manifest = read_manifest(path)
         if manifest.layout == "lmdb":
             shards = tuple(File(path / shard.file, shard.bytes) for shard in manifest.shards)
@@ -76,10 +76,10 @@ def list_content(path: Path) -> Content:
 
 
 def _files_below(root: Path) -> tuple[list[File], bool]:
-    """The files, one by one, as a folder may have millions of them; and whether these are all."""
+    """Return files, and whether these are all. Listing stops early, because a folder may have millions."""
     found, folders, until = list[File](), [root], time.monotonic() + _LISTING_S
     while folders:
-        with contextlib.suppress(OSError), os.scandir(folders.pop()) as entries:  # not allowed, or gone meanwhile
+        with contextlib.suppress(OSError), os.scandir(folders.pop()) as entries:  # not permitted, or deleted meanwhile
             for entry in entries:
                 if len(found) == FILES_LISTED or time.monotonic() > until:
                     return found, False
@@ -92,26 +92,26 @@ def _files_below(root: Path) -> tuple[list[File], bool]:
 
 @dataclass(frozen=True)
 class Reading:
-    """Measured speed of reading. A remote disk may have a cache of its own."""
+    """Measured speed of reading. A remote disk may have its own cache."""
 
-    sequential_bytes_per_s: float  # from end to end, by one reader
-    random_reads_per_s: float  # records in random order
-    record_bytes: int  # mean size of those
-    readers: int  # of records at a time
-    cold: bool | None  # whether all came from the storage and not the page cache; None if that cannot be known
+    sequential_bytes_per_s: float  # one reader
+    random_reads_per_s: float  # records in random order, all readers
+    record_bytes: int  # mean size of these records
+    readers: int  # threads that read records
+    cold: bool | None  # whether all data came from storage, not the page cache; None if not known
 
 
-Part = tuple[Path, int, int]  # a file, and the offset and number of bytes that are read at once
+Part = tuple[Path, int, int]  # a file, byte offset and number of bytes, for one read
 
 
 def measure(content: Content, readers: int) -> Reading | None:
-    """Read some of `content`, dropped from the page cache first: up to 1.5 s in random order and 1.5 s sequentially, at
-    most about 256 MiB each. None if there is too little to measure. Raises OSError where a file cannot be read."""
+    """Drop some of `content` from the page cache and read it: up to 1.5 s in random order and 1.5 s sequentially, at
+    most about 256 MiB each. Returns None if there is too little to measure. Raises OSError if a file cannot be read."""
     if content.nbytes < _TOO_LITTLE_BYTES:
         return None
     draw = random.Random(0)
     files = draw.sample(content.files, len(content.files))
-    # Two sets of files where that can be: what lies behind the disk may remember what was read.
+    # Two sets of files if possible: storage behind the disk may cache the first one.
     at_random, in_order = (_some(files[first::2] or files, content.shards) for first in (0, 1))
     cold = [_drop(at_random)]
     if content.shards:
@@ -127,7 +127,7 @@ def measure(content: Content, readers: int) -> Reading | None:
     ]
     most = _PHASE_BYTES // _BLOCK_BYTES if content.shards else _FILES_A_PHASE
     _, sequential_bytes, sequential_s = _read(blocks[:most], 1, keep_open=content.shards)
-    if not count:  # they were emptied meanwhile
+    if not count:  # the files were emptied meanwhile
         return None
     return Reading(
         sequential_bytes_per_s=sequential_bytes / sequential_s,
@@ -139,7 +139,7 @@ def measure(content: Content, readers: int) -> Reading | None:
 
 
 def _some(files: Sequence[File], are_shards: bool) -> list[File]:
-    """The first files, until they have the bytes that may be read; of the last one only the beginning."""
+    """Return the first files, up to the bytes and number of files of a phase. The last file may be cut."""
     before = itertools.accumulate((file.nbytes for file in files), initial=0)
     rooms = ((file, _PHASE_BYTES - nbytes) for file, nbytes in zip(files, before, strict=False))
     some = [File(file.path, min(file.nbytes, room)) for file, room in rooms if room >= _PAGE_BYTES]
@@ -147,26 +147,26 @@ def _some(files: Sequence[File], are_shards: bool) -> list[File]:
 
 
 def _drop(files: Sequence[File]) -> bool | None:
-    """Drop these files from the page cache. Returns whether that worked; None if it cannot be known."""
+    """Drop files from the page cache. Return whether that worked; None if not known."""
     for path, nbytes in files:
         with open(path, "rb", buffering=0) as opened:
             drop_pages(opened.fileno(), nbytes)
     try:
         resident = sum(MappedFile(path, nbytes).resident_bytes() for path, nbytes in files)
-    except DatasetError:  # a file system without maps
+    except DatasetError:  # a file system without mmap
         return None
     is_cold = resident <= _COLD_SHARE * sum(file.nbytes for file in files)
     return is_cold if all(_is_told(file.path) for file in files) else None
 
 
 def _is_told(path: Path) -> bool:
-    """To anyone but its owner and those who may write it, the kernel reports a file as wholly cached."""
+    """Return False for files that we neither own nor may write: the kernel reports all of them as cached."""
     is_owner = os.geteuid() in (0, path.stat().st_uid)
     return is_owner or os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
 
 
 def random_parts(files: Sequence[File], nbytes: int, draw: random.Random) -> list[Part]:
-    """Return up to 1,000 random parts of `nbytes` of the files. No two share a page, as LMDB's large records do not."""
+    """Return up to 1,000 random parts of the files, each of `nbytes`. Like large LMDB records, no two share a page."""
     step = -(-max(1, nbytes) // _PAGE_BYTES) * _PAGE_BYTES
     slots = [file.nbytes // step for file in files]
     if not any(slots):
@@ -177,8 +177,8 @@ def random_parts(files: Sequence[File], nbytes: int, draw: random.Random) -> lis
 
 
 def _read(parts: Sequence[Part], readers: int, *, keep_open: bool, at_random: bool = False) -> tuple[int, int, float]:
-    """Return the number of parts read in the time allowed, their bytes, and the seconds that they took. Each file is
-    opened once, or for each part. at_random: without readahead."""
+    """Read parts for the time of a phase. Returns their number, their bytes and the seconds. `keep_open`: open each
+    file once, not for each part. `at_random`: without readahead; needs `keep_open`."""
     waiting, largest = iter(parts), max((nbytes for _, _, nbytes in parts), default=0)
     with contextlib.ExitStack() as stack:
         opened = {}

@@ -1,5 +1,5 @@
-"""Measurements of a benchmark -> a row for each run, a summary of each kind of run, and both as text for a terminal, a
-page, CSV and JSON, with the conditions of them all."""
+"""Measurements of a benchmark -> a row per run and a summary per kind of run, as text for a terminal, a page, CSV and
+JSON, each with the conditions of the benchmark."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ from presize.pages.html import template
 _RUN_COLUMNS = ("variant", "model", "device", "workers", "pin_memory", "cold", "prefetch", "batch", "crop")
 
 Row = dict[str, Any]
-"""A run as one flat row: its options, and what it measured."""
+"""A run as one flat row: options and measurements."""
 
 
 @dataclass(frozen=True)
 class Results:
     conditions: Mapping[str, str]  # machine, versions and storage, name -> words
     options: Mapping[str, Any]
-    notes: tuple[str, ...]  # what a reader has to know about the figures
+    notes: tuple[str, ...]  # sentences to read with the figures
     images: int  # samples that all variants read
-    build_s: Mapping[str, float]  # that the builds of "presized" and "lmdb" took, if the benchmark made them
-    planned: int  # runs
-    rows: tuple[Row, ...] = ()  # of the runs made so far
+    build_s: Mapping[str, float]  # seconds of the builds of "presized" and "lmdb" that the benchmark made
+    planned: int  # number of runs
+    rows: tuple[Row, ...] = ()  # one per finished run
 
 
 def row_of(run: Run, repeat: int, resident_share: float, measured: Mapping[str, Any]) -> Row:
-    """The row of a run, from its repeat, from 0, the share of its files that were in the page cache, and its answer.
-    Rates and times are of the later epochs, or of the first if it is the only one, but for first_epoch_images_per_s,
-    the start of the workers included."""
+    """Return the row of a run. `repeat`: from 0. `resident_share`: of its files, in the page cache. `measured`: its
+    answer. Rates and times exclude the first epoch, unless it is the only one; first_epoch_images_per_s is of that
+    epoch, including the start of workers."""
     epochs = measured["epochs"]
     first, later = epochs[0], epochs[1:] or epochs
     window_images = sum(epoch["window_images"] for epoch in later)
@@ -62,11 +62,11 @@ def row_of(run: Run, repeat: int, resident_share: float, measured: Mapping[str, 
     }
 
 
-MODEL_WORDS = {"none": "no model, the loader alone", "small": "small CNN", "resnet50": "ResNet-50"}
+MODEL_WORDS = {"none": "no model, loader only", "small": "small CNN", "resnet50": "ResNet-50"}
 
 
 class Kind(NamedTuple):
-    """Options that all runs of one table share. They differ in their variants."""
+    """Options that all runs of one table share. The runs differ in their variants."""
 
     model: str
     device: str
@@ -91,15 +91,15 @@ class Kind(NamedTuple):
 class Summary:
     variant: Variant
     images_per_s: Spread
-    speedup: float  # median rate over that of the first variant of this kind
+    speedup: float  # median rate, divided by that of the first variant of this kind
     stages: Stages | None  # None without a model, and for cold runs without warm ones
-    break_even: float | None  # epochs, against the raw folder; None if not known, or if no speed-up is possible there
-    first_batch_s: float  # median, as the next one
-    cpu_s_per_image: float
+    break_even: float | None  # epochs, compared with the raw folder; None if not known, or if raw is compute-bound
+    first_batch_s: float  # median
+    cpu_s_per_image: float  # median
 
 
 def summarise(results: Results) -> dict[Kind, list[Summary]]:
-    """The kinds of runs in the order in which they were asked for, each with its variants in the order of VARIANTS."""
+    """Return the summaries of each kind of run. Kinds are in the order of the options, variants in that of VARIANTS."""
     groups: dict[Kind, dict[Variant, list[Row]]] = {}
     for row in results.rows:
         kind = Kind(*(row[name] for name in Kind._fields))
@@ -128,7 +128,7 @@ def _summaries(results: Results, rows: dict[Variant, list[Row]], warm: dict[Vari
 
 
 def _stages(rows: Sequence[Row], warm: Sequence[Row]) -> Stages | None:
-    """T_resident and T_h2d are medians over the cache states, of the variant's own batches."""
+    """Return the stages of a variant. T_resident and T_h2d are medians over warm and cold runs, on its own batches."""
     alike = [*rows, *warm]
     resident_s, copied_s = _median(alike, "resident_s"), _median(alike, "copied_s")
     if not warm or resident_s is None or copied_s is None:
@@ -142,7 +142,7 @@ def _median(rows: Sequence[Row], name: str) -> Any:
 
 
 def to_csv(results: Results) -> str:
-    """A line for each run, its numbers in six digits, with the conditions at its end."""
+    """Return a line per run, with numbers in six significant digits and the conditions in the last columns."""
     text = io.StringIO()
     if results.rows:
         writer = csv.DictWriter(text, [*results.rows[0], *results.conditions], lineterminator="\n")
@@ -154,7 +154,7 @@ def to_csv(results: Results) -> str:
 
 
 def to_json(results: Results) -> str:
-    """Conditions, options, notes, all runs, and a summary of each kind of runs."""
+    """Return conditions, options, notes, all runs and the summaries."""
     summary = [
         {"kind": kind._asdict(), "variants": list(map(_plain, found))} for kind, found in summarise(results).items()
     ]
@@ -185,7 +185,7 @@ def _rate(one: Summary) -> str:
 
 
 def _share(one: Summary, part: str) -> str | None:
-    """The cell of a stall; empty for one that cannot be: copies on the CPU, the disk in a warm run."""
+    """Return the cell of a stall; None for an impossible one: copies on the CPU, the disk in a warm run."""
     stages = one.stages
     if stages is None or (part == "copy" and stages.copied_s == stages.resident_s):
         return None
@@ -203,20 +203,20 @@ COLUMNS: dict[str, tuple[Callable[[Summary], str | None], str]] = {
     "speed-up": (lambda one: f"{factor_text(one.speedup)} ×", "times as fast as the first row"),
     "step": (
         partial(_share, part="utilisation"),
-        "share of the time that the training step itself takes: 100% if loading cost nothing",
+        "share of the time that the training step itself takes; 100% if loading cost nothing",
     ),
     "copy": (partial(_share, part="copy"), "share of the time that copying to the device adds"),
     "loading": (partial(_share, part="preparation"), "share that reading, decoding, cropping and collating add"),
     "disk": (partial(_share, part="fetch"), "share that the disk adds"),
     "CPU ms": (lambda one: f"{one.cpu_s_per_image * 1e3:,.2f}", "CPU time per image of all processes, with training"),
     "start s": (lambda one: f"{one.first_batch_s:,.2f}", "seconds to the first batch of an epoch"),
-    "break-even": (_break_even, "epochs after which the build breaks even, against the raw folder"),
+    "break-even": (_break_even, "epochs after which the build breaks even, compared with the raw folder"),
 }
-"""For each heading its cells, None where they are not known, and what it means."""
+"""Heading -> function that returns its cell, None if not known, and its meaning."""
 
 
 def table_of(variants: Sequence[Summary]) -> tuple[list[str], list[list[str]]]:
-    """The headings of columns of which anything is known, and a row for each variant, its name first."""
+    """Return the headings of all columns that are not empty, and a row per variant that begins with its name."""
     cells = {heading: [text(one) for one in variants] for heading, (text, _) in COLUMNS.items()}
     known = {heading: [text or "" for text in texts] for heading, texts in cells.items() if any(texts)}
     names = [NAMES[one.variant] for one in variants]
@@ -224,10 +224,10 @@ def table_of(variants: Sequence[Summary]) -> tuple[list[str], list[list[str]]]:
 
 
 def headline(results: Results) -> str:
-    """The result in a line: for each model, how much faster the fastest variant is than the first."""
+    """Return the result in one line: for each model, the speed-up of the fastest variant over the first."""
     said: dict[str, str] = {}
     for kind, variants in summarise(results).items():
-        said.setdefault(kind.model, _compared(kind, variants))  # by the first of its kinds
+        said.setdefault(kind.model, _compared(kind, variants))  # of the first kind with this model
     result = "; ".join(said.values()) or "no runs yet"
     return f"{result[0].upper()}{result[1:]}"
 
@@ -250,7 +250,7 @@ def _compared(kind: Kind, variants: Sequence[Summary]) -> str:
 
 
 def verdicts(kind: Kind, variants: Sequence[Summary]) -> list[str]:
-    """Verdicts on the first variant and on the fastest."""
+    """Return verdicts on the first variant and on the fastest."""
     said, steps_s = [], []
     for variant, stages in {one.variant: one.stages for one in (variants[0], _fastest(variants))}.items():
         name = NAMES[variant]
@@ -260,13 +260,13 @@ def verdicts(kind: Kind, variants: Sequence[Summary]) -> list[str]:
         said.append(f"{name}: {verdict(stages, kind.batch)}")
         if stages.disagreement > 0.05:
             said.append(
-                f"{name}: noisy: a step that does more was {stages.disagreement:.0%} faster than one that "
-                "does less. More --repeats and an idle machine help."
+                f"{name}: noisy: a step with more work was {stages.disagreement:.0%} faster than one with less. Use "
+                "more --repeats and an idle machine."
             )
     if steps_s and max(steps_s) > 1.05 * min(steps_s):
         said.append(
             f"A step on the batches of {name} takes {seconds_text(steps_s[1])} instead of {seconds_text(steps_s[0])}, "
-            "as their memory layout is another."
+            "because their memory layout differs."
         )
     return said
 
@@ -304,12 +304,12 @@ def _measured(results: Results) -> str:
     steps = "" if options["steps"] is None else f" of {plural(options['steps'], 'batch', 'batches')}"
     return (
         f"Medians of {plural(options['repeats'], 'run')} of {plural(options['epochs'], 'epoch')}{steps}, each in a "
-        f"process of its own, in random order; {plural(results.images, 'image')}, crops of {options['crop']} px."
+        f"separate process, in random order; {plural(results.images, 'image')}, crops of {options['crop']} px."
     )
 
 
 def bench_page(results: Results) -> str:
-    """report.html. Equal results give equal pages; all text is escaped."""
+    """Return report.html. Equal results give equal pages; all text is escaped."""
     parts = []
     for kind, variants in summarise(results).items():
         columns, rows = table_of(variants)

@@ -1,9 +1,9 @@
-"""Loader processes, the queue of finished batches and the training step as events in time. Pure: nothing is run.
+"""Discrete-event simulation of loader processes, the queue of finished batches and the training step. Pure.
 
-The rules are those of torch's DataLoader (2.13, `_MultiProcessingDataLoaderIter`). Each worker is asked for
-`prefetch` batches at the start, in turn. Finished batches wait to be taken, in order, and with each that is taken
-one more is asked for: of the next worker in turn, or, out of order, of the worker that made it. So no more than
-workers × prefetch batches are under way or waiting.
+It follows the rules of torch's DataLoader (2.13, `_MultiProcessingDataLoaderIter`). At the start, `prefetch` batches
+are requested from each worker, in turn. Finished batches wait until training takes them, in order. Each batch taken
+requests one more: from the next worker in turn or, out of order, from the worker that made it. So at most
+workers × prefetch batches are loading or waiting.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ def _check(name: str, value: float, most: float = _MOST) -> None:
 
 @dataclass(frozen=True)
 class Times:
-    """Duration of a piece of work that has all the cores it wants, and its variation.
+    """Duration of a piece of work with all the cores that it can use, and its variation.
 
     Attributes:
-        mean_s: Mean in seconds, from 0 to 1e6, or OptionError is raised.
+        mean_s: Mean in seconds, from 0 to 1e6; otherwise raises OptionError.
         cv: Coefficient of variation (standard deviation / mean) of a gamma distribution, from 0 to 100.
-        samples_s: Measured times in seconds, from which times are drawn instead, with replacement; see `measured`.
+        samples_s: Measured times in seconds. If given, times are drawn from these, with replacement; see `measured`.
     """
 
     mean_s: float
@@ -56,7 +56,7 @@ class Times:
 
     @classmethod
     def measured(cls, samples_s: Iterable[float]) -> Self:
-        """Times to be drawn from measured ones. Raises OptionError if there are none."""
+        """Return times that are drawn from measured ones. Raises OptionError if there are none."""
         samples = tuple(map(float, samples_s))
         if not samples:
             raise OptionError("samples_s: expected at least one, got none")
@@ -64,7 +64,7 @@ class Times:
         return cls(mean, float(np.std(samples)) / mean if mean else 0.0, samples)
 
     def times(self, factor: float) -> Times:
-        """The same work, `factor` times as long."""
+        """Return the same work, `factor` times as long."""
         return Times(self.mean_s * factor, self.cv, tuple(sample * factor for sample in self.samples_s))
 
     def draws(self, random: np.random.Generator) -> Iterator[float]:
@@ -86,16 +86,16 @@ class Pipeline:
     """Loader workers and the training step that they feed.
 
     Attributes:
-        load: Time of one worker to load one batch, above 0.
+        load: Time for one worker to load one batch, above 0.
         step: Time of training on one batch, above 0.
-        workers: Loader processes, 0 to 1024. With 0 the training process loads batches itself, between steps.
-        prefetch: Batches requested of each worker ahead of training, 1 to 1024.
-        pin: Time to copy a batch to pinned memory. One thread does it, batch after batch.
+        workers: Loader processes, 0 to 1024. With 0, the training process loads batches between steps.
+        prefetch: Batches requested ahead from each worker, 1 to 1024.
+        pin: Time to copy a batch to pinned memory. One thread pins one batch after the other.
         copy: Time to copy a batch to the device. The step waits for it.
-        in_order: Whether batches are taken in the order in which they were requested.
-        stagger_s: Delay in seconds between the start of one worker and the next.
-        cores: CPU cores that all work shares; None for as many as it takes. When more are wanted than there are,
-            everything that wants cores slows down by the same factor.
+        in_order: Take batches in the order of their requests.
+        stagger_s: Delay in seconds between the starts of two workers.
+        cores: CPU cores that all work shares; None for unlimited. If work wants more cores, all of it slows down by
+            the same factor.
         load_cores: Cores that loading one batch keeps busy; 0 for loading that only waits.
         step_cores: Cores that the step keeps busy; 0 for a step on a GPU.
     """
@@ -121,13 +121,13 @@ class Pipeline:
             check_above_0("cores", self.cores)
         for name in ("load", "step"):
             if getattr(self, name).mean_s == 0:
-                raise OptionError(f"{name}: expected work that takes time, got 0 s")
+                raise OptionError(f"{name}: expected a time above 0, got 0 s")
 
 
 @dataclass
 class SimulatedBatch:
-    """A batch: the seconds that its parts take with all the cores that they want, its worker, and moments in seconds
-    from the start, infinite where the simulation ended before."""
+    """Batch of a simulation: the seconds of its parts with all the cores that they can use, its worker, and moments in
+    seconds from the start, infinite if the simulation ended earlier."""
 
     number: int
     load_s: float
@@ -145,42 +145,41 @@ class SimulatedBatch:
 
 @dataclass(frozen=True)
 class Timeline:
-    """A simulation of so many seconds: its batches in the order in which their loading began, those of them that
-    training took, in that order, and the seconds of work that was done in steps."""
+    """Result of a simulation."""
 
     pipeline: Pipeline
-    seconds: float
-    loads: tuple[SimulatedBatch, ...]
-    steps: tuple[SimulatedBatch, ...]
-    step_work_s: float
+    seconds: float  # simulated time
+    loads: tuple[SimulatedBatch, ...]  # all batches, in the order in which their loading began
+    steps: tuple[SimulatedBatch, ...]  # the batches that training took, in the order in which it took them
+    step_work_s: float  # seconds of work done in steps
 
     @property
     def batches(self) -> int:
-        """Steps that were completed."""
+        """Number of completed steps."""
         return sum(step.done_s < math.inf for step in self.steps)
 
     @property
     def utilisation(self) -> float:
-        """Share of the time that the training step took, from 0 to 1: U of presize.measure.stages."""
+        """Share of the time that the training step took, from 0 to 1: U, as in presize.measure.stages."""
         return self.step_work_s / self.seconds if self.seconds else 0.0
 
     @property
     def stall(self) -> float:
-        """Share of the time that training waited for a batch, from 0 to 1. The rest went into copies, and into steps
-        that were short of cores."""
+        """Share of the time that training waited for a batch, from 0 to 1. Copies, and the slowdown of steps that lack
+        cores, count neither here nor as `utilisation`."""
         done_s = self.steps[-1].done_s if self.steps else 0.0
-        last_s = max(self.seconds - done_s, 0.0)  # for a batch that did not come
+        last_s = max(self.seconds - done_s, 0.0)  # wait for a batch that never came
         return math.fsum([*self.waits_s, last_s]) / self.seconds if self.seconds else 0.0
 
     @property
     def waits_s(self) -> list[float]:
-        """Seconds that training waited for the batch of each step."""
+        """Seconds that training waited before each step."""
         free_s = [0.0, *(step.done_s for step in self.steps)]
         return [step.taken_s - free for step, free in zip(self.steps, free_s, strict=False)]
 
     def batches_per_s(self, warmup_steps: int = 0) -> float:
-        """Mean rate; after `warmup_steps` only whole rounds of as many steps count, as workers that start together
-        deliver their first batches together."""
+        """Return the mean rate. With `warmup_steps`, leave these out and count only whole rounds of as many steps,
+        because workers that start together deliver their batches together."""
         done = self.batches
         rounds = done // warmup_steps - 1 if warmup_steps else 0
         if rounds > 0:
@@ -190,7 +189,7 @@ class Timeline:
         return done / self.seconds if self.seconds else 0.0
 
     def queue(self) -> list[tuple[float, int]]:
-        """Length of the queue of finished batches: (seconds, length from then on) for each change."""
+        """Return the changes of the queue of finished batches: (seconds, length from then on)."""
         changes = Counter(load.ready_s for load in self.loads)
         changes.subtract(step.taken_s for step in self.steps)
         lengths = [(0.0, 0)]
@@ -200,17 +199,16 @@ class Timeline:
         return lengths
 
     def queue_mean(self) -> float:
-        """Mean length of the queue of finished batches, over time."""
+        """Return the mean length of the queue of finished batches, over time."""
         spent_s = math.fsum(min(load.taken_s, self.seconds) - min(load.ready_s, self.seconds) for load in self.loads)
         return spent_s / self.seconds if self.seconds else 0.0
 
     def stops_every(self) -> int | None:
-        """n if training stalls regularly, before every n-th batch, as with n workers that start together and take
-        equally long; None otherwise."""
+        """Return n if training stalls before every n-th batch, as n equal workers that start together cause."""
         return regular_stops(self.waits_s[1:], 2 * max(self.pipeline.workers, 1), self.seconds)
 
     def known(self) -> dict[str, Any]:
-        """The timeline as JSON has it, times in seconds rounded to the nanosecond."""
+        """Return the timeline as plain values of JSON, with times in seconds, rounded to nanoseconds."""
 
         def line(*values: float) -> list[float | None]:
             return [round(value, 9) if value < math.inf else None for value in values]
@@ -236,11 +234,10 @@ def simulate(
     pipeline: Pipeline, *, seconds: float | None = None, batches: int | None = None, seed: int = 0
 ) -> Timeline:
     """Simulate a pipeline until `seconds`, above 0, have passed or `batches`, 1 to 1,000,000, are done, whichever comes
-    first. The times of a batch depend on `seed`, from 0, and its number alone, so that they are the same for any number
-    of workers.
+    first. The times of a batch depend only on `seed`, from 0, and its number, not on the number of workers.
 
     Raises:
-        OptionError: Neither limit was given, one is out of range, or there is time for more than a million steps.
+        OptionError: Both limits are None, an option is out of range, or `seconds` has room for over a million steps.
     """
     if seconds is None and batches is None:
         raise OptionError("seconds: expected seconds or batches, got neither")
@@ -256,14 +253,14 @@ def simulate(
 
 
 _Process = Generator[tuple[float, float] | None, None, None]
-"""Yields (seconds, cores) of work that it is resumed after, 0 cores for mere waiting, or None to wait to be woken."""
+"""Yields (seconds, cores) to be resumed after that work, with 0 cores for waiting, or None to sleep until woken."""
 
 
 class _Clock:
-    """Processes, and when their work ends.
+    """Scheduler of processes by the end of their work.
 
-    Work that wants cores runs by a second clock, which goes slower than real time while more cores are wanted than
-    there are. So all work ends at a fixed moment of one of the two clocks.
+    Work that wants cores runs by a second clock, which is slower than real time while too few cores exist for all of
+    it. So each piece of work ends at a fixed moment of one of the two clocks.
     """
 
     def __init__(self, cores: float | None) -> None:
@@ -276,11 +273,11 @@ class _Clock:
         self.numbers = count()
 
     def read(self, cores: float) -> float:
-        """The time on the clock that work on so many cores runs by."""
+        """Return the time of the clock for work on `cores`."""
         return self.work_now if cores and self.cores else self.now
 
     def resume(self, process: _Process) -> None:
-        work = next(process, ())  # which says that it has ended
+        work = next(process, ())  # () if the process has ended
         if work is None:
             self.asleep.add(process)
         if not work:
@@ -297,14 +294,14 @@ class _Clock:
             self.resume(process)
 
     def advance(self, until: float) -> bool:
-        """Advance to the end of the work that ends first, and resume its process; or, if that is later, to `until`, and
-        return False."""
+        """Advance to the next end of work, resume its process and return True; if that is later than `until`, advance
+        to `until` and return False."""
         wanted = math.fsum(self.wanted.values())
         rate = min(1.0, (self.cores or 0.0) / wanted) if wanted else 1.0
         waited = self.waiting[0][0] if self.waiting else math.inf
         worked = self.now + (self.working[0][0] - self.work_now) / rate if self.working else math.inf
         at = min(waited, worked)
-        is_over = at > until * (1 + 1e-12)  # sums of times are not exact
+        is_over = at > until * (1 + 1e-12)  # sums of floats are inexact
         at = until if is_over else at
         self.work_now += (at - self.now) * rate
         self.now = at
@@ -345,7 +342,7 @@ class _Simulation:
         is_done = False
         while not is_done and self.clock.advance(seconds):
             is_done = len(self.steps) == self.batches and self.steps[-1].done_s < math.inf
-        self.training.close()  # which may be in the middle of a step
+        self.training.close()  # counts the work of an unfinished step
         return Timeline(self.pipeline, self.clock.now, tuple(self.loads), tuple(self.steps), self.step_work_s)
 
     def _request(self, worker: int | None) -> None:
@@ -370,7 +367,7 @@ class _Simulation:
         self.clock.resume(self._pin(batch))
 
     def _pin(self, batch: SimulatedBatch) -> _Process:
-        self.pinned_s = max(self.pinned_s, self.clock.now) + batch.pin_s  # one thread pins them, one after the other
+        self.pinned_s = max(self.pinned_s, self.clock.now) + batch.pin_s  # one thread pins one batch after the other
         yield self.pinned_s - self.clock.now, 0.0
         batch.ready_s = self.clock.now
         self.ready[batch.number] = batch
@@ -398,8 +395,7 @@ class _Simulation:
 
 
 def sweep(pipeline: Pipeline, workers: Iterable[int], *, batches: int = 200, seed: int = 0) -> dict[int, Timeline]:
-    """Simulate the pipeline with each of these numbers of workers, in place of its own, on the same random times: so
-    many batches, at least four per worker."""
+    """Simulate with each number of `workers` on the same random times, for `batches`, at least four per worker."""
     return {
         number: simulate(replace(pipeline, workers=number), batches=max(batches, 4 * number), seed=seed)
         for number in workers
@@ -407,6 +403,6 @@ def sweep(pipeline: Pipeline, workers: Iterable[int], *, batches: int = 200, see
 
 
 def fewest_workers(timelines: dict[int, Timeline], within: float = 0.05) -> int:
-    """The smallest number of workers whose rate is within the share `within` of the fastest."""
+    """Return the smallest number of workers whose rate is at most the share `within` below the fastest."""
     rates = {number: timeline.batches_per_s(max(number, 1)) for number, timeline in timelines.items()}
     return min(number for number, rate in rates.items() if rate >= (1 - within) * max(rates.values()) * (1 - 1e-9))

@@ -1,6 +1,6 @@
-"""Simulated timelines -> text for a terminal, an animation to embed in pages, and a page of its own. Pure.
+"""Simulated timelines -> text for a terminal, an animation to embed in pages, and a complete page. Pure.
 
-A page that embeds the animation needs `picture_policy()` as its content security policy.
+A page that embeds the animation needs the content security policy `picture_policy()`.
 """
 
 from __future__ import annotations
@@ -19,19 +19,18 @@ from presize.measure.simulation import SimulatedBatch, Timeline, Times, fewest_w
 from presize.measure.stages import COMPUTE_BOUND, bottleneck, bottleneck_words
 from presize.pages.html import asset, template
 
-SHOWN_STEPS, SHOWN_LOADS = 1500, 3000  # of all variants together, so that an animation embeds less than 300 kB
+SHOWN_STEPS, SHOWN_LOADS = 1500, 3000  # for all variants together; keeps the data of an animation below 300 kB
 
 
 @dataclass(frozen=True)
 class PictureVariant:
-    """A timeline to show: its title, which may be hostile, the images in a batch where they are known, and a sentence
-    and a utilisation that were measured, in place of the simulated ones."""
+    """Timeline to show."""
 
-    title: str
+    title: str  # untrusted
     timeline: Timeline
-    batch: int | None = None
-    sentence: str | None = None
-    utilisation: float | None = None
+    batch: int | None = None  # images per batch; None if not known
+    sentence: str | None = None  # to show instead of the simulated verdict
+    utilisation: float | None = None  # measured, to show instead of the simulated one
 
 
 def verdict(timeline: Timeline) -> str:
@@ -44,7 +43,7 @@ def verdict(timeline: Timeline) -> str:
         return f"{bottleneck_words(utilisation, other)}: {works}, and waits for a batch {timeline.stall:.0%} of it."
     words = bottleneck_words(utilisation, "Loading")
     if pipeline.workers == 0:
-        return f"{words}: {stalls}, as it loads each batch itself. Workers load while it trains."
+        return f"{words}: {stalls}, because it loads each batch itself. Workers would load during training."
     cores = pipeline.cores or math.inf
     at_work = min(pipeline.workers, cores / pipeline.load_cores if pipeline.load_cores else math.inf)
     loaded, trained = at_work / pipeline.load.mean_s, 1 / (pipeline.step.mean_s + pipeline.copy.mean_s)
@@ -107,7 +106,7 @@ def _times(times: Times) -> str:
 
 
 def comparison(variants: Sequence[PictureVariant]) -> str | None:
-    """Describe how much faster the last variant is than the first; None if there is only one."""
+    """Return the speed-up of the last variant over the first, in words. None for one, or if the first has no batch."""
     if len(variants) < 2 or not variants[0].timeline.batches:
         return None
     before, after = variants[0].timeline.batches_per_s(), variants[-1].timeline.batches_per_s()
@@ -116,7 +115,7 @@ def comparison(variants: Sequence[PictureVariant]) -> str | None:
 
 
 def sweep_rows(sweep: Mapping[int, Timeline]) -> list[dict[str, Any]]:
-    """A row for each number of workers, without the start, as JSON has it."""
+    """Return a row per number of workers, as plain values of JSON. Rates leave out the start."""
     rows = []
     for number, timeline in sweep.items():
         rate = timeline.batches_per_s(max(number, 1))
@@ -133,7 +132,7 @@ def fewest(sweep: Mapping[int, Timeline]) -> str:
 
 
 def simulation_text(variants: Sequence[PictureVariant], sweep: Mapping[int, Timeline] | None = None) -> str:
-    """Facts and verdict of each variant, their comparison, and the table of a sweep, for a terminal."""
+    """Return the facts and verdict of each variant, their comparison, and the table of a sweep, for a terminal."""
     lines = []
     for variant in variants:
         lines += [f"{variant.title}:", ""] if len(variants) > 1 else []
@@ -151,7 +150,7 @@ def simulation_text(variants: Sequence[PictureVariant], sweep: Mapping[int, Time
 
 
 def simulation_html(variants: Sequence[PictureVariant], sweep: Mapping[int, Timeline] | None = None) -> str:
-    """A page with the animation and all that simulation_text says. Equal timelines give equal pages."""
+    """Return a page with the animation and the content of simulation_text. Equal timelines give equal pages."""
     found = [facts(variant) for variant in variants]
     return template("simulation.html").render(
         headline=comparison(variants) or _bound(variants[0].timeline),
@@ -174,8 +173,8 @@ def _bound(timeline: Timeline) -> str:
 
 
 def picture(variants: Sequence[PictureVariant], *, whole_page: bool = False) -> str:
-    """The animation as a piece of HTML with its data and script. All variants run by one clock, side by side. Keys work
-    inside of it, or with `whole_page` anywhere."""
+    """Return the animation as HTML with its data and script. All variants run side by side on one clock. Keys work
+    inside the animation or, with `whole_page`, anywhere."""
     data = [_embedded(variant, len(variants)) for variant in variants]
     sentences = [verdict(one.timeline) if one.sentence is None else one.sentence for one in variants]
     cuts = [_cut(variant.timeline, one) for variant, one in zip(variants, data, strict=True)]
@@ -188,13 +187,13 @@ def picture(variants: Sequence[PictureVariant], *, whole_page: bool = False) -> 
 
 
 def picture_policy() -> str:
-    """The content security policy of a page with animations: no request, and no script but theirs."""
+    """Return the content security policy of a page with animations: no requests, and no other scripts."""
     digest = base64.b64encode(hashlib.sha256(asset("picture.js").encode()).digest()).decode()
     return f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
 
 
 def _embedded(variant: PictureVariant, variants: int) -> dict[str, Any]:
-    """The data of one variant, times in seconds to the microsecond; of a long timeline only the beginning."""
+    """Return the data of one variant, with times in seconds, rounded to microseconds. A long timeline is cut."""
     timeline, pipeline = variant.timeline, variant.timeline.pipeline
     later = [step.taken_s for step in timeline.steps[SHOWN_STEPS // variants :]]
     later += [load.begin_s for load in timeline.loads[max(SHOWN_LOADS // variants, pipeline.workers + 1) :]]

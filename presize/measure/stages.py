@@ -1,7 +1,7 @@
-"""Times of training steps -> rates, utilisation, stalls, break-even, the bottleneck and its words. Pure; no torch.
+"""Times of training steps -> rates, utilisation, stalls, break-even, and the bottleneck in words. Pure; no torch.
 
-The stages are those of DS-Analyzer (Mohan et al., VLDB 2021). Each adds one part of the pipeline to the one before, and
-the extra time is what that part costs: copy, preparation, fetch.
+The stages are those of DS-Analyzer (Mohan et al., VLDB 2021). Each stage adds one part of the pipeline to the stage
+before it. The extra time is the cost of that part: copy, preparation, fetch.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _BANDS: Final[tuple[tuple[Bottleneck, float, str], ...]] = (
     ("balanced", 0.95, "{} and compute are balanced"),
     ("compute", math.inf, "Compute is the bottleneck"),
 )
-"""Each bottleneck, the utilisation below which it is the one, and its words, with what stalls training put in. A loader
-that costs nothing would make training at most 1.25 times as fast from 0.80 on, and 1.05 times from 0.95 on, where runs
-differ by about that. MLPerf Storage asks for 0.90."""
+"""Each bottleneck, the utilisation below which it applies, and its words with a gap for the stall. A loader that costs
+nothing would make training at most 1.25 times as fast from 0.80 on, and 1.05 times from 0.95 on, about as much as runs
+differ. MLPerf Storage requires 0.90."""
 
-COMPUTE_BOUND: Final = _BANDS[1][1]  # from this utilisation on faster loading is not worth while
+COMPUTE_BOUND: Final = _BANDS[1][1]  # from this utilisation on, faster loading is not worthwhile
 
-# For each stall what counts as the bottleneck, and the work that stalls training.
+# Stall -> name of the bottleneck, and the work that stalls training.
 _STALLS: Final = {
     "copy": ("Copying to the device", "Copying to the device"),
     "preparation": ("Loading", "Preparing batches"),
@@ -38,12 +38,12 @@ _STALLS: Final = {
 
 
 def bottleneck(utilisation: float) -> Bottleneck:
-    """Return the bottleneck, by the share of the time that the step itself takes."""
+    """Return the bottleneck at a `utilisation`, the share of the time that the step itself takes."""
     return next(name for name, below, _ in _BANDS if utilisation < below)
 
 
 def bottleneck_words(utilisation: float, stall: str = "Loading") -> str:
-    """The bottleneck in words. `stall`: what stalls training, the beginning of a sentence."""
+    """Return the bottleneck in words. `stall`: the work that stalls training, capitalized."""
     return next(words for _, below, words in _BANDS if utilisation < below).format(stall)
 
 
@@ -59,27 +59,27 @@ class Spread:
         return cls(median(values), min(values), max(values), len(values))
 
 
-# Student's t for 90 %, two-sided, by degrees of freedom from 1; beyond them 1.8.
+# Student's t for 90 %, two-sided, by degrees of freedom from 1; 1.8 for more.
 _T90 = (6.31, 2.92, 2.35, 2.13, 2.02, 1.94, 1.90, 1.86, 1.83)
 UNKNOWN_ERROR = 0.25  # of a figure that was measured once
-# A measurement and another run each vary by a standard error; nine in ten differ by less than that many of them.
+# A measurement and another run each vary by a standard error; 90 % of pairs differ by less than this many.
 _BOTH = 1.64 * math.sqrt(2)
-_LEAST_ERROR = 0.02  # runs of one program minutes apart differ by that much
-VAGUE: Final = 0.30  # a figure with a larger error is given as a range
+_LEAST_ERROR = 0.02  # difference between runs of one program, minutes apart
+VAGUE: Final = 0.30  # a figure with a larger error is printed as a range
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A rate or a factor from several rounds: their geometric mean, and how far another run may be from it, as a share.
-    Nine in ten lie between `low` and `high`, by Student's t for one more round (a prediction interval); but never less
-    far than the spread within the rounds tells, as all may have seen the same samples."""
+    """A rate or a factor from several rounds: their geometric mean, and the error of another run, as a share. 90 % of
+    further rounds lie between `low` and `high`: a prediction interval by Student's t. The error is never below what the
+    spread within rounds implies, because all rounds may have seen the same samples."""
 
     value: float
     error: float
 
     @classmethod
     def of(cls, rounds: Sequence[float], within: float = 0.0) -> Self:
-        """`within`: standard error of a round, as a share, from the spread within it."""
+        """Return the interval of `rounds`. `within`: standard error of a round, from its own spread, as a share."""
         logs, count = [math.log(value) for value in rounds], len(rounds)
         if count == 1:
             return cls(rounds[0], max(UNKNOWN_ERROR, _BOTH * within))
@@ -97,7 +97,7 @@ class Interval:
 
 
 def rate_interval(interval: Interval, number: Callable[[float], str] = rate_text) -> str:
-    """A figure with its error: ``1.90 ± 4%``; or from where to where it may be, if that is wide: ``1.1 to 3.2``."""
+    """Return a figure with its error, ``1.90 ± 4%``, or its range if the error is large, ``1.1 to 3.2``."""
     if interval.error > VAGUE:
         return f"{number(interval.low)} to {number(interval.high)}"
     return f"{number(interval.value)} ± {interval.error:.0%}"
@@ -107,13 +107,12 @@ factor_interval = partial(rate_interval, number=factor_text)
 
 
 def percentile(values: Sequence[float], percent: int) -> float:
-    """The least of `values` that no less than so many percent of them do not exceed."""
+    """Return the smallest of `values` that at least `percent` percent of them do not exceed."""
     return sorted(values)[-(-len(values) * percent // 100) - 1]
 
 
 class Stalls(NamedTuple):
-    """Shares of the time of a step, which add up to 1: the step itself, copying to the device, making the batch, and
-    reading from disk."""
+    """Shares of the time of a step, with sum 1: the step itself, copying, making the batch, reading from disk."""
 
     utilisation: float
     copy: float
@@ -122,17 +121,17 @@ class Stalls(NamedTuple):
 
     @property
     def largest(self) -> str:
-        """The stall that takes most of the time."""
+        """The stall that takes longest."""
         return max(_STALLS, key=lambda name: float(getattr(self, name)))
 
 
 @dataclass(frozen=True)
 class Stages:
-    """Seconds of a training step in each stage. More work cannot take less time: where a stage was measured faster than
-    the one before it, the two are taken as equal, and `disagreement` says by how much they were not."""
+    """Seconds of a training step in each stage. More work cannot take less time: a stage that was measured faster than
+    an earlier one counts as equal to it, and `disagreement` is the difference."""
 
-    resident_s: float  # with a batch that stays on the device
-    copied_s: float  # with one batch in pinned memory that is copied in each step
+    resident_s: float  # with one batch that stays on the device
+    copied_s: float  # with one batch in pinned memory that each step copies
     warm_s: float  # with the real loader, its files in the page cache
     cold_s: float | None = None  # with the real loader, its files on disk; None if not measured
 
@@ -143,14 +142,14 @@ class Stages:
 
     @property
     def stalls(self) -> Stalls:
-        """Division of the time of the last stage: each adds what it takes more than those before it."""
+        """Shares of the time of the last stage: each part is the time that its stage adds to the ones before."""
         times = list(accumulate(self.measured, max))
         parts = [(after - before) / times[-1] for before, after in pairwise([0.0, *times])]
         return Stalls(*parts)
 
     @property
     def disagreement(self) -> float:
-        """Fraction by which a stage was faster than one that does less: how far to trust the figures."""
+        """Largest fraction by which a stage was faster than one with less work: a measure of noise."""
         most = list(accumulate(self.measured, max))
         return max(before - after for before, after in zip(most, self.measured, strict=True)) / most[-1]
 
@@ -165,9 +164,9 @@ class Stages:
 
 
 def regular_stops(waits_s: Sequence[float], most: int, seconds: float) -> int | None:
-    """n if training stops regularly, before every n-th batch, 2 to `most`: at least 4/5 of the waiting falls on these,
-    and the stops are about equally long (coefficient of variation up to 1/4). None otherwise, and where it waits for
-    less than a hundredth of `seconds`."""
+    """Return n if training stops before every n-th batch, n from 2 to `most`: at least 4/5 of the waiting is before
+    these batches, and the stops are about equally long (coefficient of variation up to 1/4). Return None otherwise, and
+    if it waits for at most a hundredth of `seconds`."""
     total_s = sum(waits_s)
     if total_s <= 0.01 * seconds:
         return None
@@ -182,21 +181,19 @@ def regular_stops(waits_s: Sequence[float], most: int, seconds: float) -> int | 
 
 
 def break_even_epochs(build_s: float, before_s: float, after_s: float) -> float:
-    """Epochs of `after_s` instead of `before_s` seconds after which a build breaks even; infinity when they are no
-    faster."""
+    """Return the epochs after which a build breaks even if they take `after_s`, not `before_s`; inf if not faster."""
     return build_s / (before_s - after_s) if after_s < before_s else math.inf
 
 
 def headline(stages: Stages, step: str = "training step") -> str:
-    """The bottleneck and the utilisation in a few words, without a full stop. `step`: what is busy."""
+    """Return the bottleneck and the utilisation, without a full stop. `step`: name of what is busy."""
     stalls = stages.stalls
     words = bottleneck_words(stalls.utilisation, _STALLS[stalls.largest][0])
     return f"{words}: the {step} is busy {stalls.utilisation:.0%} of the time"
 
 
 def explanation(stages: Stages, batch: int) -> str:
-    """Explain what stalls training, and what faster loading could bring, in a sentence or two. `batch`: images in a
-    step."""
+    """Explain what stalls training, and the most that faster loading could gain. `batch`: images in a step."""
     stalls = stages.stalls
     rate = rate_text(batch / stages.resident_s)
     source = f"with batches already on the device, a step takes {seconds_text(stages.resident_s)}, {rate} images/s"

@@ -1,7 +1,7 @@
-"""Run somebody's script as Python would, time how long it waits for the batches of its loaders, and say what to try.
+"""Run a user's script as Python would, time how long it waits for the batches of its loaders, and say what to try.
 
-The script runs in this process, unchanged. Nothing here imports torch or NumPy before the script does, which may set
-their environment first. Once it has imported torch's DataLoader or presize's Loader, iterating these is timed.
+The script runs in this process, unchanged. This module never imports torch or NumPy before the script does, because
+scripts set environment variables first. torch's DataLoader and presize's Loader are patched when they are imported.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from presize.measure.stages import (
 from presize.system.files import write_atomically
 from presize.system.resources import cpu_seconds, read_cpu
 
-_LEAST_BATCHES = 10  # after the first of an epoch, without which nothing is said
-_LOOK_EVERY_S = 1.0  # the CPU time of workers is read so often
-_INTERIM_S, _INTERIM_BATCHES = 60.0, 100  # after both there is an interim verdict
-_RANKS_WAIT_S = 10.0  # the first rank waits so long, at its end, for what the others found
+_LEAST_BATCHES = 10  # needed for a verdict, without the first batch of each epoch
+_LOOK_EVERY_S = 1.0  # interval of reading the CPU time of workers
+_INTERIM_S, _INTERIM_BATCHES = 60.0, 100  # an interim verdict is printed after both
+_RANKS_WAIT_S = 10.0  # the first rank waits at most this long, at its end, for the results of the others
 
 _SLOW_SHARE, _NOTHING_ELSE, _LONG_START = 0.6, 0.99, 0.05
-_BUSY, _IDLE = 0.85, 0.5  # shares of a core from which a worker is at its limit, and below which it mostly waits
+_BUSY, _IDLE = 0.85, 0.5  # shares of a core: a worker is at its limit from the first on, and idle below the second
 
 
 @dataclass(eq=False)
@@ -53,26 +53,26 @@ class Watched:
     name: str
     workers: int
     prefetch: int | None
-    in_order: bool | None = None  # options of a DataLoader: None where they cannot be chosen, or bring nothing
+    in_order: bool | None = None  # options of a DataLoader; None if they cannot be chosen, or cannot help
     persistent: bool | None = None
     pinned: bool | None = None
-    cores: float = field(default_factory=lambda: read_cpu().usable)  # that may be used
-    starts_s: array[float] = field(default_factory=lambda: array("d"))  # to the first batch of each epoch
-    waits_s: array[float] = field(default_factory=lambda: array("d"))  # that the script waited for each other batch
-    # From each batch to the request of the next one, without the epochs of other loaders that ran meanwhile.
+    cores: float = field(default_factory=lambda: read_cpu().usable)  # usable by this process
+    starts_s: array[float] = field(default_factory=lambda: array("d"))  # wait for the first batch of each epoch
+    waits_s: array[float] = field(default_factory=lambda: array("d"))  # wait for each other batch
+    # From each batch to the request of the next one, without epochs of other loaders in between.
     steps_s: array[float] = field(default_factory=lambda: array("d"))
-    all_images: int = 0  # in all batches; 0 where that is not known
-    idle_s: float | None = None  # of `waits_s` in which the GPU had nothing to do; None without CUDA
-    worker_cpu_s: float = 0.0  # CPU time of a worker, on average, and the time in which it was seen
+    all_images: int = 0  # in all batches; 0 if not known
+    idle_s: float | None = None  # part of `waits_s` in which the GPU was idle; None without CUDA
+    worker_cpu_s: float = 0.0  # mean CPU time of a worker, and the time over which it was measured
     worker_wall_s: float = 0.0
-    events: deque[tuple[Any, Any]] = field(default_factory=deque)  # of CUDA around waits, not counted yet
+    events: deque[tuple[Any, Any]] = field(default_factory=deque)  # CUDA events around waits, not yet counted
 
     @classmethod
     def of(cls, loader: Any) -> Watched:
         dataset = type(loader.dataset).__name__
         sampler = type(getattr(loader, "sampler", None)).__name__
         is_presize = not hasattr(loader, "in_order")
-        if is_presize or sampler in ("SequentialSampler", "RandomSampler"):  # which ask for the length, too
+        if is_presize or sampler in ("SequentialSampler", "RandomSampler"):  # these call len(), too
             dataset += f" with {plural(len(loader.dataset), 'sample')}"
         name = f"{type(loader).__name__} over {dataset}, {plural(loader.num_workers, 'worker')}"
         if is_presize:
@@ -85,11 +85,11 @@ class Watched:
         return len(self.starts_s) + len(self.waits_s)
 
     def known(self) -> dict[str, Any]:
-        """Return what was measured as plain values of JSON: rates, shares of the time, and in `sentences` what to try;
-        these and the `headline` only where there were enough batches to say something."""
+        """Return the measurements as plain values of JSON: rates, shares of the time, a `headline`, and `sentences` on
+        what to try. With too few batches `headline` is None and `sentences` is empty."""
         starts_s, waits_s, steps_s = map(sum, (self.starts_s, self.waits_s, self.steps_s))
         seconds = starts_s + waits_s + steps_s
-        # While a GPU was still at work it did not wait.
+        # Waiting does not count while the GPU still works.
         wait = (starts_s + (waits_s if self.idle_s is None else self.idle_s)) / (seconds or 1)
         start = starts_s / (seconds or 1)
         images, is_known = self.all_images / max(self.batches, 1), len(self.waits_s) >= _LEAST_BATCHES
@@ -117,26 +117,26 @@ class Watched:
 
     @property
     def worker_cores(self) -> float | None:
-        """Cores that a worker kept busy, on average; None where that is not known."""
+        """Mean number of cores that a worker kept busy; None if not known."""
         return self.worker_cpu_s / self.worker_wall_s if self.worker_wall_s else None
 
     def _rate(self, images: float) -> Interval:
-        """The rate of training between the first and the last batch of an epoch, from tenths of all batches."""
+        """Return the rate between the first and the last batch of epochs, from the rates of tenths of all batches."""
         times = [wait + step for wait, step in zip(self.waits_s, self.steps_s, strict=False)]
-        size = max(len(times) // 10, 2 * self.workers, 1)  # workers that begin together deliver together
+        size = max(len(times) // 10, 2 * self.workers, 1)  # workers that start together deliver together
         tenths = [sum(times[at : at + size]) for at in range(0, len(times) - size + 1, size)]
         rates = [images * size / seconds for seconds in tenths if seconds > 0]
         return Interval.of(rates) if rates else Interval(0.0, UNKNOWN_ERROR)
 
     def _sentences(self, wait: float, start: float, seconds: float) -> Iterator[str]:
-        """Yield what was seen, and what to try."""
+        """Yield observations, and what to try."""
         if wait > _NOTHING_ELSE:
             yield "The script does next to nothing but wait for batches."
         else:
             yield f"If loading cost nothing, training would be {factor_text(1 / (1 - wait))} times as fast."
         every = regular_stops(self.waits_s, 2 * (self.workers or 1), seconds)
         if every:
-            yield f"It stops before every {ordinal(every)} batch: workers that begin together deliver together."
+            yield f"It stops before every {ordinal(every)} batch: workers that start together deliver together."
         busy = self.worker_cores if self.workers else None
         if busy is not None:
             yield f"Each worker keeps {busy:.0%} of a core busy."
@@ -152,14 +152,14 @@ class Watched:
             )
         spare = int(self.cores - self.workers)
         if self.workers == 0:
-            yield f"Try num_workers={max(1, min(4, spare))}: now batches are made between steps."
+            yield f"Try num_workers={max(1, min(4, spare))}: batches are now made between steps."
         elif busy is not None and busy >= _BUSY and spare >= 1:
             cores = plural(self.cores - self.workers, "core")
             yield f"Try num_workers={self.workers + spare}: the workers are at their limit, and {cores} are left."
         elif busy is not None and busy >= _BUSY:
-            yield "The workers are at their limit, and so are the cores: make less work of an image, by presizing."
+            yield "The workers and the cores are at their limit: reduce the work per image, for example by presizing."
         elif busy is not None and busy < _IDLE:
-            yield "The workers wait, too: for the disk, for cores, or for their batches to be taken."
+            yield "The workers wait, too: for the disk, for cores, or for training to take their batches."
         if start >= _LONG_START:
             again = self.persistent is False and self.workers and len(self.starts_s) > 1
             how = "Try persistent_workers=True: " if again else ""
@@ -168,7 +168,7 @@ class Watched:
             yield "Try pin_memory=True: batches are copied to the GPU from pageable memory."
 
     def count_events(self, *, wait: bool = False) -> None:
-        """Add the time from the device's last work before a wait to the end of the wait, as the device saw it."""
+        """Add to `idle_s` the time from the end of the device's work before a wait to the end of the wait."""
         while self.events and (wait or self.events[0][1].query()):
             before, after = self.events.popleft()
             if wait:
@@ -177,19 +177,19 @@ class Watched:
 
 
 def watched_text(found: Sequence[dict[str, Any]], ranks: Sequence[dict[str, Any] | None] = ()) -> str:
-    """The verdict on what is `known` of each loader, and of the first loader of each rank."""
+    """Return the verdicts. `found`: Watched.known of each loader; `ranks`: that of the first loader of each rank."""
     lines: list[str] = []
     for one in found:
         lines.append(f"{printable(one['name'])}:")
         batches = plural(one["batches"], "batch", "batches")
         if one["headline"] is None:
-            lines.append(f"  {batches} came: too few to say anything.")
+            lines.append(f"  {batches}: too few for a verdict.")
             continue
         of = f" of {one['images']:.0f}" if one["images"] else ""
         lines += [f"  {one['headline']}.", *(f"  {sentence}" for sentence in one["sentences"])]
         lines.append(
             f"  {rate_interval(Interval(**one['images_per_s']))} {one['unit']}/s in {batches}{of}; "
-            f"{seconds_text(one['step_s'])} from a batch to the next request, the step and all else in the loop, then "
+            f"per batch {seconds_text(one['step_s'])} in the body of the loop, including the step, then "
             f"{seconds_text(one['wait_s'])} of waiting."
         )
     if not found:
@@ -205,21 +205,20 @@ def watched_text(found: Sequence[dict[str, Any]], ranks: Sequence[dict[str, Any]
 
 
 def compared_text(before: dict[str, Any], after: dict[str, Any]) -> str:
-    """Describe what changed from one result of ``diagnose --json`` to another, loader by loader. Raises KeyError where
-    one of them is of something else."""
+    """Return the changes between two results of ``diagnose --json``, by loader. Raises KeyError for anything else."""
     lines = []
     olds, news = (found.get("loaders", [{**found, "name": "training"}]) for found in (before, after))
     for old, new in zip(olds, news, strict=False):
         name = printable(old["name"])
         was, now = (Interval(**one["images_per_s"]) for one in (old, new))
         if not was.value or not now.value:
-            lines.append(f"{name}: too few batches came to compare")
+            lines.append(f"{name}: too few batches to compare")
             continue
         gain = Interval(now.value / was.value, (was.error**2 + now.error**2) ** 0.5)
-        verdict = "faster" if gain.low > 1 else "slower" if gain.high < 1 else "no difference that could not be chance"
+        verdict = "faster" if gain.low > 1 else "slower" if gain.high < 1 else "the difference could be chance"
         lines.append(
             f"{name}: {rate_interval(was)} → {rate_interval(now)} {old.get('unit', 'images')}/s, "
-            f"{factor_interval(gain)} times: {verdict}"
+            f"a factor of {factor_interval(gain)}: {verdict}"
         )
         waits = (one["wait"] if "wait" in one else 1 - one["utilisation"] for one in (old, new))
         lines.append(f"  waiting for batches: {' → '.join(f'{wait:.0%}' for wait in waits)} of the time")
@@ -227,7 +226,7 @@ def compared_text(before: dict[str, Any], after: dict[str, Any]) -> str:
 
 
 def _mark() -> Any:
-    """An event on the device, where the script uses CUDA. Never initializes it."""
+    """Record an event on the device and return it; None unless the script uses CUDA. Never initializes CUDA."""
     if "torch" not in sys.modules or not sys.modules["torch"].cuda.is_initialized():
         return None
     event = sys.modules["torch"].cuda.Event(enable_timing=True)
@@ -236,8 +235,7 @@ def _mark() -> Any:
 
 
 def _images_in(batch: Any) -> int:
-    """Count the images of a batch, by the length of its first tensor or array; 0 if it has none. Calls nothing of the
-    script's."""
+    """Return the number of images in a batch: the length of its first tensor or array, or 0. Runs no user code."""
     while isinstance(batch, (list, tuple, Mapping)) and type(batch).__module__ in ("builtins", "collections"):
         count = len(batch)
         batch = next(iter(batch.values() if isinstance(batch, Mapping) else batch), None)
@@ -251,7 +249,7 @@ class _Epoch:
     def __init__(self, watch: Watch, seen: Watched, begin_s: float) -> None:
         self.watch, self.seen, self.begin_s = watch, seen, begin_s
         self.count, self.last_s, self.looked_s, self.cpu_s = 0, begin_s, begin_s, 0.0
-        self.elsewhere_s = 0.0  # in epochs of other loaders, since the last batch
+        self.elsewhere_s = 0.0  # spent in epochs of other loaders since the last batch
         self.outer = {other: other.count for other in watch.running}
         watch.running.append(self)
 
@@ -286,7 +284,7 @@ class _Epoch:
         return batch
 
     def _look(self, workers: Sequence[Any], now: float) -> None:
-        """Add the CPU time of the workers since they were looked at last."""
+        """Add the CPU time of the workers since the last call."""
         pids = [worker.pid for worker in workers if worker.pid is not None]
         cpu_s = (cpu_seconds(pids) - time.process_time()) / len(pids)
         if self.cpu_s:
@@ -295,7 +293,7 @@ class _Epoch:
         self.looked_s, self.cpu_s = now, cpu_s
 
     def end(self) -> None:
-        """Leave the time of this epoch out of those that it ran within: that had no batch meanwhile."""
+        """End the epoch. Subtract its time from enclosing epochs of other loaders that got no batch meanwhile."""
         if self not in self.watch.running:
             return
         self.watch.running.remove(self)
@@ -305,8 +303,8 @@ class _Epoch:
 
 
 class Watch:
-    """Times all loaders that are iterated while it is open. For the main thread of one process: a forked child times
-    nothing. `on_interim` is called once, when a loader has given many batches, but not in the first `interim_s`."""
+    """Context manager that times all loaders iterated within it. For the main thread of one process; forked children
+    time nothing. Calls `on_interim` once, after `interim_s`, when a loader has given many batches."""
 
     def __init__(self, on_interim: Callable[[], None] | None = None, interim_s: float = _INTERIM_S) -> None:
         self.seen: weakref.WeakKeyDictionary[Any, Watched] = weakref.WeakKeyDictionary()
@@ -374,21 +372,21 @@ class Watch:
             seen = self.seen[loader] = Watched.of(loader)
             self.order.append(seen)
         for epoch in [epoch for epoch in self.running if epoch.seen is seen]:
-            epoch.end()  # left early
+            epoch.end()  # it was left early
         return _Epoch(self, seen, begin_s)
 
     def _is_elsewhere(self) -> bool:
         return os.getpid() != self.pid or sys.modules["torch"].utils.data.get_worker_info() is not None
 
     def watched(self) -> list[Watched]:
-        """Return the measurements until now, of each loader that gave a batch, in the order of their first ones."""
+        """Return the measurements so far of loaders that gave a batch, in the order of their first iteration."""
         for seen in self.order:
             seen.count_events(wait=True)
         return [seen for seen in self.order if seen.batches]
 
 
 class _AfterImport:
-    """A finder of modules that leaves finding to the others, and calls a function with a module once it is imported."""
+    """Module finder that delegates finding to the others, and calls a function with the module after its import."""
 
     def __init__(self, calls: dict[str, Callable[[ModuleType], None]]) -> None:
         self.calls = calls
@@ -409,9 +407,9 @@ class _AfterImport:
 
 
 def run_script(script: str, arguments: Sequence[str], watch: Watch, on_end: Callable[[], None]) -> int:
-    """Run a script as ``python SCRIPT ARGUMENTS`` does, while `watch` is open, and return its exit code; -SIGINT where
-    Ctrl-C ended it. An error that it raises is shown as Python shows it, without our frames. `on_end` is called once,
-    in this process alone, whatever ended the script: before os.exec and os._exit, too."""
+    """Run a script as ``python SCRIPT ARGUMENTS`` does, within `watch`, and return its exit code; -SIGINT if Ctrl-C
+    stopped it. Prints errors as Python does, without frames of presize. Calls `on_end` once, in this process only,
+    however the script ends, and also before os.exec* and os._exit."""
     path, argv = sys.path[:], sys.argv[:]
     sys.argv = [script, *arguments]
     if not sys.flags.safe_path:
@@ -428,7 +426,7 @@ def run_script(script: str, arguments: Sequence[str], watch: Watch, on_end: Call
     except SystemExit as exit:
         code = exit.code
     except BaseException as error:
-        trace = error.__traceback__  # from the script on; none where it has not begun, as with a syntax error
+        trace = error.__traceback__  # from the script on; none if the script has not started, as on a syntax error
         while trace is not None and trace.tb_frame.f_code.co_filename != script:
             trace = trace.tb_next
         sys.excepthook(type(error), error.with_traceback(trace), trace)
@@ -444,7 +442,7 @@ def run_script(script: str, arguments: Sequence[str], watch: Watch, on_end: Call
 
 @contextmanager
 def _before_exec(call: Callable[[], None]) -> Iterator[None]:
-    """Call before this process is replaced, or ends without Python's clean-up."""
+    """Call `call` before this process is replaced by os.exec*, or ends by os._exit."""
 
     def wrap(original: Callable[..., Any], is_exit: bool) -> Callable[..., Any]:
         def execute(*arguments: Any, **named: Any) -> Any:
@@ -462,9 +460,9 @@ def _before_exec(call: Callable[[], None]) -> Iterator[None]:
 
 
 def share_with_ranks(mine: list[dict[str, Any]]) -> list[dict[str, Any] | None] | None:
-    """Hand over, by a file, what this rank found to the first one that torchrun started on this machine. Returns for it
-    what each rank found of its first loader, None for one that had none, or did not end in time; None for the
-    others; without torchrun, an empty list."""
+    """Send the result of this rank, in a file, to the first rank that torchrun started on this machine. Returns there
+    the result for the first loader of each rank, with None for ranks without a loader and ranks that did not end in
+    time; on other ranks None; without torchrun an empty list."""
     rank, ranks = int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     if ranks == 1:
         return []

@@ -206,7 +206,7 @@ def test_a_dry_run_says_that_a_decoder_died(presize: Callable[..., Ran], build: 
     crash("segfault")
     ran = presize("build", build.source, build.out, "--dry-run")
     assert ran.code == 1
-    assert ran.err.startswith("presize: error: --dry-run: a decoder died (SIGSEGV) on one of the files that were tried")
+    assert ran.err.startswith("presize: error: --dry-run: a decoder crashed (SIGSEGV) on one of the files")
 
 
 def test_workers_that_cannot_start_are_one_line(

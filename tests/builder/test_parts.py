@@ -269,7 +269,7 @@ def test_the_command_says_what_is_missing_and_then_what_publishes(presize: Calla
     found = json.loads(presize(*command, "--part", "2/2", "--json").out)
     assert (found["part"], found["parts"], found["stored"], found["unfinished"]) == (2, 2, 4, [])
     assert "12 images" in presize(*command).out
-    assert "published already" in presize(*command, "--part", "1/2").out
+    assert "already published" in presize(*command, "--part", "1/2").out
     dry = presize(*command, "--part", "1/2", "--dry-run")
     assert (dry.code, "leave one of --part and --dry-run out" in dry.err) == (2, True)
 

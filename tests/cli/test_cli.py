@@ -59,7 +59,7 @@ def test_build_says_what_was_made(build: Build) -> None:
     assert ran.out.endswith("  report: out/report.html\n")
 
 
-NO_LABELS = "  no labels: those of a folder of images come from a table, --labels"
+NO_LABELS = "  no labels: a folder of images needs a table of labels, --labels"
 SMALLER = "  1 image smaller than --size, not enlarged; --upscale does that"
 NO_SPACE = "  no space saved: files of"
 
@@ -164,7 +164,7 @@ def test_build_tells_of_frames_and_bands_that_are_left_out(build: Build, tmp_pat
 def test_build_says_how_many_images_kept_their_bytes(build: Build, presize: Callable[..., Ran], mixed: Path) -> None:
     dry = build("--dry-run", source=mixed, size="keep")
     assert "target    out: their own size, jpeg to lmdb" in dry.out.splitlines()
-    assert "  1 stored as they were, 3 encoded" in build(source=mixed, size="keep").out.splitlines()
+    assert "  1 stored unchanged, 3 encoded" in build(source=mixed, size="keep").out.splitlines()
     assert "size      their own size" in presize("info", OUT).out.splitlines()
     report = (OUT / "report.html").read_text()
     assert "in the stored format already" in report and "their own size, jpeg" in report
@@ -404,7 +404,7 @@ def test_the_version_is_told(option: str, presize: Callable[..., Ran]) -> None:
     ("options", "words"),
     [
         ("--size 64x64", "--size 64x64: with --fit shorter images keep their shapes and cover 64x64, as with"),
-        ("--size 64x48 --fit longer", "--size 64x48: with --fit longer images keep their shapes and lie"),
+        ("--size 64x48 --fit longer", "--size 64x48: with --fit longer images keep their shapes and fit"),
         ("--jobs 200", "--jobs 200: "),
     ],
 )

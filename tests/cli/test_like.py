@@ -63,7 +63,7 @@ def test_of_several_sizes_that_of_the_dataset_is_taken(build: Build, raw: Path) 
 
 def test_without_labels_there_is_no_class_list_to_take_over(build: Build, dataset: Path) -> None:
     ran = build("part", "val", f"--like {dataset} --labels none")
-    assert "has the columns label and this build has not" in ran.err
+    assert "this build lacks the columns label of that dataset" in ran.err
     assert read_manifest("val").classes is None
 
 
@@ -76,14 +76,14 @@ def test_pairs_are_taken_over_with_their_formats_unless_others_are_given(build: 
     other = {"pattern": "masks/{stem}.png", "format": "png", "filter": "nearest"}
     assert recorded_in("another")["companions"] == {"other": other}
     (pairs / "images").rename(pairs / "photos")
-    refusal = "presize: error: --like: SRC has other classes than that dataset; --classes names the list to use\n"
+    refusal = "presize: error: --like: SRC and that dataset have different classes; choose a list with --classes\n"
     assert build(pairs, "refused", "--like out") == Ran(1, "", refusal)
 
 
 def test_a_derived_dataset_says_what_is_not_repeated(build: Build, dataset: Path) -> None:
     derive_dataset([dataset], "small", DeriveOptions(Size(32, 32)), SERIAL)
     ran = build("part", "val", "--like small")
-    assert ran.err.startswith("presize: warning: --like: that dataset was derived from others with sizes 64, which is")
+    assert ran.err.startswith("presize: warning: --like: that dataset was derived from others with sizes 64; this")
     assert ran.err.count("\n") == 1
     assert recorded_in("val")["image"] == recorded_in("small")["image"]
 
@@ -93,7 +93,7 @@ def test_columns_that_the_new_dataset_lacks_are_named(build: Build, raw: Path) -
     Path("t.csv").write_text("path,caption\n" + "".join(f"{path},x\n" for path in paths))
     assert build(raw, "out", "--labels t.csv --size 32").code == 0
     ran = build("part", "val", "--like out --dry-run")
-    assert ran.err.startswith("presize: warning: --like: that dataset has the columns caption and this build has not;")
+    assert ran.err.startswith("presize: warning: --like: this build lacks the columns caption of that dataset;")
     assert ran.err.count("\n") == 1
 
 

@@ -76,7 +76,7 @@ def test_masks_and_labels_that_are_no_classes_are_left_out_and_a_diagnosis_has_w
     short = DiagnoseOptions(device="cpu", workers=0, batch=2, crop=16, seconds=0.1)
     found = diagnose_path(tmp_path / "out", short)
     assert found.images_per_s.value > 0
-    assert any("SIMD limited by JSIMD_FORCENONE=1; to fix it: unset JSIMD_FORCENONE." in note for note in found.notes)
+    assert any("SIMD limited by JSIMD_FORCENONE=1. Fix: unset JSIMD_FORCENONE." in note for note in found.notes)
 
 
 def test_images_that_are_small_already_are_not_presized_and_why_is_said(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_images_that_are_small_already_are_not_presized_and_why_is_said(tmp_path
     found = diagnose_path(tmp_path / "raw", short, trial=trial, trial_name="Presize to 256 px")
     assert found.alternatives == ()
     assert any(
-        re.match(r"Presize to 256 px would store (9[5-9]|\d{3})% of what the images take", note) for note in found.notes
+        re.match(r"Presize to 256 px is not tried: it would store (9[5-9]|\d{3})% of", note) for note in found.notes
     )
 
 
@@ -303,7 +303,7 @@ def test_what_is_missing_is_built_once_and_all_is_kept(presize: Callable[..., Ra
 @pytest.mark.parametrize(
     ("error", "code", "said"),
     [
-        (KeyboardInterrupt(), 130, "interrupted; what was measured is in {out}"),
+        (KeyboardInterrupt(), 130, "interrupted; results so far are in {out}"),
         (BenchError("does not fit into the memory"), 1, "does not fit into the memory"),
     ],
     ids=["interrupted", "failed"],
@@ -345,8 +345,8 @@ def test_a_run_in_a_process_of_its_own_says_what_it_measured(dataset: Path) -> N
 @pytest.mark.parametrize(
     ("code", "said", "errors", "message"),
     [
-        (-9, b"", b"", "was ended by signal 9: probably out of memory"),
-        (-11, b"", b"", "was ended by signal 11$"),
+        (-9, b"", b"", "was killed by signal 9: probably out of memory"),
+        (-11, b"", b"", "was killed by signal 11$"),
         (1, b"", b"Traceback\nValueError: what is wrong\n", "failed: ValueError: what is wrong"),
         (0, b"", b"", "failed: no output"),
         (0, b'{"error": "no memory here"}', b"", "^no memory here"),

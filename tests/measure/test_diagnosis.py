@@ -115,12 +115,12 @@ def test_advice_is_what_was_tried_with_its_gain_and_error() -> None:
 def test_nothing_is_advised_whose_gain_may_be_chance_and_one_that_varies_much_is_given_as_a_range() -> None:
     assert tried(diagnosis(), 1.5, 0.9, 1.4).advice == ()
     assert tried(diagnosis(), 1.04, 1.04, 1.04).advice == ()
-    assert "Nothing that was tried made it more than 5% faster" in tried(diagnosis(), 1.0, 1.0, 1.0).verdict
+    assert "No change that was tried made training more than 5% faster" in tried(diagnosis(), 1.0, 1.0, 1.0).verdict
     assert tried(replace(diagnosis(), rates=(500.0,)), 1.2).advice == (), "a single round may be off by a quarter"
     assert "1.44 to 3.5 times the present" in tried(diagnosis(), 2.0, 2.6, 2.2).verdict
     vague = tried(diagnosis(), 1.0, 1.6, 1.3)
     assert vague.advice == ()
-    assert "Too few batches came to tell what these bring: Use 3 workers instead of 1. Give" in vague.verdict
+    assert "Too few batches to measure these changes: Use 3 workers instead of 1. Measure" in vague.verdict
 
 
 def test_batches_that_vary_within_a_round_widen_what_rounds_agree_on() -> None:
@@ -131,7 +131,7 @@ def test_batches_that_vary_within_a_round_widen_what_rounds_agree_on() -> None:
 
 def test_whose_code_takes_the_time_and_an_epoch_that_begins_late_are_told() -> None:
     found = diagnosis(own_python=(0.01, "./project/train.py:log"))
-    said = "10 ms of a step of 20 ms is Python of the training loop on a core, most of it in ./project/train.py:log"
+    said = "10 ms of a step of 20 ms is CPU time of Python in the training loop, most of it in ./project/train.py:log"
     assert said in found.verdict
     mine = loading(parts={"other": 0.06}, frames={"./project/train.py:augment": 0.9})
     assert "100% of it for other code, most of it in ./project/train.py:augment." in diagnosis(loading=mine).verdict
@@ -145,7 +145,7 @@ def test_where_compute_is_the_bottleneck_advice_is_said_to_be_about_the_step() -
     busy = tried(diagnosis(step_s=0.1, trained_s=0.1, layout_step=Times(0.08)), 1.2, 1.2, 1.2)
     assert busy.known()["bottleneck"] == "compute"
     assert [trial.change.options for trial in busy.tried] == [{"channels_last": True}]
-    assert "What helps makes the step itself faster. Give the step batches in channels-last memory" in busy.verdict
+    assert "The step itself can become faster. Give the step batches in channels-last memory" in busy.verdict
 
 
 def test_the_animation_shows_what_was_measured_and_says_where_it_plays_something_else() -> None:
@@ -176,7 +176,7 @@ def test_the_evidence_says_how_far_the_simulation_is_from_the_measurement() -> N
     assert found.simulated(found.pipeline(workers=3)) == pytest.approx(32 / 0.02, rel=0.02), "nothing repairs it"
     assert found.by_workers[1] == pytest.approx(1)
     assert found.by_workers[3] == pytest.approx(3, rel=0.02)
-    assert "69% from what was measured" in diagnosis_text(found)
+    assert "69% from the measured rate" in diagnosis_text(found)
 
 
 def test_workers_and_the_step_share_the_cores() -> None:

@@ -79,7 +79,7 @@ JUDGED = [
     (changed("cpu", instructions=()), "CPU", "warn", "without SSE4", "a very old CPU"),
     (changed("cpu", instructions=("NEON",)), "CPU", "ok", "NEON", "ARM"),
     (changed("cpu", instructions=None), "CPU", "unknown", "not known", "no /proc"),
-    (changed("cpu", quota=2.5, online=64), "cores", "warn", "heed the quota", "a container with a quota"),
+    (changed("cpu", quota=2.5, online=64), "cores", "warn", "respect the quota", "a container with a quota"),
     (changed("cpu", quota=0.5), "cores", "warn", "a cgroup quota of 0.5", "a container with half a core"),
     (changed("cpu", quota=32.0), "cores", "ok", "16", "a quota of more than there is"),
     (changed("cpu", cores=1, online=64), "cores", "warn", "--cpus-per-task", "a batch job with one core"),
@@ -135,7 +135,7 @@ JUDGED = [
     ),
     (
         codec("opencv", version="", broken="No module named 'cv2'"), "OpenCV", "bad",
-        "No module named 'cv2'; another distribution that has a cv2, too, may have been removed -> pip install opencv",
+        "No module named 'cv2'; uninstalling another OpenCV may have deleted its files -> pip install opencv",
         "no OpenCV",
     ),
     (

@@ -211,7 +211,7 @@ def test_workers_and_an_epoch_that_is_left_early_are_seen() -> None:
                     break
     (seen,) = watch.watched()
     assert (seen.workers, seen.persistent, seen.batches, len(seen.starts_s)) == (1, False, 8, 2)
-    assert watched_text([seen.known()]).endswith("8 batches came: too few to say anything.")
+    assert watched_text([seen.known()]).endswith("8 batches: too few for a verdict.")
 
 
 def test_a_loader_of_presize_is_seen_too_and_gives_the_same(tmp_path: Path) -> None:
@@ -269,9 +269,9 @@ def watched(
     ("seen", "said"),
     [
         (watched([0.03] * 40, [0.01] * 40), "Try num_workers=8: the workers are at their limit, and 4 cores are left."),
-        (watched([0.03] * 40, [0.01] * 40, cores=4.0), "make less work of an image, by presizing"),
+        (watched([0.03] * 40, [0.01] * 40, cores=4.0), "reduce the work per image, for example by presizing"),
         (watched([0.03] * 40, [0.01] * 40, worker_cpu_s=0.1), "The workers wait, too"),
-        (watched([0.03] * 40, [0.01] * 40, workers=0, worker_wall_s=0.0), "Try num_workers=4: now batches are made"),
+        (watched([0.03] * 40, [0.01] * 40, workers=0, worker_wall_s=0.0), "Try num_workers=4: batches are now made"),
         (watched([0.03] * 12, [0.01] * 12, starts_s=(2.0, 2.0)), "Try persistent_workers=True: 89% of the time"),
         (watched([0.03] * 40, [0.01] * 40, pinned=False), "Try pin_memory=True"),
         (watched([0.0, 0.0, 0.0, 0.2] * 12, [0.01] * 48), "It stops before every 4th batch"),
@@ -310,7 +310,7 @@ def test_two_results_are_compared_with_their_errors() -> None:
     before, after = (
         {"loaders": [json.loads(json.dumps(watched([wait] * 40, [0.01] * 40).known()))]} for wait in (0.03, 0.01)
     )
-    assert "800 ± 2% → 1,600 ± 2% images/s, 2.0 ± 3% times: faster" in compared_text(before, after)
-    assert "no difference that could not be chance" in compared_text(before, before)
+    assert "800 ± 2% → 1,600 ± 2% images/s, a factor of 2.0 ± 3%: faster" in compared_text(before, after)
+    assert "the difference could be chance" in compared_text(before, before)
     with pytest.raises(KeyError):
         compared_text({"samples": 3}, before)

@@ -148,7 +148,7 @@ def test_ctrl_c_ends_a_copy_from_a_server_that_does_not_answer(silent: str, data
             _, said = process.communicate(timeout=60)
         finally:
             process.kill()
-    assert (process.returncode, said) == (130, "presize: error: interrupted; the same command goes on from here\n")
+    assert (process.returncode, said) == (130, "presize: error: interrupted; run the same command again to continue\n")
     with http(dataset) as port:
         fetch_dataset(f"http://127.0.0.1:{port}", out)
     assert files(out) == files(dataset)

@@ -337,7 +337,7 @@ def test_the_command_uploads_and_says_how_much(presize: Callable[..., Ran], url:
     assert (found["samples"], found["uploaded"], found["sent_again"], found["url"]) == (4, 0, [], url)
     client("delete_object", url, "index.arrow")
     ran = presize("upload", tmp_path / "set", url)
-    assert ran.out.endswith("\n  missing or different there, and sent again: index.arrow\n"), ran
+    assert ran.out.endswith("\n  uploaded again because they were missing or different: index.arrow\n"), ran
 
 
 def test_the_commands_of_the_quick_start_upload_and_fetch(

@@ -364,7 +364,7 @@ def step_that_fails_at(number: int) -> Any:
         ([[0] * 4] * 99, step_that_fails_at(205), "step: failed after 3 steps: RuntimeError: it diverged"),
         ([], step_of(0), "loader: expected at least one batch, got none"),
         (iter([[0] * 4] * 8), step_of(0), "loader: expected .* got none"),
-        ([1, 2, 3], step_of(0), "whose first part has one, got int"),
+        ([1, 2, 3], step_of(0), "with a first part that has one, got int"),
     ],
 )
 @pytest.mark.usefixtures("our_time")
