@@ -196,7 +196,7 @@ def check_rejects(rejected: int, plan: Plan, run: RunOptions) -> None:
     if not run.max_errors.allows(rejected, of=len(plan.source.table) + len(plan.source.rejects)):
         raise TooManyRejectsError(
             f"{were}, more than --max-errors {run.max_errors} allows; "
-            "the same command with a larger budget goes on from here"
+            "run the same command with a larger budget to continue"
         )
 
 

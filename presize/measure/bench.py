@@ -115,9 +115,8 @@ def _variants(roots: Mapping[str, str], options: BenchOptions) -> tuple[Variant,
     possible = [variant for variant in VARIANTS if READS[variant] in roots or "raw" in roots]
     for variant in options.variants or ():
         if variant not in possible:
-            raise OptionError(
-                f"variant: {variant} needs --{READS[variant]}, or --raw to build it from"
-            )
+            or_raw = "" if READS[variant] == "raw" else ", or --raw to build it from"
+            raise OptionError(f"variant: {variant} needs --{READS[variant]}{or_raw}")
     return tuple(variant for variant in possible if options.variants is None or variant in options.variants)
 
 

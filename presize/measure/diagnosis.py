@@ -328,10 +328,14 @@ class Diagnosis:
         return " ".join(said)
 
     def _frame(self, part: Part) -> str:
-        """Return words for the function that takes most of the part "other"; empty for other parts."""
-        if part != "other" or not self.loading.frames:
+        """Return words for the function that takes most of the part "other", of the user's if any; empty for other
+        parts."""
+        loading = self.loading
+        if part != "other":
             return ""
-        return f", most of it in {next(iter(self.loading.frames))}"
+        half = loading.parts.get("other", 0.0) / (2 * loading.load.mean_s)
+        frames = [*loading.frames, *(name for name, of, share in loading.functions if of == "other" and share > half)]
+        return f", most of it in {frames[0]}" if frames else ""
 
     @property
     def verdict(self) -> str:

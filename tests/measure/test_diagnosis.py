@@ -135,6 +135,13 @@ def test_whose_code_takes_the_time_and_an_epoch_that_begins_late_are_told() -> N
     assert said in found.verdict
     mine = loading(parts={"other": 0.06}, frames={"./project/train.py:augment": 0.9})
     assert "100% of it for other code, most of it in ./project/train.py:augment." in diagnosis(loading=mine).verdict
+    installed = loading(
+        parts={"other": 0.06},
+        functions=(("<built-in method torch.randint>", "other", 0.6), ("torch/storage.py:fill", "other", 0.4)),
+    )
+    assert ", most of it in <built-in method torch.randint>." in diagnosis(loading=installed).verdict
+    scattered = loading(parts={"other": 0.06}, functions=(("torch/storage.py:fill", "other", 0.4),))
+    assert "100% of it for other code." in diagnosis(loading=scattered).verdict
     late = diagnosis(epoch_batches=10, trained_s=0.08)
     assert late.start_share == pytest.approx(0.25)
     assert "25% of an epoch passes before its first batch." in late.verdict

@@ -121,7 +121,7 @@ CHANGES: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "another size": (
         lambda raw: a_good_one(raw).write_bytes(a_good_one(raw).read_bytes() + b"\0"),
-        r"\d+\.jpg has \d+ bytes instead of \d+; .* --update",
+        r"\d+\.jpg has \d+ bytes in .*, and had \d+ when .* --update",
     ),
 }
 
