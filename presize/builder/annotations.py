@@ -51,7 +51,7 @@ class Rows(NamedTuple):
 
 
 def check_annotations(table: pa.Table, options: BuildOptions) -> None:
-    """Raise SourceError unless `table` has the declared columns in their units. Warn about boxes smaller than a pixel."""
+    """Raise SourceError unless `table` has the declared columns in their units. Warn about boxes below a pixel."""
     for place in options.boxes:
         rows, boxes = _boxes(table, place)
         if len(rows.inner) and not (rows.inner == 4).any():

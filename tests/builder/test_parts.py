@@ -103,7 +103,7 @@ def test_a_published_dataset_is_nothing_to_do_for_a_part(build: Builder) -> None
     ("made", "gone", "message"),
     [
         ([2], None, "lacks parts 1 and 3 of 3, 2 shards; run with --part 1/3"),
-        ([1, 2, 3], "00001.lmdb", "lacks part 2 of 3, 1 shard; run with --part 2/3, then this again"),
+        ([1, 2, 3], "00001.lmdb", "lacks part 2 of 3, 1 shard; run with --part 2/3, then repeat this command"),
     ],
     ids=["two were not run", "a shard has gone"],
 )

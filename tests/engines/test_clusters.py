@@ -195,7 +195,7 @@ def test_a_cluster_without_workers_is_waited_for_with_a_word(engine: str, photos
         ("import presize; presize.__version__ = '0.0.1'", "it has presize 0.0.1, and the build presize "),
         (
             "import presize.builder.fingerprint as own; own.codecs_digest = lambda _: 'other'",
-            "the same versions of all libraries make other bytes here",
+            "the same library versions make other bytes on this machine",
         ),
     ],
     ids=["no presize", "another presize", "other codecs"],
