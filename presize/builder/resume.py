@@ -105,7 +105,7 @@ def is_all_of(plan: Plan, published: Sequence[Manifest | None]) -> bool:
 
 
 def trying_again(plan: Plan, run: RunOptions, published: Sequence[Manifest | None], root: Path) -> RunOptions:
-    """Return `run`, as an update (a rebuild of a folder dataset) if files listed in `root` as unreadable can be read."""
+    """Return `run`, as an update (or rebuild of a folder) if files listed in `root` as unreadable can be read now."""
     manifest = published[0]
     if run.update or run.overwrite or manifest is None or not manifest.left_out.get("unreadable"):
         return run

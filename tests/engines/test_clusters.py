@@ -174,7 +174,7 @@ def test_no_scheduler_is_one_line(engine: str, photos: Path, tmp_path: Path) -> 
     ran = build(nobody, photos, tmp_path / "out", timeout_s=60)
     said = ran.stderr.splitlines()
     assert ran.returncode == 1
-    assert said[-1].startswith(f"presize: error: scheduler: there is no {engine} at {nobody.address}: ")
+    assert said[-1].startswith(f"presize: error: scheduler: cannot connect to {engine} at {nobody.address}: ")
 
 
 @pytest.mark.parametrize("engine", ENGINES)
