@@ -31,7 +31,7 @@ Rejected = tuple[int, str, str]
 
 class ShardDone(NamedTuple):
     """Numbers of samples of a shard that were stored, rejected, skipped (not images by content and name) or unreadable,
-    and the bytes stored in all sizes. `number` is None for files that an update does not try again: no shard has them."""
+    and the bytes stored in all sizes. `number` is None for files that an update does not try again."""
 
     number: int | None
     stored: int

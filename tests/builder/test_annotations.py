@@ -252,7 +252,7 @@ def test_bad_boxes_reject_their_image_if_told_and_an_update_does_as_a_build_from
     result = build()
     assert (result.stored, result.rejected) == (1, 2)
     assert [(line["path"], line["reason"]) for line in build.rejects()] == [
-        ("a.png", "boxes: they reach from (20, 10) to (130, 40), outside of the image of 100 x 60 pixels"),
+        ("a.png", "boxes: they reach from (20, 10) to (130, 40), outside the image of 100 x 60 pixels"),
         ("b.png", "boxes: one has no area, or is not four numbers"),
     ]
     last = {"path": "c.jpg", "bbox": [[0.01, 0.01, 1.015, 0.1] if unit else [1, 1, 101.5, 5]]}

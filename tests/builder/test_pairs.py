@@ -316,7 +316,7 @@ def test_a_mask_that_has_changed_cannot_repair_a_shard(build: Builder) -> None:
         shard.unlink()
     with_another_mask(build.source)
     problems = repair_dataset(build.source, build.out).problems
-    assert [problem for problem in problems if "images/02.jpg: its mask has changed or gone" in problem.what]
+    assert [problem for problem in problems if "images/02.jpg: its mask has changed or is missing" in problem.what]
 
 
 def test_pairs_need_shards_and_a_mask(build: Builder) -> None:
