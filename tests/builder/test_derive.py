@@ -217,7 +217,7 @@ def test_paths_and_rejects_of_several_datasets_are_listed_under_their_numbers(tm
 LABELS = r"{}/out has labels and .*{}/out has none"
 REFUSED: list[tuple[Sequence[str], dict[str, Any], type[Exception], str]] = [
     ([], {}, SourceError, "at least one dataset"),
-    (["flat"], {"size": KEEP}, OptionError, "images keep their size without --size"),
+    (["flat"], {"size": KEEP}, OptionError, "without --size images keep their size"),
     (["flat"], {"size": Size(0, 5)}, OptionError, "size: "),
     (["flat"], {"size": Size(65, 64)}, OptionError, r"^size: 64x65 is larger than the 64 of .*from its source$"),
     (["flat"], {"size": Size(64, 65)}, OptionError, r"^size: 65x64 is larger than the 64 of .*from its source$"),

@@ -320,7 +320,7 @@ def test_a_mask_that_has_changed_cannot_repair_a_shard(build: Builder) -> None:
 
 
 def test_pairs_need_shards_and_a_mask(build: Builder) -> None:
-    with pytest.raises(OptionError, match="pairs are stored in shards alone"):
+    with pytest.raises(OptionError, match="companions are stored only in shards"):
         BuildOptions(layout="folder", companions=(MASK,))
     said = r"no sample of .* can be used; images/00\.jpg: the companion mask does not exist: 'no/00\.png'"
     with pytest.raises(SourceError, match=said):
