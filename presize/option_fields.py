@@ -83,7 +83,7 @@ def _kind(hint: Any) -> tuple[Any, bool, tuple[Any, ...]]:
 
 def check_options(options: object) -> None:
     """Raise OptionError unless each stated option has its type, choice or range. Skips texts and fractions."""
-    for each in stated_options(type(options)):  # type: ignore[arg-type]  # mypy takes no class for hashable
+    for each in stated_options(type(options)):  # type: ignore[arg-type]  # mypy does not take classes for hashable
         value, name = getattr(options, each.name), each.name_in_errors
         if value is None and each.default is None:
             continue

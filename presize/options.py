@@ -176,7 +176,7 @@ class ImageOptions:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Self:
-        """Return image options as recorded by to_json. Raises OptionError for options of a later presize."""
+        """Return the options that BuildOptions.to_json recorded. Raises OptionError for options of a later presize."""
         _check_known(cls, values)
         return cls(**values | {"sizes": tuple(map(Size.parse, values["sizes"]))})
 
@@ -184,7 +184,7 @@ class ImageOptions:
 def _check_known(options: type, values: dict[str, Any]) -> None:
     unknown = sorted(values.keys() - {field.name for field in fields(options)})
     if unknown:
-        raise OptionError(f"{unknown[0]}: this presize has no such option; upgrade it")
+        raise OptionError(f"{unknown[0]}: this version of presize has no such option; upgrade presize")
 
 
 def _checked(size: Size) -> Size:
@@ -440,11 +440,11 @@ class BuildOptions:
             check_text("column_type", each.column)
             check_choice(f"column_type: {each.column}", each.type, ValueType)
             if each.type == "class" and each.column != "label":
-                choose = "choose text, and a vocabulary to read"
+                choose = "choose text, and give a vocabulary when reading"
                 raise OptionError(f"column_type: only label has classes, got {each}; {choose}")
         check_each_once("column_type", tuple(each.column for each in self.column_types), "column")
         if self.layout == "folder" and self.image.format == "raw":
-            raise OptionError("to: raw is not a format of image files; choose --to lmdb, or jpeg, png or webp")
+            raise OptionError("to: format raw cannot be stored as image files; choose --to lmdb, or jpeg, png or webp")
         check_each_once("pair", tuple(companion.name for companion in self.companions), "name")
         if self.layout == "folder" and self.companions:
             raise OptionError("to: companions are stored only in shards; choose --to lmdb, or build without --pair")
@@ -574,7 +574,7 @@ class SourceOptions:
         if self.label_keys is not None and self.keys is None:
             raise OptionError("label_keys: needs --keys, the pattern for the keys of the images")
         if self.label_keys is not None and self.keys in get_args(KeyPreset):
-            raise OptionError(f"label_keys: --keys {self.keys} includes labels; give patterns for both, or omit it")
+            raise OptionError(f"label_keys: cannot be combined with --keys {self.keys}; give patterns for both")
 
     @property
     def table(self) -> str | os.PathLike[str] | None:
@@ -762,9 +762,7 @@ class DeriveOptions:
 class SampleOptions:
     """Options that determine the bytes of a sample folder, for given versions of NumPy, OpenCV and Pillow."""
 
-    images: int = option(
-        200, "Number of files.", "Broken files are included.", metavar="N", low=1, high=10_000_000
-    )
+    images: int = option(200, "Number of files.", "Broken files are included.", metavar="N", low=1, high=10_000_000)
     classes: int = option(
         4, "Number of class folders.", "At most the number of images, which are spread evenly over them.",
         flag=None, low=1, high=10_000,

@@ -21,7 +21,7 @@ Numbers = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 _SHARE_LIMIT = 2.0
-"""A box whose numbers are all below this looks like fractions. It is above 1, as boxes may exceed their image."""
+"""A box with all numbers below this counts as fractions. The limit is above 1, as boxes may exceed their image."""
 TOLERANCE = 1.0
 """Pixels by which a box may extend beyond its image and still count as good, because annotations are rounded."""
 
@@ -135,8 +135,8 @@ def warn_of_bad_boxes(table: pa.Table, options: BuildOptions, heights: Ints, wid
 
 
 def extents(table: pa.Table, options: BuildOptions) -> Numbers | None:
-    """Return the bounding box of each sample's boxes, in pixels and in fractions, (samples, 2, 4): NaN if one box is
-    invalid, infinite without boxes. Returns None unless bad boxes reject their image."""
+    """Return the bounding boxes of each sample's boxes in pixels and of those in fractions, (samples, 2, 4): NaN if one
+    is invalid, infinite without boxes. Returns None unless bad boxes reject their image."""
     if not options.boxes or options.bad_boxes == "clip":
         return None
     around = np.tile([np.inf, np.inf, -np.inf, -np.inf], (len(table), 2, 1))

@@ -115,7 +115,7 @@ def derive_dataset(
         on_shard: called with each finished shard, first with those of an earlier run.
 
     Raises:
-        DatasetError: a dataset is missing, is damaged (the CRC-32 of each record is checked), or was updated or
+        DatasetError: a dataset is missing, is damaged (the CRC-32 of each record read is checked), or was updated or
             replaced during the run; the next call uses the new one.
         SourceError: the datasets cannot be combined, or `out` lies inside one of them.
         OptionError: the size is larger than that of a dataset.

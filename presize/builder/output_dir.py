@@ -147,7 +147,7 @@ class OutputDir:
         inner, outer = Path(os.path.realpath(output.path)), Path(os.path.realpath(source))
         is_folder = Url.of(source) is None
         if is_folder and inner.is_relative_to(outer):
-            raise SourceError(f"OUT {out} lies inside the source {source}; choose a place outside of it")
+            raise SourceError(f"OUT {out} lies inside the source {source}; choose a place outside it")
         if is_folder and outer.is_relative_to(inner):
             raise SourceError(f"the source {source} lies inside OUT {out}; choose a place apart from it")
         try:

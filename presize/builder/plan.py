@@ -49,7 +49,7 @@ class Plan:
         return digest_of(self.identity)
 
     def shard_digest(self, number: int) -> str:
-        """Return the SHA-256 of everything that determines the bytes of a shard, apart from other samples."""
+        """Return the SHA-256 of everything that determines the bytes of a shard, independent of other samples."""
         rows = self.shards[number]
         rest = {name: value for name, value in self.identity.items() if name not in ("source", "classes")}
         samples = {"rows": rows.tolist(), "files": table_digest(self.source.table.take(pa.array(rows)))}
@@ -138,7 +138,7 @@ def words_of(value: Any) -> str:
 
 
 class _HashSink(io.RawIOBase):
-    """A file for Arrow to write to, which keeps only a hash."""
+    """File for Arrow to write to that keeps only a hash."""
 
     def __init__(self) -> None:
         self.hash = hashlib.sha256()

@@ -162,9 +162,7 @@ def _manifest_at(bucket: Bucket) -> Manifest | None:
     try:
         return parse_manifest(found[0], bucket.url) if found else None
     except DatasetError as error:
-        raise BuildError(
-            f"{error}; remove what is there with a tool of the store, or choose another OUT"
-        ) from None
+        raise BuildError(f"{error}; remove what is there with a tool of the store, or choose another OUT") from None
 
 
 def _check_same(plan: Plan, there: Sequence[Manifest | None], url: str) -> None:

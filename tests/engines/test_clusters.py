@@ -192,7 +192,7 @@ def test_a_cluster_without_workers_is_waited_for_with_a_word(engine: str, photos
     ("change", "message"),
     [
         ("import sys; sys.modules['presize'] = None", "cannot import presize"),
-        ("import presize; presize.__version__ = '0.0.1'", "it has presize 0.0.1, and the build presize "),
+        ("import presize; presize.__version__ = '0.0.1'", "it has presize 0.0.1, but the build has "),
         (
             "import presize.builder.fingerprint as own; own.codecs_digest = lambda _: 'other'",
             "the same library versions make other bytes on this machine",

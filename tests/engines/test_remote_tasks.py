@@ -157,7 +157,7 @@ def test_an_address_without_host_and_port_is_none(address: str) -> None:
 def test_what_listens_and_is_no_scheduler_is_named(tmp_path: Path) -> None:
     with http(tmp_path) as port:
         check_listening(f"127.0.0.1:{port}")
-        with pytest.raises(OSError, match="what listens there does not speak gRPC"):
+        with pytest.raises(OSError, match="the server there does not speak gRPC"):
             check_listening(f"127.0.0.1:{port}", by_grpc=True)
 
 

@@ -164,7 +164,7 @@ REFUSED: list[tuple[Make, dict[str, Any], str, str]] = [
     (files("a/1"), {"types": [ColumnType("label", "class")]},
      "--column-type is for label tables, label tables of buckets, Parquet files, LMDBs, tar shards, not for", ""),
     (files("a/1"), {"label_keys": "label-{}"}, "label_keys: needs --keys", ""),
-    (files("a/1"), {"keys": "lsun", "label_keys": "label-{}"}, "label_keys: --keys lsun includes labels", ""),
+    (files("a/1"), {"keys": "lsun", "label_keys": "label-{}"}, "label_keys: cannot be combined with --keys lsun", ""),
     (files("a/1"), {"keys": ""}, "keys: expected a text such as image-", ""),
     # Label tables
     (files("a/1"), {"labels": "./none"}, "labels './none': expected a name that ends with", "no suffix"),

@@ -90,7 +90,7 @@ def make_run_remote(version: str) -> RunRemote:
         except ImportError as error:
             return f"{socket.gethostname()}: {sys.executable} cannot import presize ({error})"
         if presize.__version__ != version:
-            return f"{socket.gethostname()}: it has presize {presize.__version__}, and the build presize {version}"
+            return f"{socket.gethostname()}: it has presize {presize.__version__}, but the build has {version}"
         from presize.builder.executors.cluster import run_on_this_worker
 
         return run_on_this_worker(pickled)
@@ -275,7 +275,7 @@ def check_listening(address: str, by_grpc: bool = False) -> None:
             connection.sendall(_HTTP2)
             answer = connection.recv(9)
             if answer[3:4] != _HTTP2[-6:-5]:
-                raise OSError("what listens there does not speak gRPC")
+                raise OSError("the server there does not speak gRPC")
 
 
 def in_cluster(tasks: list[Task], run: RunOptions) -> Iterator[ShardDone]:

@@ -140,7 +140,7 @@ class _Deadline:
 
 class Watchdog(_Deadline):
     """Deadline that first waits while an image of another process has the machine to itself. Close it after the last
-    image: until then, such an image has to wait for the start of the next one here."""
+    image, so that such an image no longer waits for this process."""
 
     def __init__(self, policy: CrashPolicy) -> None:
         super().__init__(policy.timeout_s)
