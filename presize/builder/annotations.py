@@ -21,7 +21,7 @@ Numbers = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 _SHARE_LIMIT = 2.0
-"""A box with all numbers below this counts as fractions. The limit is above 1, as boxes may exceed their image."""
+"""Boxes and points with all numbers below this count as fractions. It is above 1, as boxes may exceed their image."""
 TOLERANCE = 1.0
 """Pixels by which a box may extend beyond its image and still count as good, because annotations are rounded."""
 

@@ -366,10 +366,10 @@ HERE: dict[str, tuple[Callable[[Builder], object], type[Exception], str]] = {
     ),
     "a manifest of another program": (
         lambda build: (build.out.mkdir(), (build.out / "manifest.json").write_text('{"name": "my web page"}')),
-        DatasetError, "not a presize manifest.*choose another OUT, or remove that",
+        DatasetError, "not a presize manifest.*choose another OUT, or remove it",
     ),
     "a damaged manifest": (
-        lambda build: (build(), (build.out / "manifest.json").write_text("{")), DatasetError, "or remove that",
+        lambda build: (build(), (build.out / "manifest.json").write_text("{")), DatasetError, "or remove it",
     ),
     "several sizes": (lambda build: build(options=TWO_SIZES), BuildError, "holds datasets of the sizes 32, 64"),
 }  # fmt: skip

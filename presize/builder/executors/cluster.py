@@ -37,7 +37,7 @@ from presize.sources.source_files import Url
 CHECK_S = 1.0
 """Interval of checks of the scheduler while no task ends."""
 PATIENT_CHECKS = 10
-"""Number of checks before a warning about a cluster without workers. Those of a starting cluster come sooner."""
+"""Number of checks before a warning about a cluster without workers. Workers of a starting cluster come sooner."""
 _AHEAD = 2
 """Tasks submitted per slot, so that a worker that has finished one finds the next."""
 _WATCH_S = 0.5
@@ -307,7 +307,7 @@ def _calling(run: RunOptions) -> Iterator[None]:
         yield
     except Exception as error:
         raise BuildError(
-            f"{run.engine} failed: {_reason(error)}; what is finished is kept, run again to resume"
+            f"{run.engine} failed: {_reason(error)}; finished shards are kept, run again to resume"
         ) from error
 
 

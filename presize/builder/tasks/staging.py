@@ -13,7 +13,7 @@ from presize.system.files import writing
 
 
 def staged_path(root: Path, file: str, sample: int) -> Path:
-    """Return the path of a file until it is published: hidden, in the same folder, and without an image suffix."""
+    """Return the path of a file until it is published: hidden, next to its final path, without an image suffix."""
     return (root / file).with_name(f".{sample:09d}.tmp")
 
 
