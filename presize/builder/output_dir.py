@@ -100,7 +100,6 @@ class BuildJournal:
         write_atomically(out / STATE, json.dumps(asdict(self), indent=1).encode())
 
     def output_dir(self, out: Path) -> OutputDir:
-        """Return the output folders of this build."""
         return OutputDir.of(out, self.identity["options"]["image"]["sizes"])
 
 

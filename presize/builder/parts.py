@@ -39,8 +39,8 @@ class SharedListing:
             if value != self.how.get(name):
                 option = "SRC" if name == "source" else f"--{name.replace('_', '-')}"
                 raise BuildError(
-                    f"the parts in OUT {out} were started with another {option} ({self.how.get(name)!r}, here "
-                    f"{value!r}); give all of them the same, or --overwrite without --part to start over"
+                    f"the parts in OUT {out} were started with another {option} ({self.how.get(name)!r}, not "
+                    f"{value!r}); use the same for all parts, or --overwrite without --part to start over"
                 )
         fix = f"the parts in OUT {out} share that list; --overwrite without --part starts over"
         check_containers(self.source.root, self.source.containers, fix)

@@ -391,7 +391,7 @@ def build_part(
 
     Raises:
         OptionError: ``run.update`` or ``run.overwrite`` is set.
-        BuildError: the part is already running, or other parts were started with other options. Other errors as in
+        BuildError: the part is already running, or other parts were started with other options. Others as in
             build_dataset.
     """
     for name in ("update", "overwrite"):

@@ -67,9 +67,9 @@ def build_to_url(
 
     Raises:
         OptionError: ``options.layout`` is "folder", or `scratch` cannot be written to.
-        RemoteError: another dataset is at `url` or is being uploaded there; the store cannot be written, or does not
-            support conditional writes.
-        Others as build_dataset does.
+        BuildError: another dataset is at `url`.
+        RemoteError: another build is uploading to `url`; the store cannot be written, or has no conditional writes.
+        Others as in build_dataset.
     """
     start = time.perf_counter()
     if options.layout == "folder":

@@ -121,7 +121,6 @@ class BuildWork:
 
     @property
     def waiting(self) -> list[Task]:
-        """Return the tasks of this run."""
         return [task for task in self.tasks if task.number not in self.found]
 
     @property
