@@ -125,8 +125,8 @@ REFUSED: list[tuple[Options, str]] = [
         {"options": replace(FIVES, shard_samples=6)},
         "with other options.*shard_samples was 5, is 6.*give all of them the",
     ),
-    ({"source": "other"}, r"another SRC .*photos', here '.*other'"),
-    ({"samples": SourceOptions(labels="none")}, r"another --labels \(None, here 'none'\)"),
+    ({"source": "other"}, r"another SRC .*photos', not '.*other'"),
+    ({"samples": SourceOptions(labels="none")}, r"another --labels \(None, not 'none'\)"),
     ({"part": BuildPart(1, 3)}, "is being built in 2 parts, not 3"),
 ]
 
