@@ -97,8 +97,7 @@ def _manifests_at(url: str) -> Iterator[tuple[str, Manifest]]:
 
 
 def recorded_options(manifest: Manifest, place: object) -> BuildOptions:
-    """Return the options in a manifest. Raises DatasetError if they are damaged, OptionError if a later version of
-    presize wrote them."""
+    """Return the options in a manifest. Raises DatasetError if damaged, OptionError if a later presize wrote them."""
     with naming_options(place):
         return BuildOptions.from_json(manifest.identity["options"])
 

@@ -162,8 +162,7 @@ def check_may_update(
 
 
 def _check_removed(existing: Manifest, plan: Plan, out: object, root: Path) -> None:
-    """Raise BuildError if an update would remove images that could not be listed, or nearly all. Warn about folders
-    that are now empty."""
+    """Raise BuildError if an update would remove unlistable images, or nearly all. Warn about emptied folders."""
     try:
         paths = read_index(root, existing).column("path")
     except DatasetError:  # find_reuse reports it

@@ -107,8 +107,8 @@ class Records:
 
 @dataclass
 class BuildWork:
-    """Work of a plan: tasks; by number, those `found` finished, and those to run `again` because files could not be
-    read; and the records to copy."""
+    """Work of a plan: all tasks; in `found` the finished ones by number; in `again` the numbers of those to run again,
+    because files could not be read; and the records to copy."""
 
     plan: Plan
     run: RunOptions
@@ -155,8 +155,7 @@ class BuildWork:
             yield from executor(waiting)
 
     def tables(self) -> Iterator[ShardTable]:
-        """Yield the tables of all shards in the order of the index, one at a time: those of ten million samples take
-        1 GB."""
+        """Yield the tables of all shards in index order, one at a time: those of ten million samples take 1 GB."""
         yield from () if self.records is None else self.records.kept_tables()
         for task in self.tasks:
             table = finished(task, self.journal.publishing)

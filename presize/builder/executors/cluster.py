@@ -70,16 +70,15 @@ class RemoteTask(NamedTuple):
 
 
 TaskResult = ShardDone | Exception
-"""Result of a task, or the exception that it raised, even if that is a bug in presize. Engines must not see exceptions,
-because they would retry the task."""
+"""Result of a task, or the exception that it raised, bugs in presize included. Exceptions are returned, because engines
+would retry a task that raises."""
 
 RunRemote = Callable[[bytes], bytes | str]
 """Runs a pickled RemoteTask on a worker. Returns a pickled TaskResult, or why the worker cannot take part."""
 
 
 def make_run_remote(version: str) -> RunRemote:
-    """Return a function that engines pickle by value, so that a worker without presize, or without this version, can
-    report that."""
+    """Return a function that engines pickle by value, so that a worker without this version of presize can say so."""
 
     def run_remote(pickled: bytes) -> bytes | str:
         import socket

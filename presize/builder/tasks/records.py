@@ -58,9 +58,8 @@ Encoded = dict[Stream, StoredRecord]
 
 @dataclass(frozen=True)
 class CrashPolicy:
-    """Policy that keeps one image from ending the build. An image that takes longer than `timeout_s` ends its process.
-    `turnstile`, the file of a RWLock, gives one image at a time the machine to itself. With `by_image` each image has a
-    child process."""
+    """Policy that keeps one image from ending the build: an image that takes longer than `timeout_s` ends its process;
+    `turnstile`, the file of a RWLock, gives one image the machine to itself; `by_image` gives each image a child."""
 
     timeout_s: float
     turnstile: int
