@@ -271,7 +271,7 @@ class OutputDir:
     def start(
         self, identity: dict[str, Any], versions: dict[str, str], abandoned: BuildJournal | None, update: bool
     ) -> BuildJournal:
-        """Remove the files of the `abandoned` build, and write the journal of a new build."""
+        """Remove the files of the `abandoned` build, and write the journal of a new build with what it replaces."""
         published = self.manifests()
         manifests = [manifest for manifest in published if manifest is not None]
         folders = [manifest for manifest in manifests if manifest.layout == "folder"]

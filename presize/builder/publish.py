@@ -37,7 +37,7 @@ from presize.system.files import write_atomically
 
 class _Merged(NamedTuple):
     """Tables of all shards, merged in dataset order: each stored sample's row in the source table, its ``shard`` and
-    ``row``, each stream's columns in the types of the index, each shard's files, and all rejects, the source's first."""
+    ``row``, each stream's columns in the types of the index, each shard's files, all rejects, the source's first."""
 
     samples: npt.NDArray[np.int64]
     places: dict[str, npt.NDArray[Any]]
