@@ -117,7 +117,7 @@ _HOMES = {
     "store.info": "DatasetInfo info_dataset",
     "store.verify": "Problem VerifyResult verify_dataset",
 }
-"""The public names by their modules, which are imported when one of their names is asked for."""
+"""Public names by module. A module is imported when one of its names is first used."""
 
 __all__ = [name for names in _HOMES.values() for name in names.split()]
 
@@ -127,7 +127,7 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for, and no more: a build's workers start with few modules."""
+    """Import a public name lazily, so that a build's workers start with few modules."""
     for module, names in _HOMES.items():
         if name in names.split():
             return getattr(import_module(f"presize.{module}"), name)

@@ -1,4 +1,4 @@
-"""The errors that presize raises for what a user or the outside world did. Any other exception is a bug in presize."""
+"""Errors that presize raises for mistakes of users and failures of the environment. Others are bugs in presize."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import warnings
 
 
 class PresizeError(Exception):
-    """Base of all errors that are not bugs in presize. ``str(error)`` is one line."""
+    """Base class of all errors that are not bugs in presize. ``str(error)`` is one line."""
 
 
 class OptionError(PresizeError, ValueError):
@@ -24,35 +24,35 @@ class ImageError(PresizeError):
 
 
 class NotAnImageError(ImageError):
-    """The bytes are not those of an image format that presize reads."""
+    """The bytes are not in an image format that presize reads."""
 
 
 class UnreadableError(ImageError):
-    """The file of an image or of its companion cannot be read now, whatever its content. Later runs try it again."""
+    """The file of an image or its companion cannot be read now, whatever its content. Later runs try it again."""
 
 
 class CrashError(ImageError):
-    """Decoding one image ended its process, took too long, or ran out of memory. It may not on another machine."""
+    """Decoding an image killed its process, took too long, or ran out of memory. It may succeed on another machine."""
 
 
 class DatasetError(PresizeError):
-    """A dataset is missing, unfinished, damaged, newer than this presize, or foreign."""
+    """A dataset is missing, unfinished, damaged, written by a newer presize, or not a presize dataset."""
 
 
 class BuildError(PresizeError):
-    """A build cannot start or go on. What it has finished is kept, and the same command resumes it."""
+    """A build cannot start or continue. Finished shards are kept, and the same command resumes it."""
 
 
 class RemoteError(PresizeError):
-    """An object store or a web server cannot be reached, refuses, or has something else than it should."""
+    """An object store or a web server cannot be reached, refuses a request, or holds something unexpected."""
 
 
 class LoaderError(PresizeError):
-    """A loader cannot go on: a worker process died, or failed because of a bug in presize."""
+    """A loader cannot continue: a worker process died, or failed because of a bug in presize."""
 
 
 class BenchError(PresizeError):
-    """A benchmark cannot start or go on. What it has measured is kept."""
+    """A benchmark cannot start or continue. Its measurements are kept."""
 
 
 class DiagnosisError(PresizeError):
@@ -60,7 +60,7 @@ class DiagnosisError(PresizeError):
 
 
 class PresizeWarning(UserWarning):
-    """Something is allowed but probably not what was meant."""
+    """Something is allowed, but probably not intended."""
 
 
 class PresizeDeprecationWarning(PresizeWarning, DeprecationWarning):

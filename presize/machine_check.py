@@ -1,4 +1,4 @@
-"""The checks of `presize doctor`, with what torch offers where it is installed."""
+"""Checks of `presize doctor`, including those that need torch, if it is installed."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MachineReport:
-    """Findings about a machine: what slows down loading, and how to fix it. Each has its topic, level, what was found,
-    and what to do; `facts` are what they are drawn from."""
+    """Findings about a machine: what slows down loading, and how to fix it. Each has a topic, a level, an observation
+    and a fix; `facts` are the measurements behind them."""
 
     findings: tuple[Finding, ...]
     facts: CheckUp
 
     @property
     def verdict(self) -> Level:
-        """The worst level of the findings."""
+        """Return the worst level of the findings."""
         return verdict(self.findings)
 
 
 def doctor(path: str | os.PathLike[str] | None = None) -> MachineReport:
-    """Find what slows down loading on this machine, and how to fix it. `path` is a dataset, a folder of images or a
-    file, which is read for a few seconds; nothing is written. Raises DatasetError if it does not exist."""
+    """Find what slows down loading on this machine, and how to fix it. `path`, a dataset, a folder of images or a file,
+    is read for a few seconds; nothing is written. Raises DatasetError if it does not exist."""
     facts = check_up(_torch(), None if path is None else Path(expanded(path)))
     return MachineReport(tuple(judge(facts)), facts)
 
 
 def _torch() -> Torch | str:
-    """Return what torch offers, or why it cannot be imported."""
+    """Return facts about torch, or the reason why it cannot be imported."""
     try:
         from presize.datasets.timing.devices import read_torch
-    except (ImportError, AttributeError, OSError) as error:  # such as a missing library, or a cv2 that is none
+    except (ImportError, AttributeError, OSError) as error:  # such as a missing library, or a broken cv2
         if isinstance(error, ModuleNotFoundError) and error.name == "torch":
             return "not installed"
         return f"cannot be imported: {str(error).partition(chr(10))[0]}"

@@ -20,9 +20,9 @@ Class = TypeVar("Class", bound=type)
 
 @dataclass(frozen=True)
 class Statement:
-    """Description of an option: `help` by --help, with `unset` for a default of None, and `detail` by the reference of
-    Python. `flag` is "" for ``--`` and the name of the field, None for none; `low` and `high` are the ends of a whole
-    number; `parse` reads a value from text; shells complete the value if it `is_path`."""
+    """Description of an option. --help prints `help`, and `unset` for a default of None; the Python reference adds
+    `detail`. `flag` is "" for ``--`` and the name of the field, None for no flag; `low` and `high` are the limits of a
+    whole number, both allowed; `parse` reads a value from text; shells complete the value as a path if `is_path`."""
 
     help: str
     detail: str = ""
@@ -36,12 +36,12 @@ class Statement:
 
 
 def option(default: Any, help: str, detail: str = "", **settings: Any) -> Any:
-    """Return a dataclass field that states an option; `settings` are attributes of Statement."""
+    """Return a dataclass field that states an option; `settings` are further attributes of Statement."""
     return dataclasses.field(default=default, metadata={"option": Statement(help, detail, **settings)})
 
 
 class StatedOption(NamedTuple):
-    """An option as a dataclass states it. `kind` is the type of the value, or of each of several."""
+    """An option as stated by a dataclass. `kind` is the type of its value, or of each value if it `is_several`."""
 
     name: str
     kind: Any
@@ -56,7 +56,7 @@ class StatedOption(NamedTuple):
 
     @property
     def name_in_errors(self) -> str:
-        """Return the name as on the command line, without the dashes in front: ``to`` for the field `layout`."""
+        """Return the name on the command line, without the leading dashes: ``to`` for the field `layout`."""
         return self.flag[2:].replace("-", "_")
 
 
@@ -71,7 +71,7 @@ def stated_options(options: type) -> tuple[StatedOption, ...]:
 
 
 def _kind(hint: Any) -> tuple[Any, bool, tuple[Any, ...]]:
-    """Return kind, is_several and choices for a type hint; for a union, those of its first type."""
+    """Return kind, is_several and choices of a type hint; of a union, those of its first type."""
     origin = get_origin(hint)
     if origin is Literal:
         return hint, False, get_args(hint)
@@ -82,9 +82,8 @@ def _kind(hint: Any) -> tuple[Any, bool, tuple[Any, ...]]:
 
 
 def check_options(options: object) -> None:
-    """Raise OptionError unless each stated option has its type, choice or range; texts and fractions are not
-    checked."""
-    for each in stated_options(type(options)):  # type: ignore[arg-type]  # mypy takes no class for hashable
+    """Raise OptionError unless each stated option has its type, choice or range. Skips texts and fractions."""
+    for each in stated_options(type(options)):  # type: ignore[arg-type]  # mypy does not take classes for hashable
         value, name = getattr(options, each.name), each.name_in_errors
         if value is None and each.default is None:
             continue
@@ -101,7 +100,7 @@ def check_options(options: object) -> None:
 
 
 def documented(options: Class) -> Class:
-    """Add the statements of its fields to the docstring of a dataclass. A class decorator."""
+    """Decorate a dataclass: add the statements of its fields to its docstring."""
     lines = [f"{options.__doc__ or ''}".rstrip(), "", "    Attributes:"]
     for field in dataclasses.fields(options):
         if (statement := field.metadata.get("option")) is not None:
@@ -119,7 +118,7 @@ def check_choice(name: str, value: object, choices: Any) -> None:
 
 
 def check_range(name: str, value: Any, low: int, high: int) -> int:
-    """Return a whole number of any type, such as numpy.int64, as an int; raise OptionError unless low <= it <= high."""
+    """Return an integer of any type, such as numpy.int64, as an int. Raises OptionError unless low <= it <= high."""
     with suppress(TypeError):
         if not isinstance(value, bool) and low <= (number := operator.index(value)) <= high:
             return number
@@ -127,18 +126,18 @@ def check_range(name: str, value: Any, low: int, high: int) -> int:
 
 
 def set_in_range(options: object, name: str, low: int, high: int) -> None:
-    """Make a field of a frozen dataclass the int that check_range() returns."""
+    """Set a field of a frozen dataclass to the int that check_range() returns for it."""
     object.__setattr__(options, name, check_range(name, getattr(options, name), low, high))
 
 
 def check_above_0(name: str, value: Any) -> None:
-    """Raise OptionError unless `value` is a number above 0, and finite."""
+    """Raise OptionError unless `value` is a finite number above 0."""
     if not isinstance(value, numbers.Real) or not 0 < float(value) < math.inf:
         raise OptionError(f"{name}: expected a number above 0, got {value!r}")
 
 
 def check_text(name: str, value: str) -> None:
-    """Raise OptionError unless `value` is Unicode: a command line may hold any bytes."""
+    """Raise OptionError unless `value` is valid Unicode: a command line may hold any bytes."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -151,6 +150,6 @@ def check_type(name: str, value: object, kind: type) -> None:
 
 
 def check_each_once(name: str, values: tuple[object, ...], what: str = "value") -> None:
-    """Raise OptionError if one of `values`, each of which is a `what`, is there twice."""
+    """Raise OptionError if `values` has duplicates; `what` names one of them in the message."""
     if len(set(values)) < len(values):
         raise OptionError(f"{name}: expected each {what} once, got {', '.join(map(str, values))}")

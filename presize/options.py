@@ -1,5 +1,5 @@
-"""All options of a build, each stated once, in frozen dataclasses that check themselves, and the small types of their
-values. The command line, the checks and the reference in docs/ read what the fields state."""
+"""All options of a build, in frozen dataclasses that check themselves, and the small types of their values. The fields
+state each option once: the command line, the checks and the reference in docs/ read them."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ Color = Literal["rgb", "gray", "rgba", "keep"]
 Depth = Literal[8, 16]
 Icc = Literal["convert", "ignore"]
 StoredColor = Color | Literal["exact"]
-"""What stored values are: "exact" for a companion whose pixels have the values of its source, such as class numbers."""
+"""Color of stored values: "exact" for a companion that keeps the values of its source, such as class numbers."""
 Format = Literal["jpeg", "png", "webp", "raw"]
 CompanionFormat = Literal[Format, "npy"]
-"""What a companion is stored as: "npy" is an array of numbers, in NumPy's format."""
+"""Format of a stored companion: "npy" is an array of numbers, in NumPy's format."""
 ARRAY_SUFFIXES = (".npy", ".exr")
-"""Of files that no format but npy keeps."""
+"""Suffixes of files that can only be stored as npy."""
 Subsampling = Literal["420", "422", "444"]
 Tiles = Literal["resized", "all", "none"]
 Layout = Literal["lmdb", "folder"]
@@ -47,21 +47,21 @@ Repeated = Literal["refuse", "list"]
 ValueType = Literal["text", "int", "float", "class"]
 
 SPELLINGS = {"jpg": "jpeg", "grey": "gray"}
-"""Other spellings, which the command line takes as well."""
+"""Other spellings that the command line accepts."""
 
 MAX_SIDE = 16383
-"""The longest side of a target, in pixels: WebP's format ends there, JPEG's at 65535."""
+"""Longest side of a target, in pixels: the limit of WebP. JPEG's is 65535."""
 
 
 class Size(NamedTuple):
-    """A target size, (height, width) in pixels, with sides from 1 to MAX_SIDE; or KEEP."""
+    """Target size, (height, width) in pixels, with sides from 1 to MAX_SIDE; or KEEP."""
 
     height: int
     width: int
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """``"256"`` is a square, ``"320x240"`` is width x height, as people write it, ``"keep"`` is KEEP."""
+        """Parse ``"256"`` (a square), ``"320x240"`` (width x height, as people write it) or ``"keep"`` (KEEP)."""
         if text.strip() == "keep":
             return cls(-1, -1)
         match = re.fullmatch(r"(\d{1,9})(?:[xX](\d{1,9}))?", text.strip(), re.ASCII)
@@ -71,34 +71,34 @@ class Size(NamedTuple):
         return cls(int(match[2] or width), width)
 
     def __str__(self) -> str:
-        """The name of its folder when there are several: ``256``, ``320x240`` (width x height), or ``keep``."""
+        """Return the name of its folder in a build of several: ``256``, ``320x240`` (width x height), or ``keep``."""
         if self == (-1, -1):
             return "keep"
         return str(self.height) if self.height == self.width else f"{self.width}x{self.height}"
 
 
 KEEP = Size.parse("keep")
-"""The target size that leaves each image at its own."""
+"""Target size that keeps the size of each image."""
 
 
 def size_words(size: Size | str) -> str:
-    """``256 px``, or ``their own size`` for KEEP and its name."""
+    """Format a size as ``256 px``, or as ``their own size`` for KEEP and its name."""
     return "their own size" if str(size) == "keep" else f"{size} px"
 
 
 MAX_PIXELS = 178_956_970
-"""Sources with more pixels than this are refused by default: Pillow's own decompression-bomb limit."""
+"""Default of ImageOptions.max_pixels: Pillow's limit for decompression bombs."""
 
 
 @documented
 @dataclass(frozen=True)
 class ImageOptions:
-    """All that decides the stored bytes of one image."""
+    """Options that determine the stored bytes of an image."""
 
     sizes: tuple[Size, ...] = option(
         (Size(256, 256),),
         "Target size in pixels; several make OUT/SIZE each. keep: store images as they are.",
-        "All are made from one decode, and stored in this order. With KEEP an image that is in `format` already is "
+        "All are made from one decode, and stored in this order. With KEEP an image that already is in `format` is "
         "not decoded.",
         flag="--size", metavar="N|WxH|keep", parse=Size.parse,
     )  # fmt: skip
@@ -108,14 +108,14 @@ class ImageOptions:
     filter: Filter = option(
         "bicubic",
         "Filter for resizing; all but nearest antialias.",
-        "bicubic is torchvision's and Pillow's (a = -0.5). nearest takes pixels as they are, which is for class "
+        "bicubic is torchvision's and Pillow's (a = -0.5). nearest does not mix pixels: it is meant for class "
         "numbers, not for photographs.",
     )
     resize_backend: ResizeBackend = option(
         "presize",
-        "What resizes: presize, with Pillow's arithmetic, or the library installed as PIL.",
-        '"presize" makes the bytes of Pillow with the horizontal pass first, on every machine, 12 times as fast '
-        '(benchmarks/transcoding/results/resizers.csv, 2026-11-27). "pillow" makes those of the installed version, '
+        "Library that resizes: presize, with Pillow's arithmetic, or the one installed as PIL.",
+        '"presize" produces the bytes of Pillow with the horizontal pass first, on every machine, 12 times as fast '
+        '(benchmarks/transcoding/results/resizers.csv, 2026-11-27). "pillow" produces those of the installed Pillow, '
         "or of pillow-simd in its place.",
     )
     color: Color = option(
@@ -127,32 +127,32 @@ class ImageOptions:
     icc: Icc = option(
         "convert",
         "Convert colours from ICC profiles to sRGB, or ignore profiles as Pillow does.",
-        "torchvision ignores them, too.",
+        "torchvision also ignores them.",
     )
     format: Format = option("jpeg", "Format to store.")
     quality: int = option(
         90,
         "JPEG and WebP quality, 1 to 100.",
-        "90 with 4:2:0 is what FFCV and the timm recipes train from.",
+        "FFCV and the timm recipes train from quality 90 with 4:2:0.",
         metavar="Q", low=1, high=100,
     )  # fmt: skip
     subsampling: Subsampling = option("420", "JPEG chroma subsampling.")
     tiles: Tiles | bool = option(
         "resized",
         "JPEGs to store in tiles, so that a crop is read without the rest. --no-tiles: none.",
-        '"all" also codes JPEGs that are stored as they came again, without loss, which takes the compiled decoder. '
-        'True is another spelling of "resized", and False one of "none". Other formats have no tiles.',
+        '"all" also recodes, without loss, JPEGs that would otherwise be stored unchanged; it needs the compiled '
+        'decoder. True is another spelling of "resized", and False of "none". Other formats have no tiles.',
     )
     upscale: bool = option(False, "Also enlarge images smaller than the target.", "Otherwise they keep their size.")
     keep_metadata: bool = option(
         False,
-        "Keep EXIF, XMP and comments in what is stored.",
-        "The orientation is reset, since the pixels are upright.",
+        "Keep EXIF, XMP and comments in stored images.",
+        "The orientation is reset, because the pixels are upright.",
     )
     max_pixels: int = option(
         MAX_PIXELS,
         "Reject sources with more pixels.",
-        "Such a source is an ImageError, raised before it is decoded. The default is Pillow's limit for "
+        "A larger source is an ImageError, raised before it is decoded. The default is Pillow's limit for "
         "decompression bombs.",
         metavar="N", low=1, high=2**40,
     )  # fmt: skip
@@ -166,17 +166,17 @@ class ImageOptions:
             raise OptionError("size: expected at least one, such as 256, got none")
         check_each_once("size", self.sizes, "size")
         if self.color == "keep" and self.format == "webp":
-            raise OptionError("color: keep needs a format that has grey images; WebP has none, choose jpeg, png or raw")
+            raise OptionError("color: keep needs a format with grey images; choose jpeg, png or raw, got webp")
         if self.color == "rgba" and self.format == "jpeg":
-            raise OptionError("color: rgba needs a format that has transparency; choose png, webp or raw, got jpeg")
+            raise OptionError("color: rgba needs a format with transparency; choose png, webp or raw, got jpeg")
         if self.depth == 16 and self.format not in ("png", "raw"):
-            raise OptionError(f"depth: 16 bits need a format that has them; choose png or raw, got {self.format}")
+            raise OptionError(f"depth: 16 bits need format png or raw, got {self.format}")
         if self.keep_metadata and self.format == "raw":
-            raise OptionError("keep_metadata: format raw stores pixels alone; choose jpeg, png or webp")
+            raise OptionError("keep_metadata: format raw stores only pixels; choose jpeg, png or webp")
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Self:
-        """The image options that BuildOptions.to_json records. Raises OptionError for those of a later presize."""
+        """Return the options that BuildOptions.to_json recorded. Raises OptionError for options of a later presize."""
         _check_known(cls, values)
         return cls(**values | {"sizes": tuple(map(Size.parse, values["sizes"]))})
 
@@ -184,21 +184,21 @@ class ImageOptions:
 def _check_known(options: type, values: dict[str, Any]) -> None:
     unknown = sorted(values.keys() - {field.name for field in fields(options)})
     if unknown:
-        raise OptionError(f"{unknown[0]}: this presize has no such option; upgrade it")
+        raise OptionError(f"{unknown[0]}: this version of presize has no such option; upgrade presize")
 
 
 def _checked(size: Size) -> Size:
-    """Return a size whose sides are ints. Raise OptionError for one that is out of range."""
+    """Return a size whose sides are ints. Raises OptionError if one is out of range."""
     return Size(*(check_range("size", side, 1, MAX_SIDE) for side in size))
 
 
 def companion_color(format: CompanionFormat) -> Color:
-    """Return the color of a companion that is stored like an image: those of its source, where `format` has them."""
+    """Return the color of a companion that is stored like an image: that of its source, if `format` allows it."""
     return "rgb" if format == "webp" else "keep"
 
 
 COMPANION_NAME = r"[A-Za-z][A-Za-z0-9_]{0,31}"
-"""The names that companions may have, as a regular expression for ASCII."""
+"""Regular expression (ASCII) of the names of companions."""
 
 _FIELD = re.compile(r"\{\{|\}\}|\{(\w*)(%[^{}]+)?\}|[{}]", re.ASCII)
 
@@ -208,14 +208,14 @@ _FIELDS = ("stem", "dir", "name", "subdir")
 @documented
 @dataclass(frozen=True)
 class Companion:
-    """A second image of every sample, such as a segmentation mask, with the geometry of the first; or an array, such as
+    """Second image of every sample, such as a segmentation mask, with the geometry of the first; or an array, such as
     an embedding.
 
-    `name` is that of its shards and index columns. `pattern` is the path of its file, relative to the source:
-    ``masks/{stem}.png``. ``{name}`` is the name of the image's file, ``{stem}`` the same without its suffix, ``{dir}``
-    its folder, ``{subdir}`` that without its first folder; ``{stem%_img}`` is the stem without the ``_img`` at its end,
-    and likewise with all fields; ``{{`` and ``}}`` are braces. `column` is the column of the label table that holds the
-    path, in place of `pattern`.
+    `name` names its shards and index columns. `pattern` is the path of its file, relative to the source:
+    ``masks/{stem}.png``. ``{name}`` is the name of the image's file, ``{stem}`` the name without its suffix, ``{dir}``
+    its folder, ``{subdir}`` that folder without its first part. ``{stem%_img}`` is the stem without a final ``_img``;
+    all fields allow this. ``{{`` and ``}}`` are braces. `column`, instead of `pattern`, is the column of the label
+    table that holds the path.
     """
 
     name: str
@@ -224,14 +224,14 @@ class Companion:
     format: CompanionFormat = option(
         "png",
         "Format of companions; npy for arrays of numbers.",
-        "Where the pattern ends in .npy or .exr, png means npy.",
+        "If the pattern ends in .npy or .exr, png means npy.",
         flag="--pair-format", metavar="[NAME=]FORMAT",
     )  # fmt: skip
     filter: Filter = option(
         "nearest",
         "Filter for companions; nearest keeps class numbers exactly.",
-        "It keeps the values of grey images, of 16 bits, too, and the indices of palettes. With any other filter the "
-        "companion is stored as an image is.",
+        "It keeps the values of grey images, including 16 bits, and palette indices. With any other filter the "
+        "companion is stored like an image.",
         flag="--pair-filter", metavar="[NAME=]FILTER",
     )  # fmt: skip
 
@@ -239,7 +239,7 @@ class Companion:
         if not isinstance(self.name, str) or not re.fullmatch(COMPANION_NAME, self.name, re.ASCII):
             raise OptionError(f"pair: expected a name of up to 32 letters, digits and _, got {self.name!r}")
         if self.name == "source" or self.name.endswith("_source"):
-            raise OptionError(f"pair: {self.name!r} would have columns that the index has already; choose another name")
+            raise OptionError(f"pair: {self.name!r} would repeat columns of the index; choose another name")
         if (self.pattern is None) == (self.column is None):
             raise OptionError(
                 f"pair: expected a pattern or a column for {self.name}, such as masks/{{stem}}.png, got "
@@ -256,8 +256,8 @@ class Companion:
             object.__setattr__(self, "format", "npy")
         if self.is_array and not self.is_exact:
             raise OptionError(
-                f"pair_filter: {self.filter} is for images, and {self.name} is stored as arrays (npy), which nearest "
-                "resizes; give the filter of each image as NAME=FILTER"
+                f"pair_filter: {self.filter} is for images, but {self.name} is stored as arrays (npy), which only "
+                "nearest resizes; give the filter of each image as NAME=FILTER"
             )
         if self.is_exact and self.format not in ("png", "raw", "npy"):
             raise OptionError(
@@ -267,7 +267,7 @@ class Companion:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """``mask=masks/{stem}.png``: NAME=PATTERN; or NAME=column:COLUMN."""
+        """Parse NAME=PATTERN, such as ``mask=masks/{stem}.png``, or NAME=column:COLUMN."""
         name, equals, place = text.partition("=")
         if not equals:
             raise OptionError(f"pair: expected NAME=PATTERN, such as mask=masks/{{stem}}.png, got {text!r}")
@@ -276,17 +276,17 @@ class Companion:
 
     @property
     def is_exact(self) -> bool:
-        """Return whether the values of its pixels are kept."""
+        """Return True if the values of its pixels are kept."""
         return self.filter == "nearest"
 
     @property
     def is_array(self) -> bool:
-        """Return whether it is stored as an array of any shape and type of number."""
+        """Return True if it is stored as an array of any shape and type of number."""
         return self.format == "npy"
 
     def pieces(self) -> list[tuple[str, str, str]]:
-        """The pattern as literal texts, each with the field that follows it, "" for none, and what that ends with:
-        of ``masks/{stem%_img}.png`` ``[("masks/", "stem", "_img"), (".png", "", "")]``."""
+        """Return the pattern as literal texts, each with the field after it ("" for none) and the ending removed from
+        that field: for ``masks/{stem%_img}.png``, ``[("masks/", "stem", "_img"), (".png", "", "")]``."""
         pattern, pieces, literal, end = self.pattern or "", [], "", 0
         for match in _FIELD.finditer(pattern):
             literal += pattern[end : match.start()]
@@ -298,33 +298,33 @@ class Companion:
                 literal = ""
             else:
                 raise OptionError(
-                    f"pair: {match[0]} in {pattern!r} is none of {{stem}}, {{dir}}, {{subdir}} and {{name}}; "
+                    f"pair: expected {{stem}}, {{dir}}, {{subdir}} or {{name}} in {pattern!r}, got {match[0]}; "
                     "write {{ and }} for braces"
                 )
         return [*pieces, (literal + pattern[end:], "", "")]
 
     def image_options(self, image: ImageOptions) -> ImageOptions:
-        """Return the options by which it is stored next to images of these options; arrays are "raw" here."""
+        """Return the image options of the companion, given those of the images; for arrays, `format` is "raw"."""
         format = "raw" if self.format == "npy" else self.format
         color = companion_color(format)
         return replace(image, format=format, filter=self.filter, color=color, depth=8, keep_metadata=False)
 
     def to_json(self) -> dict[str, str]:
-        """Plain values for manifest.json, without the name."""
+        """Return plain values for manifest.json, without the name."""
         place = {"column": self.column} if self.pattern is None else {"pattern": self.pattern}
         return {**place, "format": self.format, "filter": self.filter}  # type: ignore[dict-item]
 
 
 class Coordinates(NamedTuple):
-    """A column of the label table that holds places in the image, in pixels of the upright source. `format` is a
-    BoxFormat or a KeypointFormat; with a % behind it x and y are shares of the width and height, 0 to 1."""
+    """Column of the label table with boxes or keypoints, in pixels of the upright source. `format` is a BoxFormat or a
+    KeypointFormat; if it ends in %, x and y are fractions of the width and height, 0 to 1."""
 
     column: str
     format: str
 
     @classmethod
     def parse_boxes(cls, text: str) -> Self:
-        """``bbox:xywh``: the format has to be named."""
+        """Parse COLUMN:FORMAT, such as ``bbox:xywh``. The format is required."""
         column, colon, format = text.rpartition(":")
         if not colon:
             raise OptionError(f"boxes: expected COLUMN:FORMAT, such as bbox:xyxy, got {text!r}")
@@ -332,7 +332,7 @@ class Coordinates(NamedTuple):
 
     @classmethod
     def parse_keypoints(cls, text: str) -> Self:
-        """``points:xyv``, or ``points`` for ``points:xy``."""
+        """Parse COLUMN:FORMAT, such as ``points:xyv``; ``points`` is ``points:xy``."""
         column, _, format = text.rpartition(":")
         return cls(column, format) if format in get_args(KeypointFormat) and column else cls(text, "xy")
 
@@ -342,7 +342,7 @@ class Coordinates(NamedTuple):
 
     @property
     def numbers(self) -> str:
-        """Names of its numbers, in their order: ``xywh`` for ``xywh%``, too."""
+        """Return the names of its numbers, in their order: ``xywh``, also for ``xywh%``."""
         return self.format.removesuffix("%")
 
     def __str__(self) -> str:
@@ -350,15 +350,15 @@ class Coordinates(NamedTuple):
 
 
 class ColumnType(NamedTuple):
-    """The type of a column of labels, where it would be read as another: "text" as it is written, "int", "float"; or
-    "class", of the column ``label``: text that names classes, whole numbers in the order of their values."""
+    """Type of a label table's column that would be read as another type: "text" as written, "int", "float"; or, for the
+    column ``label``, "class": text that names classes, whole numbers in the order of their values."""
 
     column: str
     type: ValueType
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """``label:class``"""
+        """Parse COLUMN:TYPE, such as ``label:class``."""
         column, _, type = text.rpartition(":")
         if not column:
             raise OptionError(f"column_type: expected COLUMN:TYPE, such as label:text, got {text!r}")
@@ -369,20 +369,20 @@ class ColumnType(NamedTuple):
 
 
 class Stream(NamedTuple):
-    """A thing that every sample stores in a size: its image, with the name "", or the companion of this name."""
+    """Kind of record that every sample has in one size: its image, with the name "", or the companion of this name."""
 
     name: str
     size: Size
 
     def column(self, name: str) -> str:
-        """Return the name that a column about its records has in the index, such as ``mask_nbytes``."""
+        """Return the name in the index of a column about its records, such as ``mask_nbytes``."""
         return f"{self.name}_{name}" if self.name else name
 
 
 @documented
 @dataclass(frozen=True)
 class BuildOptions:
-    """All that decides the bytes of a dataset, besides its source."""
+    """Options that, together with its source, determine the bytes of a dataset."""
 
     image: ImageOptions = option(ImageOptions(), "How each image is stored.", flag=None)
     layout: Layout = option("lmdb", "LMDB shards, or ordinary image files.", flag="--to")
@@ -393,7 +393,7 @@ class BuildOptions:
     checksum: bool = option(
         False,
         "Record a checksum of each source file, which --update compares instead of modification times.",
-        "It is the CRC-32, in the index. Off by default, because an update then reads every file; computing it takes "
+        "The index holds the CRC-32. Off by default, because an update then reads every file; computing it takes "
         "0.3 % of the time of an image (benchmarks/building/results/overheads.csv, 2026-11-25).",
     )
     companions: tuple[Companion, ...] = option(
@@ -421,7 +421,7 @@ class BuildOptions:
     bad_boxes: BadBoxes = option(
         "clip",
         "Clip boxes that extend beyond their image, or reject the image.",
-        "A box is bad that reaches more than a pixel outside, has no area, or is not four numbers. Readers leave out "
+        "A box is bad if it reaches more than a pixel outside, has no area, or is not four numbers. Readers leave out "
         "clipped boxes without area.",
     )
     column_types: tuple[ColumnType, ...] = option(
@@ -440,26 +440,26 @@ class BuildOptions:
             check_text("column_type", each.column)
             check_choice(f"column_type: {each.column}", each.type, ValueType)
             if each.type == "class" and each.column != "label":
-                choose = "choose text, and a vocabulary to read"
+                choose = "choose text, and give a vocabulary when reading"
                 raise OptionError(f"column_type: only label has classes, got {each}; {choose}")
         check_each_once("column_type", tuple(each.column for each in self.column_types), "column")
         if self.layout == "folder" and self.image.format == "raw":
-            raise OptionError("to: format raw has no image files; choose --to lmdb, or jpeg, png or webp")
+            raise OptionError("to: format raw cannot be stored as image files; choose --to lmdb, or jpeg, png or webp")
         check_each_once("pair", tuple(companion.name for companion in self.companions), "name")
         if self.layout == "folder" and self.companions:
-            raise OptionError("to: pairs are stored in shards alone; choose --to lmdb, or build without --pair")
-        # One order, so that the same options make the same dataset.
+            raise OptionError("to: companions are stored only in shards; choose --to lmdb, or build without --pair")
+        # Sorted, so that the same options make the same dataset.
         object.__setattr__(self, "companions", tuple(sorted(self.companions, key=lambda companion: companion.name)))
         object.__setattr__(self, "column_types", tuple(sorted(self.column_types)))
 
     @property
     def streams(self) -> tuple[Stream, ...]:
-        """Everything that a sample stores: its image in each size, then each companion in each size."""
+        """Return the streams of a sample: its image in each size, then each companion in each size."""
         names = ("", *(companion.name for companion in self.companions))
         return tuple(Stream(name, size) for name in names for size in self.image.sizes)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values for manifest.json; sizes as the strings that Size.parse reads."""
+        """Return plain values for manifest.json; sizes are strings that Size.parse reads."""
         image = _recorded(self.image) | {"sizes": [str(size) for size in self.image.sizes]}
         values = _recorded(self) | {"image": image}
         for name in _PARSERS.keys() & values.keys():
@@ -470,11 +470,11 @@ class BuildOptions:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Self:
-        """The options that to_json records; ``derived``, which a derived dataset records as well, is none of them.
+        """Return the options that to_json recorded. Ignores ``derived``, which derived datasets also record.
 
         Raises:
-            OptionError: for those of a later presize, and for invalid ones.
-            TypeError, KeyError, AttributeError: the values are not what to_json gives.
+            OptionError: an option is invalid, or from a later presize.
+            TypeError, KeyError, AttributeError: the values are not those of to_json.
         """
         given = {name: value for name, value in values.items() if name != "derived"}
         _check_known(cls, given)
@@ -493,19 +493,19 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "keypoints": Coordinates.parse_keypoints,
     "column_types": ColumnType.parse,
 }
-"""The options that are recorded as a list of texts."""
+"""Parsers of the options that are recorded as a list of texts."""
 
 
 ALWAYS_RECORDED = frozenset(
     "image layout shard_samples follow_links checksum sizes fit filter resize_backend color format quality subsampling "
     "tiles upscale keep_metadata max_pixels".split()
 )
-"""The options of format version 1, which every manifest records. Never add to them: an option of a later release is
-recorded where it differs from its default, so that datasets built before it keep their identity and can be updated."""
+"""Options of format version 1, which every manifest records. Never add to them: later options are recorded only if they
+differ from their default, so that datasets built before them keep their identity and can be updated."""
 
 
 def _recorded(options: BuildOptions | ImageOptions) -> dict[str, Any]:
-    """The options that are part of a dataset's identity, in the order of their fields."""
+    """Return the options that are part of a dataset's identity, in the order of their fields."""
     defaults = type(options)()
     values = {field.name: getattr(options, field.name) for field in fields(options)}
     return {
@@ -516,20 +516,20 @@ def _recorded(options: BuildOptions | ImageOptions) -> dict[str, Any]:
 @documented
 @dataclass(frozen=True)
 class SourceOptions:
-    """Options that select the samples of a source. They decide the bytes of a dataset; the samples are recorded, and
-    nothing here is."""
+    """Options that select the samples of a source, and so the bytes of a dataset. It records the samples, but not these
+    options."""
 
     labels: str | os.PathLike[str] | None = option(
         None,
         "Table of samples: CSV, JSON lines or Parquet with a path column, or a list of paths (.txt). "
         "none: all images of SRC, without labels.",
-        "Samples are in the order of the table. None is for class folders, or a flat folder.",
+        "Samples keep the order of the table. None is for class folders, or a flat folder.",
         metavar="TABLE|none", is_path=True,
     )  # fmt: skip
     classes: Sequence[str] | None = option(
         None,
         "Class list: a file with one name per line, or a dataset's list.",
-        "In Python the names themselves; None for the sorted names of folders or labels.",
+        "In Python, the names themselves; None for the sorted names of folders or labels.",
         metavar="FILE|DATASET", is_path=True,
     )  # fmt: skip
     repeated: Repeated = option(
@@ -539,7 +539,7 @@ class SourceOptions:
     split: str | None = option(
         None,
         "Splits: the folders of SRC (SRC/train, SRC/val), or fractions by a hash of the path: train=0.9,val=0.1.",
-        "Shares add up to 1, and are drawn by the sample's path.",
+        "Fractions add up to 1. The hash of a sample's path decides its split.",
         metavar="folders|NAME=SHARE,...",
     )
     split_seed: int = option(0, "Random seed of --split.", metavar="N")
@@ -547,13 +547,13 @@ class SourceOptions:
         None,
         "Images in SRC: for LMDBs a pattern such as image-{:09d}, or text-recognition, basicsr, lsun; "
         "for tars an extension; for Parquet a column.",
-        "Tar shards and Parquet need it where a sample has several images.",
+        "Tar shards and Parquet need it if a sample has several images.",
         metavar="PATTERN|PRESET|NAME",
     )
     label_keys: str | None = option(
         None,
         "Keys of an LMDB's labels, such as label-{:09d}.",
-        "``text=label-{:09d}`` calls their column ``text``.",
+        "``text=label-{:09d}`` names their column ``text``.",
         metavar="PATTERN",
     )
 
@@ -564,26 +564,26 @@ class SourceOptions:
         if self.split is not None and self.split != "folders":
             parse_shares(self.split)
         if self.repeated == "list" and self.table is None:
-            raise OptionError("repeated: list is about rows of a table; name one with --labels")
+            raise OptionError("repeated: list merges rows of a table; give one with --labels")
         if self.classes is not None and self.labels == "none":
-            raise OptionError("classes: samples have no class with --labels none; leave one of them out")
+            raise OptionError("classes: with --labels none samples have no class; leave one of them out")
         for name in ("keys", "label_keys"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, str) or not value):
                 raise OptionError(f"{name}: expected a text such as image-{{:09d}}, got {value!r}")
         if self.label_keys is not None and self.keys is None:
-            raise OptionError("label_keys: it needs --keys, the pattern for the keys of the images")
+            raise OptionError("label_keys: needs --keys, the pattern for the keys of the images")
         if self.label_keys is not None and self.keys in get_args(KeyPreset):
-            raise OptionError(f"label_keys: --keys {self.keys} has its own; give patterns for both, or leave it out")
+            raise OptionError(f"label_keys: cannot be combined with --keys {self.keys}; give patterns for both")
 
     @property
     def table(self) -> str | os.PathLike[str] | None:
-        """The label table, if there is one."""
+        """Return the label table; None if there is none."""
         return None if self.labels == "none" else self.labels
 
 
 def parse_shares(text: str) -> dict[str, Fraction]:
-    """The share of each split: of ``train=0.9,val=0.1`` 9/10 and 1/10. They add up to 1."""
+    """Return the fraction of each split: for ``train=0.9,val=0.1``, 9/10 and 1/10. They add up to 1."""
     check_type("split", text, str)
     check_text("split", text)
     found = [re.fullmatch(r"\s*([^=\s][^=]*?)\s*=\s*(\d*\.?\d+)\s*", part, re.ASCII) for part in text.split(",")]
@@ -597,8 +597,8 @@ def parse_shares(text: str) -> dict[str, Fraction]:
 
 @dataclass(frozen=True)
 class ErrorBudget:
-    """Number of rejected images that a build tolerates: at most `count`, from 0, or the `share` of all samples, from 0
-    to 1; any number when neither is given."""
+    """Limit on the rejected images of a build: at most `count`, from 0, or a `share` of all samples, from 0 to 1.
+    Without either, any number is allowed."""
 
     count: int | None = None
     share: Fraction | float | None = None
@@ -613,7 +613,7 @@ class ErrorBudget:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """``100`` is a count from 0 up, ``0.5%`` a share from 0 to 100 percent."""
+        """Parse a budget: ``100`` is a count of 0 or more, ``0.5%`` a share from 0 to 100 percent."""
         match = re.fullmatch(r"(\d{1,18})|(\d{1,3}(?:\.\d{1,9})?)%", text.strip(), re.ASCII)
         if not match or (match[2] and Fraction(match[2]) > 100):
             raise OptionError(f"max_errors: expected a count or a percentage, such as 100 or 0.5%, got {text!r}")
@@ -626,7 +626,7 @@ class ErrorBudget:
         return "unlimited" if self.count is None else str(self.count)
 
     def allows(self, rejected: int, of: int) -> bool:
-        """True when `rejected` of `of` samples are within the budget."""
+        """Return True if `rejected` of `of` samples are within the budget."""
         if self.count is not None:
             return rejected <= self.count
         return self.share is None or rejected <= self.share * of
@@ -637,7 +637,7 @@ _MAX_PARTS = 100_000
 
 @dataclass(frozen=True)
 class BuildPart:
-    """A share of a build: part `number`, from 1, of `of` parts, at most 100,000."""
+    """Part of a build: part `number`, from 1, of `of` parts, at most 100,000."""
 
     number: int
     of: int
@@ -648,7 +648,7 @@ class BuildPart:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """``3/8`` is the third of eight."""
+        """Parse a part: ``3/8`` is the third of eight."""
         match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text.strip(), re.ASCII)
         if not match or not 1 <= int(match[1]) <= int(match[2]) <= _MAX_PARTS:
             raise OptionError(f"part: expected I/N, part I of N, from 1/N to N/N, got {text!r}")
@@ -665,26 +665,26 @@ _SCHEDULERS = {"dask": "tcp://HOST:8786", "ray": "HOST:6379", "spark": "spark://
 @documented
 @dataclass(frozen=True)
 class RunOptions:
-    """Options of how a build runs. Only `update` changes where samples are stored; nothing here changes an image."""
+    """Options of how a build runs. Only `update` changes where samples are stored; no option changes an image."""
 
     jobs: int | None = option(None, "Processes.", unset="all cores", metavar="N", low=1, high=4096)
     engine: Engine = option(
         "processes",
         "Where the work runs: in processes, which contain crashes; in this process only; on a cluster.",
-        'With "processes" an image that ends its decoder, twice, is rejected; so it is by the workers of "dask", "ray" '
-        'and "spark". "sequential" uses this process alone, whatever `jobs` is.',
+        'With "processes", "dask", "ray" and "spark" an image that crashes its decoder twice is rejected. "sequential" '
+        "uses only this process, whatever `jobs` is.",
         flag="--backend",
     )
     scheduler: str | None = option(
         None,
         "Address of the scheduler: tcp://HOST:8786, HOST:6379, spark://HOST:7077.",
-        "The address of Dask's, of Ray's (or ``auto``), or of Spark's (or ``yarn``). The other engines have none.",
+        "The address of the scheduler of Dask, Ray (or ``auto``) or Spark (or ``yarn``). Other engines have none.",
         metavar="ADDRESS",
     )
     timeout_s: float = option(
         300.0,
         "Time limit per image; retried once alone, then rejected.",
-        'Above 0 and up to 1,000,000 seconds. "sequential" has no such limit.',
+        'Above 0 and up to 1,000,000 seconds. "sequential" has no time limit.',
         metavar="S",
     )
     on_error: OnError = option("skip", "Skip images that cannot be stored, or stop at the first.")
@@ -696,8 +696,8 @@ class RunOptions:
     update: bool = option(
         False,
         "Update OUT from SRC: decode what is new or changed, keep the rest. Options default to those of OUT.",
-        "It gives the same samples as a build from scratch; they may lie in other shards. In Python, options_to_update "
-        "gives the options.",
+        "The result has the same samples as a build from scratch, possibly in other shards. In Python, "
+        "options_to_update returns the options of OUT.",
     )
     verify: bool = option(False, "With --update: read every kept record, and rebuild damaged ones.")
     overwrite: bool = option(
@@ -708,9 +708,9 @@ class RunOptions:
     def __post_init__(self) -> None:
         check_options(self)
         if self.update and self.overwrite:
-            raise OptionError("update: it keeps what is there and --overwrite replaces it; choose one")
+            raise OptionError("update: cannot be combined with --overwrite, which replaces OUT; choose one")
         if self.verify and not self.update:
-            raise OptionError("verify: it reads what --update keeps; add --update, or run presize verify OUT")
+            raise OptionError("verify: reads the records that --update keeps; add --update, or run presize verify OUT")
         if not 0 < self.timeout_s <= _MAX_TIMEOUT_S:
             raise OptionError(f"timeout_s: expected seconds above 0, up to {_MAX_TIMEOUT_S:,}, got {self.timeout_s!r}")
         backend, example = f"--backend {self.engine}", _SCHEDULERS.get(self.engine)
@@ -718,9 +718,9 @@ class RunOptions:
             raise OptionError(f"scheduler: {backend} needs the address of its scheduler, such as {example}")
         if not example and self.scheduler is not None:
             is_for = ", ".join(_SCHEDULERS)
-            raise OptionError(f"scheduler: {backend} has none, got {self.scheduler!r}; it is for {is_for}")
+            raise OptionError(f"scheduler: {backend} has no scheduler, got {self.scheduler!r}; it is for {is_for}")
         if example and self.jobs is not None:
-            raise OptionError(f"jobs: with {backend} the cluster decides how much runs at once, got {self.jobs}")
+            raise OptionError(f"jobs: with {backend} the cluster decides how many tasks run at once, got {self.jobs}")
 
 
 @documented
@@ -734,24 +734,24 @@ class DeriveOptions:
         "None leaves all images as they are.",
         unset="that of OUT", metavar="N|WxH", parse=Size.parse,
     )  # fmt: skip
-    only: Sequence[str] | None = option(None, "The paths of the samples to take; None takes all.", flag=None)
+    only: Sequence[str] | None = option(None, "Paths of the samples to include; None includes all.", flag=None)
     classes: Sequence[str] | None = option(
         None,
         "Class list: a file with one name per line, or a dataset's list.",
-        "In Python the names themselves; None joins those of the datasets.",
+        "In Python, the names themselves; None joins those of the datasets.",
         metavar="FILE|DATASET", is_path=True,
     )  # fmt: skip
     prefix: bool = option(
         False,
         "Prefix each path with the number of its OUT: 0/cats/1.jpg.",
-        "No two paths are the same then.",
+        "This makes all paths distinct.",
     )
 
     def __post_init__(self) -> None:
         check_options(self)
         if self.size is not None:
             if self.size == KEEP:
-                raise OptionError("size: images keep their size without --size; expected N or WxH, got keep")
+                raise OptionError("size: expected N or WxH, got keep; without --size images keep their size")
             object.__setattr__(self, "size", _checked(self.size))
         if self.only is not None and (isinstance(self.only, str) or len(self.only) == 0):
             raise OptionError(f"only: expected a list of paths, at least one, got {self.only!r}")
@@ -760,32 +760,30 @@ class DeriveOptions:
 @documented
 @dataclass(frozen=True)
 class SampleOptions:
-    """All that decides the bytes of a sample folder, for given versions of NumPy, OpenCV and Pillow."""
+    """Options that determine the bytes of a sample folder, for given versions of NumPy, OpenCV and Pillow."""
 
-    images: int = option(
-        200, "Number of files.", "The broken ones are among them.", metavar="N", low=1, high=10_000_000
-    )
+    images: int = option(200, "Number of files.", "Broken files are included.", metavar="N", low=1, high=10_000_000)
     classes: int = option(
-        4, "Number of class folders.", "At most as many as images, which are spread evenly over them.",
+        4, "Number of class folders.", "At most the number of images, which are spread evenly over them.",
         flag=None, low=1, high=10_000,
     )  # fmt: skip
     long_side: int = option(
         500,
         "Longer side of a typical image, in pixels.",
-        "A few are far smaller or larger.",
+        "A few are much smaller or larger.",
         metavar="PX",
         low=16,
         high=4096,
     )
     rotated: float = option(
         0.05,
-        "Share of the readable files, 0 to 1, that are stored rotated, with an EXIF orientation of 2 to 8.",
+        "Fraction of the readable files, 0 to 1, that are stored rotated, with an EXIF orientation of 2 to 8.",
         flag=None,
     )
     broken: int = option(
         0,
         "Number of broken files among them.",
-        "These are truncated, empty, an HTML page, random bytes, in turn.",
+        "They are truncated, empty, an HTML page or random bytes, in turn.",
         metavar="N",
     )
     seed: int = option(0, "Random seed.", metavar="N")
@@ -798,5 +796,5 @@ class SampleOptions:
             raise OptionError(f"rotated: expected a fraction from 0 to 1, got {self.rotated!r}")
 
     def label(self, index: int) -> int:
-        """The class of file `index`, from 0 to classes - 1."""
+        """Return the class of file `index`, from 0 to classes - 1."""
         return index * self.classes // self.images

@@ -1,1 +1,1 @@
-"""A raw folder becomes a dataset: plan, tasks, side-cars, publishing; resumed, updated, in one process or many."""
+"""Turns a folder of images into a dataset: planning, tasks, publishing; resuming, updates, builds by parts."""

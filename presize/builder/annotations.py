@@ -1,5 +1,4 @@
-"""Boxes and keypoints of the label table -> the pixels of the stored images.
-
+"""Scales boxes and keypoints of the label table to the pixels of the stored images.
 Coordinates are continuous: x = 0 is the left edge of the first pixel, x = width the right edge of the last one.
 """
 
@@ -22,13 +21,13 @@ Numbers = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 _SHARE_LIMIT = 2.0
-"""Numbers below this are taken for shares if most boxes of a column have no others: some reach out of their image."""
+"""Boxes and points with all numbers below this count as fractions. It is above 1, as boxes may exceed their image."""
 TOLERANCE = 1.0
-"""How far a box may reach outside of its image without being counted, in pixels: annotations are rounded."""
+"""Pixels by which a box may extend beyond its image and still count as good, because annotations are rounded."""
 
 
 class Rows(NamedTuple):
-    """A column of lists of lists: the lists of each sample, the numbers of each list, all numbers."""
+    """A column of lists of lists: the number of lists of each sample, of numbers in each list, and all numbers."""
 
     lengths: Ints
     inner: Ints
@@ -36,23 +35,23 @@ class Rows(NamedTuple):
 
     @property
     def samples(self) -> Ints:
-        """The sample of each list, (lists,)."""
+        """Return the sample that each list belongs to, (lists,)."""
         return np.repeat(np.arange(len(self.lengths)), self.lengths)
 
     @property
     def fours(self) -> Numbers:
-        """The lists of four numbers, (n, 4)."""
+        """Return the lists of four numbers, (n, 4)."""
         return np.asarray(self.numbers[np.repeat(self.inner == 4, self.inner)].reshape(-1, 4))
 
     def counted(self, table: pa.Table, bad: npt.NDArray[np.bool_]) -> tuple[str, str, str]:
-        """Count bad boxes, their images, and name the first image: words for a warning."""
+        """Return the counts of bad boxes and of their images, as text, and the path of the first image."""
         images = np.unique(self.samples[bad])
         first = printable(table.column("path")[int(images[0])].as_py())
         return plural(int(bad.sum()), "box", "boxes"), plural(len(images), "image"), first
 
 
 def check_annotations(table: pa.Table, options: BuildOptions) -> None:
-    """Raise SourceError unless `table` has the declared columns in their units; warn of boxes below a pixel."""
+    """Raise SourceError unless `table` has the declared columns in their units. Warn about boxes below a pixel."""
     for place in options.boxes:
         rows, boxes = _boxes(table, place)
         if len(rows.inner) and not (rows.inner == 4).any():
@@ -64,7 +63,7 @@ def check_annotations(table: pa.Table, options: BuildOptions) -> None:
             found, images, first = rows.counted(table, small)
             warn(
                 f"column {place.column!r} has {found} smaller than a pixel, in {images}, the first '{first}'; if they "
-                f"are fractions of the image, they are read wrongly: a column has one format, here {place.format}"
+                f"are fractions of the image, they are misread: all boxes of a column have one format, {place.format}"
             )
     for place in options.keypoints:
         points = _points(table, place)[1]
@@ -72,7 +71,7 @@ def check_annotations(table: pa.Table, options: BuildOptions) -> None:
 
 
 def _check_unit(place: Coordinates, numbers: Numbers) -> None:
-    """Raise SourceError if most boxes or points, (n, 4 or 2), are in the other unit; those of zeros do not count."""
+    """Raise SourceError if most boxes or points, (n, 4 or 2), are in the other unit. All-zero rows are ignored."""
     numbers = numbers[np.isfinite(numbers).all(axis=1) & (numbers > 0).any(axis=1)]
     near = int((np.abs(numbers) < _SHARE_LIMIT).all(axis=1).sum())
     option = _option(place)
@@ -80,13 +79,13 @@ def _check_unit(place: Coordinates, numbers: Numbers) -> None:
     if not place.in_shares and near > len(numbers) - near:
         raise SourceError(
             f"column {place.column!r}: {near:,} of {len(numbers):,} {what} have no number of {_SHARE_LIMIT:g} or more: "
-            f"expected pixels of the source image; fractions of its width and height are {option} {place}%"
+            f"expected pixels of the source image; for fractions of its width and height, give {option} {place}%"
         )
     if place.in_shares and near < len(numbers) - near:
         raise SourceError(
             f"column {place.column!r}: {len(numbers) - near:,} of {len(numbers):,} {what} have numbers of "
-            f"{_SHARE_LIMIT:g} or more: expected fractions of the width and height, 0 to 1; pixels are {option} "
-            f"{place.column}:{place.numbers}, and percentages have to be divided by 100"
+            f"{_SHARE_LIMIT:g} or more: expected fractions of the width and height, 0 to 1; for pixels, give {option} "
+            f"{place.column}:{place.numbers}; divide percentages by 100"
         )
 
 
@@ -96,7 +95,7 @@ def _option(place: Coordinates) -> str:
 
 def scaled(table: pa.Table, options: BuildOptions, size: Size, heights: Ints, widths: Ints) -> pa.Table:
     """Return `table` with boxes (x1, y1, x2, y2, clipped; empty ones stay) and keypoints in pixels of the stored
-    images; `heights` and `widths`, (samples,), are those of the upright sources."""
+    images. `heights` and `widths`, (samples,), are the sizes of the upright sources."""
     if not options.boxes and not options.keypoints:
         return table
     heights, widths = heights.astype(np.int64), widths.astype(np.int64)
@@ -120,7 +119,7 @@ def scaled(table: pa.Table, options: BuildOptions, size: Size, heights: Ints, wi
 
 
 def warn_of_bad_boxes(table: pa.Table, options: BuildOptions, heights: Ints, widths: Ints) -> None:
-    """Warn, once a column, of boxes that are clipped; arguments as for scaled()."""
+    """Warn once per column about clipped boxes. The arguments are those of scaled()."""
     for place in options.boxes:
         rows, boxes = _boxes(table, place, heights, widths)
         has_area = _has_area(boxes)
@@ -129,15 +128,15 @@ def warn_of_bad_boxes(table: pa.Table, options: BuildOptions, heights: Ints, wid
             continue
         found, images, first = rows.counted(table, bad)
         warn(
-            f"column {place.column!r}: {found} of {images} were clipped, since they reach outside of their image or "
+            f"column {place.column!r}: {found} of {images} were clipped, because they extend beyond their image or "
             f"have no area ({(~has_area).sum():,} of them); the first image is '{first}'; --bad-boxes reject leaves "
             "such images out"
         )
 
 
 def extents(table: pa.Table, options: BuildOptions) -> Numbers | None:
-    """Return the box around each sample's boxes, in pixels and in shares, (samples, 2, 4): NaN where one is no box,
-    infinite where there are none; None unless such images are rejected."""
+    """Return the bounding boxes of each sample's boxes in pixels and of those in fractions, (samples, 2, 4): NaN if one
+    is invalid, infinite without boxes. Returns None unless bad boxes reject their image."""
     if not options.boxes or options.bad_boxes == "clip":
         return None
     around = np.tile([np.inf, np.inf, -np.inf, -np.inf], (len(table), 2, 1))
@@ -153,7 +152,8 @@ def extents(table: pa.Table, options: BuildOptions) -> Numbers | None:
 def may_stay(
     table: pa.Table, options: BuildOptions, index: pa.RecordBatch, matched: Ints
 ) -> npt.NDArray[np.bool_] | np.bool_:
-    """Return which samples boxes, which may be new, do not reject; `matched` are rows of the index, or none of it."""
+    """Return True for each sample that its current boxes do not reject. `matched` is its row in the index; a number
+    outside the index means that the sample is not stored."""
     around = extents(table, options)
     if around is None:
         return np.True_
@@ -206,7 +206,7 @@ def _lengths(lists: Any) -> Ints:
 def _boxes(
     table: pa.Table, place: Coordinates, heights: Ints | None = None, widths: Ints | None = None
 ) -> tuple[Rows, Numbers]:
-    """Return all boxes as x1, y1, x2, y2, in pixels where sides of upright sources are given; NaN for no box."""
+    """Return all boxes as x1, y1, x2, y2, NaN unless four numbers; in pixels if sizes of upright sources are given."""
     rows = _rows(table, place)
     boxes = np.full((len(rows.inner), 4), np.nan)
     boxes[rows.inner == 4] = rows.fours
@@ -221,21 +221,21 @@ def _boxes(
 
 
 def _points(table: pa.Table, place: Coordinates) -> tuple[Rows, Numbers]:
-    """The keypoints of all samples, (objects, points, 2 or 3)."""
+    """Return the keypoints of all samples, (objects, points, 2 or 3)."""
     rows = _rows(table, place)
     step = len(place.numbers)
     found = np.unique(rows.inner)
     if len(found) > 1 or (found % step).any() or (found == 0).any():
         some = ", ".join(map(str, found[:5].tolist()))
         raise SourceError(
-            f"column {place.column!r}: expected as many numbers for each object, {' '.join(place.numbers)} of each "
-            f"point, got lists of {some}"
+            f"column {place.column!r}: expected the same number of points for each object, {' '.join(place.numbers)} "
+            f"of each point, got lists of {some}"
         )
     return rows, rows.numbers.reshape(len(rows.inner), -1 if len(found) else 1, step)
 
 
 def _moves(image: ImageOptions, size: Size, heights: Ints, widths: Ints) -> tuple[Numbers, Numbers]:
-    """Return factors and shifts of x and y, (samples, 4); width and height of the stored image, (samples, 2)."""
+    """Return scale factors and offsets of x and y, (samples, 4), and stored widths and heights, (samples, 2)."""
     shapes, which = np.unique(np.stack((heights, widths), axis=1), axis=0, return_inverse=True)
     moves, frames = np.empty((len(shapes), 4)), np.empty((len(shapes), 2))
     for at, (height, width) in enumerate(shapes.tolist()):

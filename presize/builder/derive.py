@@ -1,4 +1,4 @@
-"""A dataset made from others, without their sources: a build whose samples are all copied, or resized to fit."""
+"""Derives a dataset from others, without their sources: a build that copies all samples, or resizes them to fit."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from presize.system.files import expanded
 
 @dataclass(frozen=True)
 class Derivation:
-    """Plan of derive_dataset: `resized` samples are decoded and encoded again, and `nbytes` of records read."""
+    """Plan of derive_dataset: `resized` samples will be decoded and encoded again; `nbytes` of records are read."""
 
     plan: Plan
     resized: int
@@ -45,17 +45,17 @@ class DeriveResult:
     """Result of derive_dataset.
 
     Attributes:
-        out: the folder, as it was given.
-        samples: images stored.
-        copied: those of them whose bytes are as they were.
-        resized: those that were decoded and encoded again.
+        out: the output folder, as given.
+        samples: stored images.
+        copied: images whose bytes are unchanged.
+        resized: images that were decoded and encoded again.
         rejected: records that could not be decoded.
-        bytes: of the stored images and their companions.
-        shards: how many there are.
-        seconds: from the first look at the datasets to the manifest.
-        recompressed: whether what was resized has been through lossy compression twice.
-        rejects_file: lists what was rejected.
-        first_rejects: a few of the images that it lists.
+        bytes: size of the stored images and their companions.
+        shards: number of shards.
+        seconds: time from opening the datasets to publishing the manifest.
+        recompressed: True if resized images have gone through lossy compression twice.
+        rejects_file: list of the rejected records.
+        first_rejects: the first few of them.
     """
 
     out: Path
@@ -72,12 +72,12 @@ class DeriveResult:
 
 
 def plan_derive(datasets: Sequence[str | os.PathLike[str]], options: DeriveOptions = DeriveOptions()) -> Derivation:
-    """Return the plan of derive_dataset. Reads manifests and indexes, and no record.
+    """Return the plan of derive_dataset. Reads manifests and indexes, but no records.
 
     Raises:
         DatasetError: a dataset is missing or damaged.
-        SourceError: the datasets cannot be one.
-        OptionError: the size is larger than theirs.
+        SourceError: the datasets cannot be combined.
+        OptionError: the size is larger than that of a dataset.
     """
     if not datasets:
         raise SourceError("expected at least one dataset to derive from, got none")
@@ -100,25 +100,25 @@ def derive_dataset(
     on_plan: Callable[[Derivation], None] = lambda _: None,
     on_shard: Callable[[ShardDone], None] = lambda _: None,
 ) -> DeriveResult:
-    """Make a dataset from others, and publish it in `out` like a build.
+    """Derive a dataset from others, and publish it in `out` as a build does.
 
-    Without a size all bytes are copied. With one, records that do not fit it are decoded, resized and encoded with the
-    options of the first dataset, so that JPEGs are compressed a second time. Calling it again finishes what was
-    interrupted. The same datasets and options give the same bytes in every file. There is no report.
+    Without a size, all records are copied. With a size, records that do not fit it are decoded, resized and encoded
+    with the options of the first dataset, so JPEGs are compressed a second time. Call it again to finish an interrupted
+    run. The same datasets and options give the same bytes in every file. No report is written.
 
     Args:
-        datasets: at least one LMDB dataset; samples follow one another in the order of these.
-        out: where to write.
-        options: what is made of them.
-        run: how. `update`, `report` and `max_errors` have no meaning here.
-        on_plan: called with what will be done.
-        on_shard: called with each finished shard; those that an earlier run finished come first.
+        datasets: at least one LMDB dataset; samples keep the order of the datasets.
+        out: the output folder.
+        options: the options of the new dataset.
+        run: how to run. `update`, `report` and `max_errors` are ignored.
+        on_plan: called with the plan.
+        on_shard: called with each finished shard, first with those of an earlier run.
 
     Raises:
-        DatasetError: a dataset is missing, damaged, down to the CRC-32 of each record that is read, or was updated or
-            replaced meanwhile; calling it again takes the new one.
-        SourceError: the datasets cannot be one, or `out` lies inside of one of them.
-        OptionError: the size is larger than theirs.
+        DatasetError: a dataset is missing, is damaged (the CRC-32 of each record read is checked), or was updated or
+            replaced during the run; the next call uses the new one.
+        SourceError: the datasets cannot be combined, or `out` lies inside one of them.
+        OptionError: the size is larger than that of a dataset.
         BuildError: `out` holds something else, or cannot be written.
     """
     start = time.perf_counter()
@@ -136,7 +136,7 @@ def derive_dataset(
         if gone is None:
             raise
         with output.lock():
-            output.discard()  # nothing can be made of what was finished, and it would refuse the next run
+            output.discard()  # the finished shards are useless now, and would make the next run refuse
         raise gone from None
     rejected = len(plan.source.table) - manifest.samples
     resized = derivation.resized - rejected
@@ -156,18 +156,18 @@ def derive_dataset(
 
 
 def _build_options(source: DatasetSource, size: Size | None) -> BuildOptions:
-    """The options of the first dataset, for the new size; of what is optional in an index what all datasets have."""
+    """Return the options of the first dataset with the new size, and with checksums if all datasets have them."""
     sizes = [Size.parse(manifest.size) for manifest in source.manifests]
     for dataset, old in zip(source.datasets, sizes, strict=True):
         if size is None and old != sizes[0]:
             raise SourceError(
                 f"{source.root} has images of size {sizes[0]} and {dataset.roots[0]} of size {old}; "
-                "--size brings them to one"
+                "give --size to resize them to one size"
             )
         if size is not None and str(old) != "keep" and (size.height > old.height or size.width > old.width):
             raise OptionError(
-                f"size: {size} is larger than the {old} of {dataset.roots[0]}; presize build makes larger images, "
-                "from their source"
+                f"size: {size} is larger than the {old} of {dataset.roots[0]}; for larger images, build the dataset "
+                "from its source"
             )
     with naming_options(source.root):
         options = BuildOptions.from_json(source.manifests[0].identity["options"])
@@ -181,7 +181,7 @@ def _build_options(source: DatasetSource, size: Size | None) -> BuildOptions:
 
 
 def _scaled(source: DatasetSource, options: BuildOptions) -> pa.Table:
-    """The samples with boxes and keypoints, which lie in pixels of the stored image, for the new size."""
+    """Return the samples, with boxes and keypoints scaled from pixels of the stored images to the new size."""
     boxes = tuple(Coordinates.parse_boxes(text)._replace(format="xyxy") for text in source.texts("boxes"))
     keypoints = map(Coordinates.parse_keypoints, source.texts("keypoints"))
     declared = replace(
@@ -195,7 +195,7 @@ def _scaled(source: DatasetSource, options: BuildOptions) -> pa.Table:
 
 
 def _recorded(source: DatasetSource, options: BuildOptions) -> dict[str, Any]:
-    """The options as recorded, with ``derived``: how inputs and samples differ from a build of one source."""
+    """Return the options to record, with ``derived``: how inputs and samples differ from a build of one source."""
     olds = [manifest.identity["options"] for manifest in source.manifests]
     values: dict[str, Any] = olds[0] | options.to_json()
     image = values["image"]
@@ -207,8 +207,7 @@ def _recorded(source: DatasetSource, options: BuildOptions) -> dict[str, Any]:
 
 
 def _codecs(source: DatasetSource, options: BuildOptions, resized: int) -> CodecFingerprint:
-    """Return the codecs that made the records: the codecs of the datasets, and those that are here where records are
-    resized."""
+    """Return the fingerprint of the codecs of the records: the datasets', and this machine's if any are resized."""
     made_by = {str(manifest.identity["codecs"]) for manifest in source.manifests}
     versions = source.manifests[0].versions
     if resized:

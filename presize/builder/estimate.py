@@ -22,32 +22,32 @@ from presize.system.resources import usable_cores
 _TRY_S = 2.0
 _MIN_TRIES = 24
 MAX_TRIES = 400
-"""Files are tried for _TRY_S seconds, within these bounds. From 400 photographs the mean size of a stored one is
-known to about 2 % (one standard deviation)."""
+"""Files are tried for _TRY_S seconds, but at least _MIN_TRIES and at most MAX_TRIES. 400 photographs give the mean
+stored size to about 2 % (one standard deviation)."""
 
 _GOLDEN_RATIO = 0.6180339887498949
 
 _WRITE_S_PER_RECORD, _WRITE_S_PER_BYTE = 100e-6, 4e-9
-"""CPU time of a record besides making it: checksums, LMDB, the index. Measured with
+"""CPU time per record on top of encoding it: checksums, LMDB, the index. Measured with
 benchmarks/building/profile_build.py on two cores of an AMD EPYC, 2026-11-21."""
 
 START_UP_S = 0.45
-"""From the start of a build to the first image of its worker processes. The median build of a few images took
+"""Time from the start of a build to the first image of its worker processes. The median build of a few images took
 0.37 s (benchmarks/building/results/build.csv, 2026-11-25); a busy machine takes longer."""
 
 _PAGE_S = 0.2
-"""The time of report.html besides comparing images: jinja2, charts, thumbnails."""
+"""Time to make report.html, apart from comparing images: jinja2, charts, thumbnails."""
 
 _INDEX_ROW_BYTES = 64
 _PAGE_HEADER_BYTES = 16
 _NODE_BYTES = 18
-"""What LMDB stores of a record besides its value: its offset in the page, a header, the key."""
+"""Overhead of LMDB per record: its offset in the page, a header, the key."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Estimated cost of a build: bytes on disk, CPU time of one core, seconds from scan to manifest; and of the files
-    that were tried, how many are no images, and which would be rejected."""
+    """Estimated cost of a build: bytes on disk, CPU time of one core, and seconds from scan to manifest. Of the `tried`
+    files, `skipped` are not images, and `rejects` would be rejected."""
 
     bytes: int
     cpu_seconds: float
@@ -58,8 +58,8 @@ class Estimate:
 
 
 def estimate(plan: Plan, jobs: int = 1, report: bool = True) -> Estimate:
-    """Presize some of the plan's images in a child process, for about two seconds, and scale up (accuracy:
-    benchmarks/building/results/estimate.csv). Raises ChildDiedError when an image ended the child."""
+    """Encode some of the plan's images in a child process for about two seconds, and extrapolate (accuracy:
+    benchmarks/building/results/estimate.csv). Raises ChildDiedError if an image kills the child."""
     if len(plan.source.table) == 0:
         return Estimate(0, 0.0, 0.0, 0, 0, ())
     chosen = rows_to_try(plan.source.table.column("source_nbytes").to_numpy())
@@ -80,24 +80,24 @@ def estimate(plan: Plan, jobs: int = 1, report: bool = True) -> Estimate:
 
 
 def stored_bytes(plan: Plan) -> int:
-    """Return how many bytes a build is likely to store; of one from datasets, the most that it can."""
+    """Return an estimate of the bytes that a build stores; for a derived dataset, an upper bound."""
     if not isinstance(plan.source, DatasetSource):
         return estimate(plan, report=False).bytes
     new = plan.options.image.sizes[0]
     old = [dataset.sizes[0] for dataset in plan.source.datasets]
     if new == KEEP or KEEP in old:
         return plan.source.nbytes
-    # Twice as many a pixel, since smaller images have more detail in each.
+    # Up to twice as many bytes per pixel, because smaller images have more detail in each.
     growth = 2 * new.height * new.width / min(size.height * size.width for size in old)
     return int(plan.source.nbytes * min(1.0, growth))
 
 
 def _try(source: Path | Url, options: BuildOptions, page_bytes: int, samples: list[Sources]) -> tuple[Estimate, int]:
-    """Presize samples for _TRY_S seconds. Returns what they took, and pixels of sources plus four times the stored."""
+    """Encode samples for _TRY_S seconds. Returns their cost, and source pixels plus four times the stored ones."""
     rejects: list[Reject] = []
     stored_bytes = tried = skipped = pixels = 0
     written_s = 0.0
-    _presize(source, options, samples[0])  # the first image pays for libraries that load lazily
+    _presize(source, options, samples[0])  # loads lazy libraries before the clock starts
     begun, begun_cpu = time.perf_counter(), time.thread_time()
     for sample in samples:
         file = sample[0]
@@ -122,7 +122,7 @@ def _try(source: Path | Url, options: BuildOptions, page_bytes: int, samples: li
 
 
 def rows_to_try(nbytes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return rows to try; any number of the first is spread evenly over the files by size, by the golden ratio."""
+    """Return rows to try. Any first n of them are spread evenly over the files by size (golden ratio)."""
     by_size = np.argsort(nbytes, kind="stable")
     places = (np.arange(1, MAX_TRIES + 1) * _GOLDEN_RATIO) % 1 * len(nbytes)
     _, first = np.unique(places.astype(np.int64), return_index=True)
@@ -139,7 +139,7 @@ def _presize(source: Path | Url, options: BuildOptions, sample: Sources) -> Enco
 
 
 def _on_disk(nbytes: int, page_bytes: int) -> int:
-    """Bytes that a value takes on disk: whole pages, in LMDB as in most file systems, or its share of one."""
+    """Return the bytes of a value on disk: whole pages, in LMDB as in most file systems, or its share of one."""
     room = page_bytes - _PAGE_HEADER_BYTES
     together = room // (nbytes + _NODE_BYTES)
     if together >= 2:
@@ -148,7 +148,7 @@ def _on_disk(nbytes: int, page_bytes: int) -> int:
 
 
 def wall_seconds(seconds: float, shards: int, jobs: int, cores: int) -> float:
-    """Return the time of several jobs, which make whole shards, for what takes one job `seconds`."""
+    """Return the time that `jobs` processes, each making whole shards, take for work of `seconds` in one process."""
     jobs = min(jobs, shards)
     rounds = -(-shards // jobs)
     jobs_per_core = max(1.0, jobs / cores)

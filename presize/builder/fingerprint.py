@@ -1,4 +1,4 @@
-"""The fingerprint of the codecs of this machine: two machines with the same one make the same dataset."""
+"""Fingerprint of this machine's codecs: two machines with the same fingerprint make the same dataset."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ _WRITERS = (
 )  # fmt: skip
 
 _RECORD_BYTES = (0, 1, 100, 1900, 2100, 4080, 9000, 30_000)
-"""Around the sizes at which LMDB puts a value into pages of its own, and adds one more of them."""
+"""Sizes around those at which LMDB moves a value to overflow pages, and at which it needs one more of them."""
 
 
 class CodecFingerprint(NamedTuple):
-    """SHA-256 of what the libraries here make of known images and records, and their versions."""
+    """SHA-256 of what this machine's libraries produce for known images and records, and their versions."""
 
     digest: str
     versions: dict[str, str]
 
 
 def codec_fingerprint(options: BuildOptions, suffixes: Sequence[str] = ()) -> CodecFingerprint:
-    """Try codecs, LMDB, Arrow and the assignment of samples to shards; about 50 ms, once a process. Plug-ins that
-    `suffixes` of the sources call for count with their versions."""
+    """Return the fingerprint of codecs, LMDB, Arrow and the assignment of samples to shards; takes about 50 ms, once
+    per process. It includes the versions of the plug-ins that read files with these `suffixes`."""
     tried = hashlib.sha256(f"{codecs_digest(options.image)} {container_digest(options.layout)}".encode())
     for companion in options.companions:
         tried.update(codecs_digest(companion.image_options(options.image)).encode())
@@ -52,13 +52,13 @@ def codec_fingerprint(options: BuildOptions, suffixes: Sequence[str] = ()) -> Co
 
 
 def suffixes_of(paths: pa.ChunkedArray) -> list[str]:
-    """Return the endings of files' names, in lower case, each once."""
+    """Return the distinct suffixes of file names, in lower case."""
     suffixes: list[str] = pc.unique(pc.utf8_lower(pc.replace_substring_regex(paths, r"^.*\.", "."))).to_pylist()
     return suffixes
 
 
 def codec_versions() -> dict[str, str]:
-    # pillow-simd, where it replaces Pillow, is another distribution, with a version of its own.
+    # pillow-simd, a replacement for Pillow, is another distribution with other versions.
     opencv = next(iter(plugins.installed(plugins.OPENCVS).values()), "")
     of_others = {"pillow": PIL.__version__, "opencv-python-headless": opencv}
     return {name: of_others.get(name) or importlib.metadata.version(name) for name in _WRITERS}
@@ -66,7 +66,7 @@ def codec_versions() -> dict[str, str]:
 
 @functools.cache
 def container_digest(layout: Layout) -> str:
-    """Return the SHA-256 of a shard (of layout "lmdb") and an index of known records."""
+    """Return the SHA-256 of an index of known records and, if the layout is "lmdb", of a shard of them."""
     digest = hashlib.sha256()
     rows = len(_RECORD_BYTES)
     columns = {
@@ -76,7 +76,7 @@ def container_digest(layout: Layout) -> str:
     try:
         temporary = tempfile.TemporaryDirectory(prefix="presize-", ignore_cleanup_errors=True)
     except OSError as error:
-        raise BuildError(f"cannot write to a temporary folder: {error.strerror}; set TMPDIR to one") from None
+        raise BuildError(f"cannot write to a temporary folder: {error.strerror}; set TMPDIR to another") from None
     with temporary as folder:
         if layout == "lmdb":
             with ShardWriter(Path(folder, "0.lmdb"), 1 << 20, 5) as writer:

@@ -1,4 +1,4 @@
-"""The options that a dataset was built with, for another build like it: a validation set like its training set."""
+"""Reads the options of a dataset for another build like it, such as a validation set like its training set."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class DatasetOptions(NamedTuple):
     """Options and classes that a build copies from a dataset.
 
     Attributes:
-        options: those that it was built with; of several sizes its own alone.
-        classes: its class list, for SourceOptions; None without classes.
-        columns: those that its index has from a label table or its source. A build has its own.
-        derived: how the datasets that it was derived from were built, where that differs. A build makes images from
-            their sources.
+        options: the options of the dataset's build; of several sizes, only its own.
+        classes: the class list, for SourceOptions; None without classes.
+        columns: the index columns from its label table or source. A build has its own.
+        derived: for a derived dataset, build options of its inputs that differ from `options`. A build makes all images
+            from their sources.
     """
 
     options: BuildOptions
@@ -39,15 +39,15 @@ class DatasetOptions(NamedTuple):
 
 
 def options_of(root: str | os.PathLike[str]) -> DatasetOptions:
-    """Return what a build takes over from the dataset in `root`, to be like it.
+    """Return the options and classes for a build like the dataset in `root`.
 
     >>> like = options_of("OUT")                                                        # doctest: +SKIP
     >>> samples = SourceOptions(classes=like.classes)                                   # doctest: +SKIP
     >>> build_dataset("VAL", "OUT_VAL", like.options, samples=samples)                  # doctest: +SKIP
 
     Raises:
-        DatasetError: it is missing or damaged.
-        OptionError: a later presize built it, with options that this one does not have.
+        DatasetError: the dataset is missing or damaged.
+        OptionError: a later version of presize built it, with options that this version does not have.
     """
     root = expanded(root)
     manifest = read_manifest(root)
@@ -62,7 +62,7 @@ def options_of(root: str | os.PathLike[str]) -> DatasetOptions:
 
 
 def options_to_update(out: str | os.PathLike[str]) -> BuildOptions | None:
-    """Return the options that the dataset in `out`, or at that URL, was built with; None where there is none.
+    """Return the options of the dataset in the folder or at the URL `out`; None if there is no dataset.
 
     >>> options = options_to_update("OUT") or BuildOptions()                            # doctest: +SKIP
     >>> build_dataset("RAW", "OUT", options, RunOptions(update=True))                   # doctest: +SKIP
@@ -70,7 +70,7 @@ def options_to_update(out: str | os.PathLike[str]) -> BuildOptions | None:
     Raises:
         BuildError: the folder cannot be read.
         DatasetError: its manifest is damaged.
-        OptionError: a later presize built it, with options that this one does not have.
+        OptionError: a later version of presize built it, with options that this version does not have.
         RemoteError: the URL cannot be read.
     """
     place = expanded(out)
@@ -80,7 +80,7 @@ def options_to_update(out: str | os.PathLike[str]) -> BuildOptions | None:
 
 
 def _manifests_in(out: Path) -> Iterator[tuple[str, Manifest]]:
-    """The manifests in `out` and in its folders, with the names of these."""
+    """Yield the manifests in `out` and in its folders, with the folder's name ("" for `out`)."""
     with working_in(out):
         for folder in ("", *sorted(names_in(out))):
             if (out / folder / MANIFEST).exists():
@@ -88,7 +88,7 @@ def _manifests_in(out: Path) -> Iterator[tuple[str, Manifest]]:
 
 
 def _manifests_at(url: str) -> Iterator[tuple[str, Manifest]]:
-    """_manifests_in a URL."""
+    """Yield the manifests at `url`, as _manifests_in does."""
     bucket = Bucket(url)
     below = (each.path.partition("/") for each in bucket.list())
     for folder in chain([""], (folder for folder, _, name in below if name == MANIFEST)):
@@ -97,14 +97,14 @@ def _manifests_at(url: str) -> Iterator[tuple[str, Manifest]]:
 
 
 def recorded_options(manifest: Manifest, place: object) -> BuildOptions:
-    """The options in a manifest. Raises DatasetError for damaged ones, OptionError for those of a later presize."""
+    """Return the options in a manifest. Raises DatasetError if damaged, OptionError if a later presize wrote them."""
     with naming_options(place):
         return BuildOptions.from_json(manifest.identity["options"])
 
 
 @contextmanager
 def naming_options(place: object) -> Iterator[None]:
-    """Raise DatasetError for what a block finds wrong with the options in the manifest of the dataset in `place`."""
+    """Turn the errors that damaged options raise into a DatasetError that names `place`, the dataset."""
     try:
         yield
     except (TypeError, KeyError, AttributeError) as error:

@@ -1,8 +1,8 @@
-"""OUT, the folder that a build writes. In the driver, nothing else locks it, renames files in it or removes them.
+"""OUT, the output folder of a build. In the driver, only this module locks it, and renames or removes files in it.
 
-While a build is unfinished OUT holds hidden files, never folders, which ImageFolder would take for classes: the lock,
-the journal, and the side-car of each finished shard. Tasks rename their own shard and side-car. The manifest is
-published last, so OUT holds the old dataset, or none, until it holds the new one.
+While a build is unfinished, OUT holds hidden files: the lock, the journal, and the sidecar of each finished shard.
+There are no hidden folders, which ImageFolder would take for classes. Tasks rename their own shard and sidecar. The
+manifest is published last, so OUT holds the old dataset, or none, until the new one is complete.
 """
 
 from __future__ import annotations
@@ -46,34 +46,34 @@ from presize.system.locks import NoLocksError, file_lock, is_alone
 
 
 class TooManyRejectsError(BuildError):
-    """More images cannot be stored than may be."""
+    """More images were rejected than the error budget allows."""
 
 
 _LOCK = ".presize.lock"
 _LOCK_PATIENCE_S = 2.0
-"""How long a part waits for the lock, which others hold for a moment while they end."""
+"""Time that a part waits for the lock, which other parts hold for a moment as they end."""
 _PLANNING_LOCK = ".presize.planning.lock"
 LISTING = ".presize-listing.arrow"
-"""The samples of a build by parts (presize.builder.parts)."""
+"""List of the samples of a build by parts (presize.builder.parts)."""
 _LEFTOVER = re.compile(r"\.presize-\d+\.npz|\.presize-part-\d+\.lock|" + re.escape(LISTING))
-"""Side-cars, and what parts leave."""
+"""Sidecars, and the lock and listing files of parts."""
 _NEW_MANIFEST = ".presize-manifest.json"
-"""In each root, the manifest that an update is about to publish."""
+"""Manifest, in each root, that an update is about to publish."""
 
 
 @dataclass(frozen=True)
 class BuildJournal:
-    """The content of OUT/.presize.json, which is there while a build is unfinished.
+    """Content of OUT/.presize.json, which exists while a build is unfinished.
 
     Attributes:
-        identity: what is being built (presize.builder.plan).
-        generation: its files are named after it.
-        replaces: indexes, in any root, of folder datasets whose images are to be removed.
-        replaced_classes: classes whose folders are to be removed once they are empty.
-        publishing: True once a folder's staged files, or an update's manifests, are being given their names.
-        update: whether it reuses images of the published dataset.
-        versions: of the libraries that make the bytes, for information.
-        failed: whether images that cannot be stored have ended it: the next source may lack them, on purpose.
+        identity: identity of the plan that is being built (presize.builder.plan).
+        generation: number in the names of the build's files.
+        replaces: index files, in any root, of folder datasets whose images will be removed.
+        replaced_classes: classes whose folders will be removed once they are empty.
+        publishing: True once the renaming of a folder's staged files, or of an update's manifests, has begun.
+        update: True if the build reuses images of the published dataset.
+        versions: versions of the libraries that make the bytes, for information.
+        failed: True if rejected images ended the build. The user may then remove them from the source.
     """
 
     identity: dict[str, Any]
@@ -87,7 +87,7 @@ class BuildJournal:
 
     @classmethod
     def read(cls, out: Path) -> BuildJournal | None:
-        """Return the journal in `out`; None when there is none, or it cannot be read."""
+        """Return the journal in `out`; None if it is missing or damaged."""
         try:
             values = json.loads((out / STATE).read_bytes())
             lists = {name: tuple(map(str, values[name])) for name in ("replaces", "replaced_classes")}
@@ -100,12 +100,11 @@ class BuildJournal:
         write_atomically(out / STATE, json.dumps(asdict(self), indent=1).encode())
 
     def output_dir(self, out: Path) -> OutputDir:
-        """Return where this build was writing."""
         return OutputDir.of(out, self.identity["options"]["image"]["sizes"])
 
 
 class StagedFiles(NamedTuple):
-    """Images of a folder dataset to be named: names, numbers they are staged under, classes that need a folder."""
+    """Staged images of a folder dataset: final names, numbers in their staged names, and classes that need folders."""
 
     names: pa.ChunkedArray
     samples: npt.NDArray[np.int64]
@@ -114,7 +113,7 @@ class StagedFiles(NamedTuple):
 
 @dataclass(frozen=True)
 class OutputDir:
-    """Output folder of a build: OUT, absolute, and the folder of each size: OUT for one size, OUT/SIZE for several."""
+    """Output folder of a build: OUT, absolute, and a root for each size: OUT for one size, OUT/SIZE for several."""
 
     path: Path
     roots: tuple[Path, ...]
@@ -134,20 +133,20 @@ class OutputDir:
         update: bool = False,
         copied: bool = False,
     ) -> OutputDir:
-        """Return where a build would write; changes nothing. With `copied`, OUT may hold an unfinished copy of a
-        dataset. Raises OptionError, SourceError, BuildError or DatasetError for a place that cannot be OUT."""
+        """Return the output folders of a build; writes nothing. With `copied`, OUT may hold an unfinished copy of a
+        dataset. Raises OptionError, SourceError, BuildError or DatasetError if OUT cannot be used."""
         if update and options.layout == "folder":
             raise OptionError(
                 "update: the files of a folder cannot be replaced all at once; with --to folder use --overwrite "
                 "instead, which rebuilds the folder"
             )
         if is_url(out):
-            raise BuildError(f"OUT {out}: a URL is for presize.build_to_url; give a folder")
+            raise BuildError(f"OUT {out} is a URL; give a folder, or use presize.build_to_url")
         source, output = expanded(source), cls.of(out, options.image.sizes)
         inner, outer = Path(os.path.realpath(output.path)), Path(os.path.realpath(source))
         is_folder = Url.of(source) is None
         if is_folder and inner.is_relative_to(outer):
-            raise SourceError(f"OUT {out} lies inside the source {source}; choose a place outside of it")
+            raise SourceError(f"OUT {out} lies inside the source {source}; choose a place outside it")
         if is_folder and outer.is_relative_to(inner):
             raise SourceError(f"the source {source} lies inside OUT {out}; choose a place apart from it")
         try:
@@ -168,22 +167,22 @@ class OutputDir:
             if not os.path.lexists(folder):
                 continue
             if not folder.is_dir():
-                what = "a link that leads to no folder" if folder.is_symlink() else "a file"
+                what = "a link that does not lead to a folder" if folder.is_symlink() else "a file"
                 raise BuildError(f"OUT {folder} is {what}; choose a folder")
             if (folder / MANIFEST).exists():
                 try:
                     read_manifest(folder)
                 except DatasetError as error:
                     raise DatasetError(
-                        f"{error}; a build replaces what it knows alone: choose another OUT, or remove that"
+                        f"{error}; a build replaces only datasets that it can read: choose another OUT, or remove it"
                     ) from None
             elif not (out / STATE).exists() and not (copied and (folder / FETCHING).exists()):
                 _check_empty(folder, {root.name for root in roots} if folder not in roots else set())
 
-    # --- what is there ---
+    # --- contents ---
 
     def manifests(self) -> list[Manifest | None]:
-        """Return the manifest in each root, None where there is none. Raises DatasetError when one cannot be read."""
+        """Return the manifest in each root, None if it is missing. Raises DatasetError if one cannot be read."""
         return [read_manifest(root) if (root / MANIFEST).exists() else None for root in self.roots]
 
     def journal(self) -> BuildJournal | None:
@@ -193,14 +192,14 @@ class OutputDir:
         return self.path / f".presize-{shard:05d}.npz"
 
     def has_leftovers(self) -> bool:
-        """Return True while a build is running, is unfinished, or was killed."""
+        """Return True if a build is running or unfinished, or was killed."""
         return any(name.startswith(".presize") for name in names_in(self.path))
 
     def has_finished_shards(self) -> bool:
         return any(_LEFTOVER.fullmatch(name) and name.endswith(".npz") for name in names_in(self.path))
 
     def check_files(self, shards_by: str = "--update") -> None:
-        """Raise BuildError unless published files, but a report, have their sizes; `shards_by` makes shards again."""
+        """Raise BuildError unless all published files but reports have their sizes; `shards_by` rebuilds shards."""
         for root, manifest in zip(self.roots, self.manifests(), strict=True):
             if manifest is None:
                 continue
@@ -217,7 +216,7 @@ class OutputDir:
 
     @contextmanager
     def lock(self, shared: bool = False) -> Iterator[None]:
-        """Make and lock OUT for this process, or `shared` with other parts of a build. Raises BuildError."""
+        """Create OUT and lock it for this process, or for all parts of a build if `shared`. Raises BuildError."""
         out, path = self.path, self.path / _LOCK
         with ExitStack() as stack:
             try:
@@ -229,27 +228,27 @@ class OutputDir:
                 what = "parts of a build are writing" if by_parts else "another build is writing"
                 raise BuildError(f"{what} to OUT {out}; wait, or choose another OUT") from None
             except NoLocksError as error:
-                raise BuildError(f"OUT {error}; a build without --part needs none") from None
+                raise BuildError(f"OUT {error}; a build without --part needs no locks") from None
             except OSError as error:
                 raise BuildError(f"cannot write to OUT {out}: {reason_and_fix(error)}") from None
             try:
                 yield
             finally:
-                with suppress(OSError):  # what stopped the build says more, and a lock file that stays locks nobody out
+                with suppress(OSError):  # the build's error says more, and a leftover lock file locks nobody out
                     if not shared or (not (out / STATE).exists() and is_alone(held)):
                         (out / _PLANNING_LOCK).unlink(missing_ok=True)
                         path.unlink(missing_ok=True)
 
     @contextmanager
     def planning(self) -> Iterator[None]:
-        """Let one part plan the build while the others wait, and remove what a planning part that was killed left."""
+        """Let one part plan the build while others wait. Removes temporary files of a part killed while planning."""
         with file_lock(self.path / _PLANNING_LOCK, patience_s=math.inf):
             remove_temporary(self.path, of=(STATE, LISTING))
             yield
 
     @contextmanager
     def part_lock(self, part: BuildPart) -> Iterator[None]:
-        """Let no other process run this part."""
+        """Lock a part for this process. Raises BuildError if another process runs it."""
         with ExitStack() as stack:
             try:
                 stack.enter_context(file_lock(self.path / f".presize-part-{part.number:05d}.lock"))
@@ -257,10 +256,10 @@ class OutputDir:
                 raise BuildError(f"part {part} of OUT {self.path} is running already; wait for it") from None
             yield
 
-    # --- how a build begins ---
+    # --- starting a build ---
 
     def recover(self) -> BuildJournal | None:
-        """Return the journal of the unfinished build, if any. An update that had begun to publish is published."""
+        """Return the journal of an unfinished build, if any. Finish publishing an update whose publishing had begun."""
         journal = self.journal()
         if journal is None or not (journal.update and journal.publishing):
             return journal
@@ -272,7 +271,7 @@ class OutputDir:
     def start(
         self, identity: dict[str, Any], versions: dict[str, str], abandoned: BuildJournal | None, update: bool
     ) -> BuildJournal:
-        """Remove what the `abandoned` build has written, and note what is built now and what it replaces."""
+        """Remove the files of the `abandoned` build, and write the journal of a new build with what it replaces."""
         published = self.manifests()
         manifests = [manifest for manifest in published if manifest is not None]
         folders = [manifest for manifest in manifests if manifest.layout == "folder"]
@@ -282,7 +281,7 @@ class OutputDir:
         if abandoned is not None:
             replaces |= set(abandoned.replaces)
             classes |= set(abandoned.replaced_classes)
-            if abandoned.publishing:  # its index lists the files that have their names already
+            if abandoned.publishing:  # its index lists the files that are already renamed
                 generations.append(abandoned.generation)
                 replaces.add(generation_name("index.arrow", abandoned.generation))
             old = abandoned.output_dir(self.path)
@@ -303,21 +302,21 @@ class OutputDir:
         self._remove_leftovers()
         for root, manifest in zip(self.roots, published, strict=True):
             _remove_unpublished(root, manifest, keep=journal.replaces)
-        journal.write(self.path)  # last, over the old one: without any, a kill would leave an OUT that is not ours
+        journal.write(self.path)  # last, over the old one: after a kill, only a journal shows that OUT is ours
         return journal
 
     def go_on_with(self, journal: BuildJournal, identity: dict[str, Any]) -> BuildJournal:
-        """Return the journal of an unfinished build whose source has changed: what it has finished stays."""
+        """Return the journal of an unfinished build, changed to a new source. Finished shards stay."""
         (self.path / LISTING).unlink(missing_ok=True)
         journal = replace(journal, identity=identity, failed=False)
         journal.write(self.path)
         return journal
 
-    # --- how it ends ---
+    # --- publishing and cleaning up ---
 
     def publish(self, journal: BuildJournal, manifests: Sequence[Manifest], staged: StagedFiles | None = None) -> None:
-        """Make these datasets, whose files are written, those that readers find, and remove what they replace.
-        Interrupted at any point, it can be called again; an update that publishes is published by recover()."""
+        """Publish datasets whose files are written, and remove the ones that they replace. After an interruption it can
+        be called again; recover() finishes the publishing of an update."""
         if journal.update:
             for root, manifest in zip(self.roots, manifests, strict=True):
                 sync_folder(root / "shards")
@@ -325,14 +324,14 @@ class OutputDir:
             replace(journal, publishing=True).write(self.path)
             self._publish_update()
         else:
-            if staged is not None and not journal.publishing:  # the indexes are written: they list our files
+            if staged is not None and not journal.publishing:  # the indexes, which list our files, are written
                 replace(journal, publishing=True).write(self.path)
             for root, manifest in zip(self.roots, manifests, strict=True):
                 self._publish_build(journal, root, manifest, staged)
         self.clear()
 
     def _publish_update(self) -> None:
-        """Rename an update's manifests, which are all written: of some sizes alone there would be no base."""
+        """Rename the manifests of an update. All are written before, so that an interruption cannot lose some sizes."""
         for root in self.roots:
             if (root / _NEW_MANIFEST).exists():
                 with writing(root / MANIFEST):
@@ -342,11 +341,11 @@ class OutputDir:
     def _publish_build(self, journal: BuildJournal, root: Path, manifest: Manifest, staged: StagedFiles | None) -> None:
         if staged is None:
             sync_folder(root / "shards")
-        else:  # a folder cannot change in one step, so first it stops being a dataset
+        else:  # many files cannot be replaced atomically, so first the folder stops being a dataset
             (root / MANIFEST).unlink(missing_ok=True)
             for name, sample in zip(staged.names.to_pylist(), staged.samples.tolist(), strict=True):
                 staging.unstage(root, name, sample)
-            os.sync()  # one for all folders: the manifest must not outlive the names
+            os.sync()  # one for all folders: the names must be on disk before the manifest
         publish_manifest(root, manifest)
         _remove_replaced(root, journal, staged)
         _leave_published(root, manifest)
@@ -355,7 +354,7 @@ class OutputDir:
                 (root / name).mkdir(exist_ok=True)
 
     def put_back(self, files: Mapping[Path, Path]) -> None:
-        """Give shards, which have been rebuilt with the same bytes, the names of the damaged ones."""
+        """Rename shards that were rebuilt with the same bytes over the damaged ones."""
         for new, old in files.items():
             with writing(old):
                 os.replace(new, old)
@@ -363,7 +362,7 @@ class OutputDir:
             sync_folder(folder)
 
     def discard(self) -> None:
-        """Remove all that an unfinished build has left; what is published stays."""
+        """Remove all files of an unfinished build. Published datasets stay."""
         for root, manifest in zip(self.roots, self.manifests(), strict=True):
             _remove_unpublished(root, manifest)
         self.clear()
@@ -371,7 +370,7 @@ class OutputDir:
             staging.remove_if_empty(root)
 
     def clear(self) -> None:
-        """Remove the journal first, since without it the rest are known to be leftovers."""
+        """Remove the journal, then all leftovers. Without a journal, the rest is known to be leftovers."""
         (self.path / STATE).unlink(missing_ok=True)
         self._remove_leftovers()
 
@@ -386,7 +385,7 @@ class OutputDir:
 
 
 def remove_attempts(paths: Collection[Path]) -> None:
-    """Remove the temporary files that stopped attempts to write these files have left. Others may be in use."""
+    """Remove temporary files of interrupted attempts to write these files. Other temporary files may be in use."""
     for folder in {path.parent for path in paths}:
         remove_temporary(folder, {path.name for path in paths})
 
@@ -401,14 +400,14 @@ def _check_empty(folder: Path, expected: set[str]) -> None:
 
 
 def _leave_published(root: Path, manifest: Manifest) -> None:
-    """Remove all but what `manifest`, which is published, names; give its report the name that reports keep."""
+    """Remove the data files that the published `manifest` does not name, and copy its report to report.html."""
     _remove_unpublished(root, manifest)
     if manifest.report is not None and manifest.report.file != REPORT:
         write_atomically(root / REPORT, (root / manifest.report.file).read_bytes())
 
 
 def _remove_replaced(root: Path, journal: BuildJournal, staged: StagedFiles | None) -> None:
-    """Remove the images of replaced folder datasets that the new one has not, and class folders that are empty now."""
+    """Remove images of replaced folder datasets that the new one does not have, and class folders now empty."""
     for name in filter(is_data_file, journal.replaces):
         if not (root / name).is_file():
             continue
@@ -416,9 +415,9 @@ def _remove_replaced(root: Path, journal: BuildJournal, staged: StagedFiles | No
             with (root / name).open("rb") as file, pa.ipc.open_file(file) as old:
                 gone = set(old.read_all().column("file").to_pylist())
         except (OSError, KeyError, pa.ArrowInvalid) as error:
-            if getattr(error, "errno", None) is not None:  # it may be read the next time
+            if getattr(error, "errno", None) is not None:  # it may be readable next time
                 raise
-            warn(f"{root / name} is damaged: the images of the replaced dataset are unknown, and are left in place")
+            warn(f"{root / name} is damaged: the images of the replaced dataset are unknown and stay in place")
             continue
         gone -= set() if staged is None else set(staged.names.to_pylist())
         staging.remove_files(root, filter(is_safe, gone))
@@ -437,7 +436,7 @@ def _remove_unpublished(root: Path, manifest: Manifest | None, keep: Sequence[st
             (root / name).unlink()
     shards = root / "shards"
     is_class = manifest is not None and manifest.layout == "folder" and "shards" in (manifest.classes or ())
-    # Whether or not this call emptied it: an interrupted one may have, and ImageFolder would take it for a class.
+    # ImageFolder would take an empty folder for a class. An interrupted call may have emptied it before this one.
     if not is_class:
         staging.remove_if_empty(shards)
     staging.remove_staged(root)

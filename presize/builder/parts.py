@@ -1,4 +1,4 @@
-"""The samples of a build by parts: the first part lists the source, and all others read its list."""
+"""Shared list of samples of a build by parts: the first part lists the source, and all others read its list."""
 
 from __future__ import annotations
 
@@ -26,39 +26,39 @@ _SHOWN = 12
 
 @dataclass(frozen=True)
 class SharedListing:
-    """Listing that the parts of a build share: samples, how they were listed, and how many parts there are."""
+    """Listing that the parts of a build share: the samples, the options of the listing, and the number of parts."""
 
     source: Source
     how: dict[str, Any]
     parts: int
 
     def check(self, source: str | os.PathLike[str], samples: SourceOptions, out: Path) -> None:
-        """Raise BuildError unless a command asks for what was listed, and no container has changed since."""
+        """Raise BuildError unless the listing has this source and options, and no container has changed since."""
         asked = how_listed(source, samples)
         for name, value in asked.items():
             if value != self.how.get(name):
                 option = "SRC" if name == "source" else f"--{name.replace('_', '-')}"
                 raise BuildError(
-                    f"the parts in OUT {out} were started with another {option} ({self.how.get(name)!r}, here "
-                    f"{value!r}); give all of them the same, or --overwrite without --part to start over"
+                    f"the parts in OUT {out} were started with another {option} ({self.how.get(name)!r}, not "
+                    f"{value!r}); use the same for all parts, or --overwrite without --part to start over"
                 )
-        fix = f"the parts in OUT {out} go by that list; --overwrite without --part starts over"
+        fix = f"the parts in OUT {out} share that list; --overwrite without --part starts over"
         check_containers(self.source.root, self.source.containers, fix)
 
     def check_finished(self, waiting: Sequence[int], out: Path) -> None:
-        """Raise BuildError that names the parts which `waiting`, shards to be made, belong to."""
+        """Raise BuildError, and name the parts, if shards are `waiting` to be built."""
         if waiting:
             missing = {number % self.parts + 1 for number in waiting}
             several = len(missing) > 1
             raise BuildError(
                 f"OUT {out} lacks {'parts' if several else 'part'} {parts_text(missing)} of {self.parts}, "
                 f"{plural(len(waiting), 'shard')}; run with --part {min(missing)}/{self.parts}"
-                f"{' and so on' if several else ''}, then this again"
+                f"{' and so on' if several else ''}, then repeat this command"
             )
 
 
 def parts_text(parts: Iterable[int]) -> str:
-    """``1, 2 and 4``; the first dozen of many."""
+    """Format part numbers as ``1, 2 and 4``; of many, only the first 12."""
     found = [str(part) for part in sorted(parts)]
     if len(found) > _SHOWN:
         found = [*found[:_SHOWN], f"{len(found) - _SHOWN} more"]
@@ -92,7 +92,7 @@ def write_listing(out: Path, listing: SharedListing) -> None:
 
 
 def read_listing(out: Path) -> SharedListing | None:
-    """Return the listing in `out`; None where there is none. Raises BuildError when it is damaged."""
+    """Return the listing in `out`; None if it is missing. Raises BuildError if it is damaged."""
     path = out / LISTING
     try:
         with pa.memory_map(os.fsencode(path)) as mapped:

@@ -1,4 +1,4 @@
-"""Samples and options -> the shards to write, and the digest that says what they are. Pure."""
+"""Plans a build from samples and options: the shards to write, and a digest that identifies the result. Pure."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Plan:
 
     Attributes:
         source: the samples.
-        options: those of the build.
-        identity: what decides every byte of the result, as plain JSON values.
-        shards: for each shard its samples, as ascending rows of Source.table.
-        versions: those of the libraries that make the bytes, for information.
-        file_names: the name of each sample's file in a folder dataset; None for shards.
+        options: the options of the build.
+        identity: everything that determines the bytes of the result, as plain JSON values.
+        shards: the samples of each shard, as ascending rows of Source.table.
+        versions: versions of the libraries that make the bytes, for information.
+        file_names: the name of each sample's file in a folder dataset; None for LMDB shards.
     """
 
     source: Source
@@ -45,18 +45,18 @@ class Plan:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the identity, in hexadecimal."""
+        """Return the SHA-256 of the identity, in hexadecimal."""
         return digest_of(self.identity)
 
     def shard_digest(self, number: int) -> str:
-        """Return the SHA-256 of what decides the bytes of a shard, whatever else there is in the source."""
+        """Return the SHA-256 of everything that determines the bytes of a shard, independent of other samples."""
         rows = self.shards[number]
         rest = {name: value for name, value in self.identity.items() if name not in ("source", "classes")}
         samples = {"rows": rows.tolist(), "files": table_digest(self.source.table.take(pa.array(rows)))}
         return digest_of({**rest, "samples": samples})
 
     def sources(self, rows: npt.NDArray[np.int64]) -> list[Source]:
-        """Return the samples in these rows of the source table; then the same with the files of each companion."""
+        """Return the samples in these rows of the source table, then the same with the files of each companion."""
         source = replace(self.source, table=self.source.table.take(pa.array(rows)))
         return [source, *(source_of(source, companion) for companion in self.options.companions)]
 
@@ -91,7 +91,7 @@ def source_identity(table: pa.Table) -> dict[str, Any]:
 def differences(
     old: dict[str, Any], new: dict[str, Any], versions: tuple[dict[str, str], dict[str, str]] = ({}, {})
 ) -> list[str]:
-    """Say what differs between two identities, made with these versions of libraries: ``["quality was 90, is 80"]``."""
+    """Describe how two identities differ, given the library versions of each: ``["quality was 90, is 80"]``."""
     found = []
     before, now = _flat(old), _flat(new)
     later_options = [name for name in before if name.startswith("options.") and name not in now]
@@ -100,14 +100,14 @@ def differences(
         if was != value and name != "source.files":
             if name == "source.sha256":
                 then, today = old["source"]["files"], new["source"]["files"]
-                others = "" if then != today else "; labels and splits count, too"
+                others = "" if then != today else "; labels and splits also count"
                 found.append(f"the source has changed ({plural(then, 'file')} then, {today:,} now{others})")
             elif name == "classes":
                 found.append("the class list has changed")
             elif name == "options.derived" and isinstance(was, list):
                 found.append(f"it was derived from other datasets: {', '.join(map(str, was))}")
             elif name == "codecs":
-                if old["options"] == new["options"]:  # what codecs make is compared under the same options alone
+                if old["options"] == new["options"]:  # the fingerprint of codecs depends on the options
                     found.append(other_codecs(*versions))
             else:
                 of_companion = name.partition("options.companions.")[2].replace(".", " ")
@@ -119,11 +119,11 @@ def differences(
 def other_codecs(then: dict[str, str], now: dict[str, str]) -> str:
     changed = [name for name in now if then.get(name) != now[name]]
     if not changed:
-        return "the same versions of all libraries make other bytes here: another processor, or another build of them"
+        return "the same library versions make other bytes on this machine: another processor, or another build of them"
     were = " and ".join(f"{name} {then.get(name, '(unknown)')}" for name in changed)
     are = " and ".join(f"{name} {now[name]}" for name in changed)
     other = "which makes other bytes" if len(changed) == 1 else "which together make other bytes"
-    return f"it was made with {were}, here is {are}, {other}"
+    return f"it was made with {were}, this machine has {are}, {other}"
 
 
 def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -138,7 +138,7 @@ def words_of(value: Any) -> str:
 
 
 class _HashSink(io.RawIOBase):
-    """A file for Arrow to write to that keeps nothing but a hash."""
+    """File for Arrow to write to that keeps only a hash."""
 
     def __init__(self) -> None:
         self.hash = hashlib.sha256()
@@ -151,7 +151,7 @@ class _HashSink(io.RawIOBase):
 
 
 def table_digest(table: pa.Table) -> str:
-    """Return the SHA-256 of the values, whatever their chunks."""
+    """Return the SHA-256 of a table's values, independent of their chunks."""
     sink = _HashSink()
     combined = table.combine_chunks().replace_schema_metadata(None)
     with pa.PythonFile(sink, "w") as file, pa.ipc.new_stream(file, combined.schema, options=ARROW_OPTIONS) as stream:

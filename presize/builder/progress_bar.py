@@ -1,4 +1,4 @@
-"""Progress of a build, for notebooks and scripts: tqdm's bar, as a widget where the notebook has widgets."""
+"""Progress bar of a build for notebooks and scripts: tqdm's, as a widget in notebooks that support widgets."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from presize.formatting import size_text
 
 
 class ProgressBar:
-    """Counts the files of a build; for one build, in one thread.
+    """Progress bar that counts the files of one build. Not thread-safe.
 
     >>> with ProgressBar() as bar:  # doctest: +SKIP
     ...     build_dataset("RAW", "OUT", on_plan=bar.on_plan, on_shard=bar.on_shard)
 
     Args:
-        options: of tqdm, such as ``desc``, ``file`` and ``disable``.
+        options: options of tqdm, such as ``desc``, ``file`` and ``disable``.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -26,7 +26,7 @@ class ProgressBar:
         self._bytes = self._rejected = 0
 
     def on_plan(self, plan: Plan) -> None:
-        from tqdm.auto import tqdm  # asks whether this is a notebook, and brings asyncio
+        from tqdm.auto import tqdm  # imports asyncio, to detect notebooks
 
         self._bar = tqdm(total=len(plan.source.table), **self._options)
 

@@ -1,4 +1,4 @@
-"""Finished shards -> a dataset: writes its index, rejects and manifest, and removes what they replace."""
+"""Publishes finished shards as a dataset: writes index, rejects, report and manifest, and removes replaced files."""
 
 from __future__ import annotations
 
@@ -36,9 +36,8 @@ from presize.system.files import write_atomically
 
 
 class _Merged(NamedTuple):
-    """The tables of all shards, in dataset order: each stored sample's row in the source table, its ``shard`` and
-    ``row``, the columns of each stream in the types of the index, the files of each shard, and all rejects, the
-    source's first."""
+    """Tables of all shards, merged in dataset order: each stored sample's row in the source table, its ``shard`` and
+    ``row``, each stream's columns in the types of the index, each shard's files, all rejects, the source's first."""
 
     samples: npt.NDArray[np.int64]
     places: dict[str, npt.NDArray[Any]]
@@ -47,12 +46,12 @@ class _Merged(NamedTuple):
     rejects: Rejects
 
     def files(self, stream: Stream) -> tuple[DataFile, ...]:
-        """The shards of a stream; none of a folder."""
+        """Return the shards of a stream; none for a folder dataset."""
         return tuple(files[stream] for files in self.shards if files)
 
 
 def publish(work: BuildWork) -> list[Manifest]:
-    """Publish the dataset of each size; may be called again. Raises BuildError when no image could be stored."""
+    """Publish the dataset of each size. May be called again. Raises BuildError if no image could be stored."""
     plan, output, journal = work.plan, work.output, work.journal
     merged = _merge(work)
     if not len(merged.samples):
@@ -68,7 +67,7 @@ def publish(work: BuildWork) -> list[Manifest]:
         index = _index(plan, merged, size)
         manifest = _write_data(plan, journal, merged, size, root, index)
         manifests.append(_write_report(plan, merged, manifest, root, index) if work.run.report else manifest)
-    # Once more on this host: on others, workers have compared no more than sizes and modification times.
+    # Checked again on this host: workers on other hosts compare only sizes and modification times.
     check_containers(plan.source.root, plan.source.containers)
     staged = None
     if plan.file_names is not None:
@@ -109,7 +108,6 @@ def _merge(work: BuildWork) -> _Merged:
 
 
 def _rejects(source: Source, rejected: Sequence[Rejected]) -> Rejects:
-    """The files of samples that were rejected."""
     samples, errors, reasons = zip(*rejected, strict=True)
     files = source.table.select(["path", "source_nbytes", "source_mtime_ns"])
     path, *state = files.take(pa.array(samples)).columns
@@ -117,7 +115,6 @@ def _rejects(source: Source, rejected: Sequence[Rejected]) -> Rejects:
 
 
 def _index(plan: Plan, merged: _Merged, size: Size) -> pa.Table:
-    """The index of the dataset of one size."""
     stored = plan.source.table
     if len(merged.samples) < len(stored):
         stored = stored.take(pa.array(merged.samples))
@@ -145,7 +142,7 @@ def _index(plan: Plan, merged: _Merged, size: Size) -> pa.Table:
 def _write_data(
     plan: Plan, journal: BuildJournal, merged: _Merged, size: Size, root: Path, index: pa.Table
 ) -> Manifest:
-    """Write the index and the rejects. Returns the manifest that names them, and the shards."""
+    """Write the index and the rejects. Returns the manifest that names them and the shards."""
     rejects_name = generation_name("rejects.jsonl", journal.generation)
     write_atomically(root / rejects_name, to_jsonl(merged.rejects))
     rejects = len(merged.rejects)
@@ -176,7 +173,6 @@ def _write_data(
 
 
 def _companion_files(companion: Companion, merged: _Merged, size: Size) -> CompanionFiles:
-    """The shards of a companion in one size."""
     stream = Stream(companion.name, size)
     columns = merged.columns[stream]
     if companion.is_array:
@@ -184,7 +180,7 @@ def _companion_files(companion: Companion, merged: _Merged, size: Size) -> Compa
         if like_image.any() and not like_image.all():
             warn(
                 f"{companion.name}: {plural(int((~like_image).sum()), 'array')} of {len(like_image):,} without the "
-                "height and width of the image, upright, which the others have; they are stored as they are"
+                "height and width of the upright image; they are stored unchanged, the others are resized with it"
             )
     is_deep = (
         companion.is_exact and not companion.is_array and bool(unpack_facts(columns["source_facts"], "deep").any())
@@ -200,9 +196,9 @@ def _companion_files(companion: Companion, merged: _Merged, size: Size) -> Compa
 
 
 def _write_report(plan: Plan, merged: _Merged, manifest: Manifest, root: Path, index: pa.Table) -> Manifest:
-    """Write the page about a dataset that lacks just its manifest. Returns that, with the page in it."""
+    """Write the report of a dataset whose other files are written. Returns the manifest with the report in it."""
     from presize.pages.build_report import build_page, leaner_quality, report_columns
-    from presize.pages.comparison import compare  # OpenCV and jinja2, which nothing else of a build needs
+    from presize.pages.comparison import compare  # imports OpenCV and jinja2, which only the report needs
 
     reader = SourceReader(plan.source.root)
 
@@ -216,7 +212,7 @@ def _write_report(plan: Plan, merged: _Merged, manifest: Manifest, root: Path, i
         with shards[row["shard"]] as get:
             return bytes(get(row["row"]))
 
-    # Of the index its own columns alone: one of the label table may be called sample, too.
+    # Without the columns of the label table, which may have one named "sample".
     numbered = index.select(list(index_columns(manifest.layout)))
     numbered = numbered.append_column("sample", pa.array(merged.samples))
     with ExitStack() as stack:

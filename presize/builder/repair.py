@@ -1,5 +1,5 @@
-"""Makes the damaged shards of a dataset again, from its source: an update in which no sample moves, of its own options
-and samples. Whole records are copied; what is rebuilt has to be the record that was lost."""
+"""Rebuilds the damaged shards of a dataset from its source: an update with the dataset's own options and samples, in
+which no sample moves. Intact records are copied, and a rebuilt record has to equal the lost one."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ class Repair:
     """Result of a repair.
 
     Attributes:
-        shards: that were checked, of all sizes together.
-        repaired: the shards that were damaged and are whole again, as paths from OUT.
-        problems: what is still damaged, and why.
+        shards: number of shards checked, all sizes together.
+        repaired: shards that were damaged and are intact again, as paths relative to OUT.
+        problems: files that are still damaged, and why.
     """
 
     shards: int
@@ -61,28 +61,28 @@ def repair_dataset(
     on_begin: Callable[[int], None] = lambda _: None,
     on_shard: Callable[[], None] = lambda: None,
 ) -> Repair:
-    """Read all shards of the dataset in `out` (of each size), and make those again that are damaged or missing.
+    """Read all shards of the dataset in `out`, in every size, and rebuild those that are damaged or missing.
 
-    Whole records are copied, and others made of the source files in the index. A shard is replaced only when each of
-    its records has the length and the CRC-32 in the index. If its SHA-256 is not that in the manifest, it gets another
-    name, and the manifest is published anew. Readers that have a shard open go on with what they have.
+    Intact records are copied; the others are built from the source files in the index. A shard is replaced only if each
+    of its records has the length and the CRC-32 in the index. If its SHA-256 differs from the manifest, the shard gets
+    another name and a new manifest is published. Readers that have a shard open keep reading the old file.
 
     Args:
-        source: the folder that the dataset was built from, or the file.
-        out: the dataset. One of several sizes is repaired with the others.
-        jobs: processes; all cores by default.
+        source: the folder or file that the dataset was built from.
+        out: the dataset. All its sizes are repaired together.
+        jobs: number of processes; all cores by default.
         samples: how the source was read; only ``keys`` matters.
         on_begin: called with the number of shards.
-        on_shard: called after each shard that was read.
+        on_shard: called after each shard has been read.
 
     Raises:
-        SourceError: `source` is not there, or its containers cannot be listed.
-        DatasetError: `out` holds no dataset of shards.
-        BuildError: a build is writing to `out`, it cannot be written to, or a container changes meanwhile.
+        SourceError: `source` is missing, or its containers cannot be listed.
+        DatasetError: `out` does not hold a dataset of shards.
+        BuildError: a build is writing to `out`, `out` cannot be written, or a container changes during the repair.
     """
     source, out = expanded(source), Path(os.path.abspath(expanded(out)))
     with working_in(out):
-        output = _output_dir(out)  # raises before anything is written, the lock included
+        output = _output_dir(out)  # raises before anything is written, even the lock
     found = _scanned(source, out, samples, recorded_options(read_manifest(output.roots[0]), out).companions)
     with (
         working_in(output.path),
@@ -115,8 +115,8 @@ def repair_dataset(
             problems += (Problem(os.path.relpath(path, out), f"{what}; {error}") for path, what in damaged)
             return Repair(len(shards), (), tuple(problems))
         lost, damage = find_damage(dataset, jobs or usable_cores(), on_shard)
-        options = replace(recorded_options(manifests[0], out), boxes=(), keypoints=())  # the index has them scaled
-        # What is unfinished may be a build, or a repair of this dataset, which goes on.
+        options = replace(recorded_options(manifests[0], out), boxes=(), keypoints=())  # already scaled in the index
+        # The unfinished work may be a build, or a repair of this dataset, which is resumed.
         begun = abandoned if abandoned and abandoned.update and abandoned.identity == identity else None
         tables = {}
         if damage:
@@ -131,8 +131,8 @@ def repair_dataset(
         if table.rejects:
             row, _, reason = table.rejects[0]
             path = dataset.indexes[0].column("path")[row].as_py()
-            again = fix or "presize build --update takes the source as it is now"
-            what = f"{what}; it cannot be made as it was: {path}: {reason}; {again}"
+            again = fix or "presize build --update builds from the current source"
+            what = f"{what}; it cannot be rebuilt: {path}: {reason}; {again}"
             problems.append(Problem(os.path.relpath(root / file.file, out), what))
     repaired = (dataset.shards[stream][n] for stream, n in damage if not tables[n].rejects)
     names = tuple(os.path.relpath(root / file.file, out) for root, file in repaired)
@@ -142,7 +142,7 @@ def repair_dataset(
 def _scanned(
     source: str | os.PathLike[str], out: Path, samples: SourceOptions, companions: Sequence[Companion]
 ) -> Source:
-    """Return the source's files; the samples in its containers, if it consists of some."""
+    """Return the source: with the samples of its containers, or, for a folder or URL, with an empty table."""
     url = Url.of(source)
     if url is None and recognize(source, samples.keys is not None) is not None:
         return scan(source, samples, follow_links=True, companions=companions)
@@ -152,12 +152,12 @@ def _scanned(
 
 
 def _output_dir(out: Path) -> OutputDir:
-    """The folders of the dataset in `out`, of all sizes that are there. Raises DatasetError where there is none."""
+    """Return the folders of the dataset in `out`, of all sizes that exist. Raises DatasetError if there is none."""
     folders = [out] if (out / MANIFEST).exists() else [out / name for name in sorted(names_in(out))]
     here = [folder for folder in folders if (folder / MANIFEST).exists()]
-    first = read_manifest(here[0] if here else out)  # which says what is there instead of a dataset
+    first = read_manifest(here[0] if here else out)  # its error says what is there instead of a dataset
     if first.layout != "lmdb":
-        raise DatasetError(f"{here[0]} holds files, no shards; presize build --overwrite rebuilds them")
+        raise DatasetError(f"{here[0]} holds image files, not shards; presize build --overwrite rebuilds them")
     sizes = recorded_options(first, here[0]).image.sizes
     if len(sizes) == 1 or here[0].name != first.size:
         return OutputDir.of(here[0])
@@ -175,12 +175,12 @@ def _remade(
     numbers: Sequence[int],
     run: RunOptions,
 ) -> dict[int, ShardTable]:
-    """Make these shards again, and publish those without a reject; `lost` says which samples are damaged."""
+    """Rebuild these shards, and publish those without a reject. `lost` is True for each damaged sample."""
     rows = np.arange(len(dataset.indexes[0]))
     records = Records([dataset], np.zeros_like(rows), rows, lost=lost[rows])
     in_sizes = replace(plan.options, image=replace(plan.options.image, sizes=dataset.sizes))
     work = find_work(replace(plan, options=in_sizes), run, output, journal, records, numbers)
-    # An image is encoded in all sizes of its build, also where not all are here.
+    # An image is encoded in all sizes of its build, even if some of them no longer exist.
     work.tasks = [replace(task, options=plan.options, probes=()) for task in work.tasks]
     work.carry_out(executor_for(run))
     tables = {table.number: table for table in work.tables()}
@@ -202,7 +202,7 @@ def _remade(
 
 
 def _samples(found: Source, dataset: PublishedDataset, options: BuildOptions) -> Source:
-    """The samples of the dataset, with where they are in the source. Raises DatasetError if a path leads out of it."""
+    """Return the dataset's samples, located in the source. Raises DatasetError if a path leads out of the source."""
     table = pa.Table.from_batches([dataset.indexes[0]])
     for paths in (table.column("path"), *(companion_paths(companion, table) for companion in options.companions)):
         if pc.any(unsafe_paths(paths)).as_py():
@@ -212,15 +212,13 @@ def _samples(found: Source, dataset: PublishedDataset, options: BuildOptions) ->
             )
     if not found.containers:
         return replace(found, table=table)
-    # What has gone is taken for the first sample, whose record is another one.
+    # Missing samples are mapped to the first one, whose record differs, so that they are rejected.
     at = pc.fill_null(pc.index_in(table.column("path"), value_set=found.table.column("path")), 0)
     listed = found.table.take(at)
     return replace(found, table=listed.set_column(listed.column_names.index("path"), "path", table.column("path")))
 
 
 def _with_shards(root: Path, manifest: Manifest, moved: Mapping[Path, DataFile], generation: int) -> Manifest:
-    """`manifest` with other shards in the place of those that were damaged."""
-
     def now(files: tuple[DataFile, ...]) -> tuple[DataFile, ...]:
         return tuple(moved.get(root / file.file, file) for file in files)
 

@@ -1,4 +1,4 @@
-"""Start of a build: it resumes what is unfinished in OUT, starts afresh, or refuses to replace what is there."""
+"""Decides how a build starts: it resumes an unfinished build in OUT, starts afresh, or refuses to replace OUT."""
 
 from __future__ import annotations
 
@@ -27,25 +27,24 @@ from presize.store.manifest import Manifest
 from presize.store.rejects_file import Rejects, read_rejects
 
 Unfinished = Literal["none", "this build", "this update", "another build", "another update"]
-"""What an interrupted run has left in OUT; "this" one has the identity of the plan."""
+"""Unfinished work of an interrupted run in OUT; "this" one has the identity of the plan."""
 
 Published = Literal["none", "some sizes", "all sizes", "this plan"]
-"""The datasets that are in OUT; "this plan": of all sizes, and with its digest."""
+"""Datasets in OUT; "this plan": of all sizes, and with the identity of the plan."""
 
 Flag = Literal["", "--update", "--overwrite"]
 
 Decision = Literal["resume", "nothing to do", "update", "start afresh", "refuse"]
 
-
 _MOST_REMOVED = 0.9
-"""The share of its images that an update may remove. More have rather gone by mistake: a disk that is not mounted, or
-another SRC; and to build the rest anew takes no long time."""
+"""Largest share of its images that an update may remove. More are usually missing by mistake (an unmounted disk or
+another SRC), and rebuilding the few that remain is quick."""
 
-_LEAVE_OUT = "leave them out to keep the dataset's own, or --overwrite replaces it"
+_LEAVE_OUT = "omit these options to keep the dataset's, or --overwrite replaces it"
 
 
 def decide(unfinished: Unfinished, has_work: bool, published: Published, flag: Flag) -> Decision:
-    """Decide how a build starts. Pure. One has work once it has a finished shard, or has begun to publish."""
+    """Decide how a build starts. Pure. `has_work`: the unfinished build has a finished shard or began to publish."""
     has_base = published in ("all sizes", "this plan")
     if unfinished == "this build" or (unfinished == "this update" and has_base and flag != "--overwrite"):
         return "resume"
@@ -54,24 +53,23 @@ def decide(unfinished: Unfinished, has_work: bool, published: Published, flag: F
     if flag == "--overwrite":
         return "start afresh"
     if flag == "--update":
-        if has_work and unfinished == "another build":  # an unfinished update has left its base as it was
+        if has_work and unfinished == "another build":  # an unfinished update has not changed its base
             return "refuse"
         return "start afresh" if published == "none" else "update"
     return "refuse" if has_work or published != "none" else "start afresh"
 
 
 def open_build(plan: Plan, output: OutputDir, run: RunOptions) -> BuildJournal | None:
-    """Return the journal to resume, or a new one; None when all is published. Raises BuildError when that is
-    refused."""
+    """Return the journal to resume, or a new one; None if all is published. Raises BuildError to refuse the build."""
     journal = output.recover()
     has_work = journal is not None and (journal.publishing or output.has_finished_shards())
     published = output.manifests()
-    # Where its rejects have ended a build, and nothing but its files has changed since, that is meant.
+    # If rejects ended the build and only its source has changed since, the change is intended.
     is_mended = journal is not None and journal.failed and not (journal.update or journal.publishing)
     is_other = journal is not None and journal.identity != plan.identity and not _unlike(journal, plan)
     if journal is not None and has_work and is_mended and is_other and not run.overwrite and not any(published):
         then = "; ".join(differences_from(journal, plan))
-        warn(f"OUT {output.path} holds an unfinished build of other files ({then}); shards without a change are kept")
+        warn(f"OUT {output.path} holds an unfinished build of other files ({then}); unchanged shards are kept")
         return output.go_on_with(journal, plan.identity)
     flag: Flag = "--update" if run.update else "--overwrite" if run.overwrite else ""
     decision = decide(_kind(journal, plan), has_work, _extent(published, plan), flag)
@@ -102,17 +100,17 @@ def _extent(published: Sequence[Manifest | None], plan: Plan) -> Published:
 
 
 def is_all_of(plan: Plan, published: Sequence[Manifest | None]) -> bool:
-    """True when these datasets, one of each size, are what `plan` would make."""
+    """Return True if these datasets, one for each size, are what `plan` would make."""
     return all(manifest is not None and manifest.identity == plan.identity for manifest in published)
 
 
 def trying_again(plan: Plan, run: RunOptions, published: Sequence[Manifest | None], root: Path) -> RunOptions:
-    """`run`, made an update (of a folder a new build) if files that `root` lists as unreadable can be read now."""
+    """Return `run`, as an update (or rebuild of a folder) if files listed in `root` as unreadable can be read now."""
     manifest = published[0]
     if run.update or run.overwrite or manifest is None or not manifest.left_out.get("unreadable"):
         return run
     rejects = read_rejects(root / manifest.rejects.file).unreadable
-    # What could not be listed then may be listed now, or not.
+    # Paths that could not be listed then may be listed now.
     paths = plan.source.table.column("path")
     listed = plan.source.table.filter(pa.array(_at_or_below(paths, _unseen(rejects)) < 0))
     as_then = replace(plan, identity=plan.identity | {"source": source_identity(listed)})
@@ -139,15 +137,15 @@ def _refusal(
     can_update = whole and plan.options.layout == "lmdb" and not isinstance(plan.source, DatasetSource)
     if can_update and not _unlike(existing, plan):
         fix = "--update brings it up to date, --overwrite replaces it"
-    differing = "; ".join(differences_from(existing, plan)) or "not all sizes are there"
+    differing = "; ".join(differences_from(existing, plan)) or "some sizes are missing"
     return BuildError(f"OUT {output.path} holds {what} that differs ({differing}); {fix}")
 
 
 def check_may_update(
     existing: Sequence[Manifest | None], plan: Plan, out: object, root: Path | None = None, fix: str = _LEAVE_OUT
 ) -> None:
-    """Raise BuildError unless the datasets were built as `plan` would be, but for their samples. Where `root` has the
-    index of the first, no image may go whose file could not be listed, nor nearly all."""
+    """Raise BuildError unless the datasets were built with the options of `plan`; samples may differ. If `root` has the
+    index of the first, raise it also if an update would remove images that could not be listed, or nearly all."""
     if derived := next((manifest.derived for manifest in existing if manifest and manifest.derived), None):
         raise BuildError(
             f"OUT {out} was derived from other datasets ({', '.join(derived)}), which an update from SRC would undo; "
@@ -157,36 +155,36 @@ def check_may_update(
         _check_removed(existing[0], plan, out, root)
     found = [unlike for manifest in existing if manifest for unlike in _unlike(manifest, plan)]
     if not all(existing):
-        found.append("not all sizes are there")
+        found.append("some sizes are missing")
     if found:
         differing = "; ".join(dict.fromkeys(found))
         raise BuildError(f"OUT {out} holds a dataset that differs ({differing}), which --update cannot change; {fix}")
 
 
 def _check_removed(existing: Manifest, plan: Plan, out: object, root: Path) -> None:
-    """Raise BuildError if an update would remove unlisted images, or nearly all; warn of empty folders."""
+    """Raise BuildError if an update would remove unlistable images, or nearly all. Warn about emptied folders."""
     try:
         paths = read_index(root, existing).column("path")
-    except DatasetError:  # find_reuse tells of it
+    except DatasetError:  # find_reuse reports it
         return
     gone = paths.filter(pc.invert(pc.is_in(paths, value_set=plan.source.table.column("path"))))
     unseen = _unseen(plan.source.rejects)
     why = _at_or_below(gone, unseen)
-    if plan.source.containers and len(unseen):  # whose samples may have been in any of them
+    if plan.source.containers and len(unseen):  # lost samples may be in any unlisted container
         why = np.maximum(why, 0)
     lost = np.flatnonzero(why >= 0)
     if len(lost):
         first, reason = gone[int(lost[0])].as_py(), unseen[int(why[lost[0]])].reason
         raise BuildError(
-            f"OUT {out} holds {plural(len(lost), 'image')} that --update would remove, since their files "
+            f"OUT {out} holds {plural(len(lost), 'image')} that --update would remove, because their files "
             f"cannot be read now; the first: {printable(first)}: {reason}; run again when they can "
-            "be, or move them out of the source"
+            "be read, or move them out of the source"
         )
     if len(gone) > _MOST_REMOVED * len(paths):
         raise BuildError(
             f"OUT {out} holds {plural(len(paths), 'image')}, and --update would remove {len(gone):,} of them, whose "
-            f"files are not in {plan.source.name} any more, such as {printable(gone[0].as_py())}; mount what is "
-            "missing, or name the SRC that has them; if they are meant to go, --overwrite rebuilds OUT"
+            f"files are no longer in {plan.source.name}, such as {printable(gone[0].as_py())}; mount the missing "
+            "disk, or give the SRC that has them; to remove them on purpose, --overwrite rebuilds OUT"
         )
     if emptied := _emptied_folders(plan.source.root, gone):
         others = f" and {len(emptied) - 1:,} more" if emptied[1:] else ""
@@ -197,7 +195,7 @@ def _check_removed(existing: Manifest, plan: Plan, out: object, root: Path) -> N
 
 
 def _emptied_folders(root: Path | Url, gone: pa.Array) -> list[str]:
-    """Return the folders of a source, sorted, that held files which are gone and hold none now, hidden ones apart."""
+    """Return the folders of a source, sorted, that held removed files and are now empty, apart from hidden files."""
     if isinstance(root, Url):
         return []
     held = {root / folder for folder in pc.unique(pc.replace_substring_regex(gone, "/?[^/]*$", "")).to_pylist()}
@@ -211,7 +209,7 @@ def _emptied_folders(root: Path | Url, gone: pa.Array) -> list[str]:
 
 
 def _at_or_below(paths: pa.Array | pa.ChunkedArray, rejects: Rejects) -> npt.NDArray[np.int64]:
-    """For each of `paths` the position of the reject that is its file, or a folder above it; -1 for none."""
+    """Return for each path the position of the reject that is this file or a folder above it; -1 for none."""
     positions = np.full(len(paths), -1)
     while len(paths):
         found = pc.fill_null(pc.index_in(paths, value_set=rejects.columns.column("path")), -1).to_numpy()
@@ -223,14 +221,13 @@ def _at_or_below(paths: pa.Array | pa.ChunkedArray, rejects: Rejects) -> npt.NDA
 
 
 def _unseen(rejects: Rejects) -> Rejects:
-    """Return the paths that could not be listed: files, folders, and links to what has gone, such as a mount."""
+    """Return the paths that could not be listed: files, folders, and broken links, such as to a missing mount."""
     reasons = rejects.columns.column("reason").dictionary_decode()
     return rejects.take(np.flatnonzero(pc.match_substring(reasons, UNSEEN)))
 
 
 def differences_from(existing: BuildJournal | Manifest, plan: Plan, apart_from: Sequence[str] = ()) -> list[str]:
-    """Return the differences between `plan` and what exists, in words; names in `apart_from` of an identity may
-    differ."""
+    """Describe how `plan` differs from an existing build or dataset. Ignores the names in `apart_from`."""
     same = dict.fromkeys(apart_from)
     return differences(existing.identity | same, plan.identity | same, (existing.versions, plan.versions))
 

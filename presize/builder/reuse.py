@@ -1,5 +1,5 @@
-"""Reuse of a dataset by an update: shards whose samples are all unchanged stay; the unchanged samples of others are
-copied into new shards, among those that have to be built."""
+"""Finds what an update can reuse: shards whose samples are all unchanged stay; unchanged samples of other shards are
+copied into new shards, next to samples that have to be built."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ _FILES_AT_ONCE = 512
 
 
 class Changes(NamedTuple):
-    """Changes that a build makes to existing images.
+    """Numbers of images that a build keeps and changes.
 
     Attributes:
-        kept: images that stay where they lie.
+        kept: images in shards that stay.
         copied: images whose bytes are copied into a new shard.
-        built: files that are new, changed or tried again, and so decoded.
+        built: files that are decoded because they are new, changed or tried again.
         removed: images whose files the source no longer lists.
-        damaged: those of `built` whose file is as it was, but one of their records is not; None where none was read.
+        damaged: files in `built` that are unchanged, but have a damaged record; None if no records were checked.
     """
 
     kept: int
@@ -57,14 +57,14 @@ class Changes(NamedTuple):
         return cls(0, 0, files, 0)
 
     def counts(self) -> dict[str, int]:
-        """The number of images that each applies to, without what was not counted."""
+        """Return the numbers by name, without those that are None."""
         return {name: count for name, count in self._asdict().items() if count is not None}
 
 
 @dataclass(frozen=True)
 class Update:
-    """Plan of an update: for each sample, a row of Source.table, its old row or -1; the old shards that stay; the
-    samples of each new shard; those rejected before and not tried again; and what becomes of images."""
+    """Plan of an update: for each sample (a row of Source.table) its old row or -1; the old shards that stay; the
+    samples of each new shard; the samples rejected before and not tried again; and the numbers of changes."""
 
     origin: Rows
     kept: Rows
@@ -74,13 +74,13 @@ class Update:
 
 
 def match(samples: pa.Table, old: pa.Table) -> Rows:
-    """For each of `samples` the row of `old` with the same path, or -1."""
+    """Return for each of `samples` the row of `old` with the same path, or -1."""
     rows = pc.index_in(samples.column("path"), value_set=old.column("path"))
     return np.asarray(pc.fill_null(rows, -1).to_numpy(), np.int64)
 
 
 def agree(name: str, samples: pa.Table, old: pa.Table, matched: Rows) -> npt.NDArray[np.bool_]:
-    """True for each of `samples` whose value in a column is that of the row of `old` that it was matched to."""
+    """Return True for each of `samples` whose value in column `name` equals that of its `matched` row of `old`."""
     same = samples.column(name).to_numpy() == old.column(name).to_numpy()[matched]
     return np.asarray((matched >= 0) & same)
 
@@ -94,8 +94,8 @@ def make_update(
     groups: Groups | None = None,
     unsound: Sequence[int] = (),
 ) -> Update:
-    """Plan an update of `old`, which has ``shard`` (-1 for rejects) and ``row`` of each record. Pure. `matched` is the
-    row in `old` of each sample, or -1; `unsound` shards do not stay."""
+    """Plan an update of `old`, which has ``shard`` (-1 for rejects) and ``row`` of each record. Pure. `matched` is each
+    sample's row in `old`, or -1; `unsound` shards do not stay."""
     origin = np.where(unchanged, matched, -1)
     old_shard, old_row = (np.asarray(old.column(name).to_numpy(), np.int64) for name in ("shard", "row"))
     shard_of = np.where(origin >= 0, old_shard[origin], -1)  # of each sample
@@ -104,7 +104,7 @@ def make_update(
     stays[list(unsound)] = False
     is_kept = (shard_of >= 0) & stays[shard_of]
     copied = np.flatnonzero((shard_of >= 0) & ~is_kept)
-    copied = copied[np.lexsort((old_row[origin[copied]], shard_of[copied]))]  # read in the order they lie in
+    copied = copied[np.lexsort((old_row[origin[copied]], shard_of[copied]))]  # read in the order on disk
     built = np.flatnonzero(origin < 0)
     was_stored = old_shard[matched[matched >= 0]] >= 0
     shards = shard_count(len(matched), shard_samples, groups)
@@ -123,7 +123,7 @@ def make_update(
 
 
 def _spread(copied: Rows, built: Rows, max_samples: int) -> tuple[Rows, ...]:
-    """The fewest shards of at most `max_samples`: neighbours from `copied`, and an equal share of `built`, in each."""
+    """Return the fewest shards of at most `max_samples`, each with a run of `copied` and an equal share of `built`."""
     places = np.concatenate([(np.arange(len(part)) + 0.5) / max(len(part), 1) for part in (copied, built)])
     loose = np.concatenate([copied, built])[np.argsort(places, kind="stable")]
     shards = -(-len(loose) // max_samples)
@@ -132,7 +132,7 @@ def _spread(copied: Rows, built: Rows, max_samples: int) -> tuple[Rows, ...]:
 
 
 def plan_update(plan: Plan, output: OutputDir, run: RunOptions) -> tuple[Plan, Changes]:
-    """Return a plan of what an update of `output` would build, to be estimated, and what would become of its images."""
+    """Return a plan of the samples that an update of `output` would build, for an estimate, and its changes."""
     existing = output.manifests()
     if not any(existing):
         return plan, Changes.all_built(len(plan.source.table))
@@ -144,7 +144,7 @@ def plan_update(plan: Plan, output: OutputDir, run: RunOptions) -> tuple[Plan, C
 
 
 def find_reuse(plan: Plan, output: OutputDir, run: RunOptions) -> tuple[Records, Update]:
-    """Find what an update to `plan` can use again, with ``run.jobs`` threads. Raises DatasetError."""
+    """Find the records that an update to `plan` can reuse, with ``run.jobs`` threads. Raises DatasetError."""
     base, jobs = read_published(output.roots), run.jobs or usable_cores()
     matched = match(plan.source.table, base.samples)
     unchanged = _unchanged(plan, base, matched, jobs)
@@ -168,8 +168,8 @@ def find_reuse(plan: Plan, output: OutputDir, run: RunOptions) -> tuple[Records,
 def find_damage(
     dataset: PublishedDataset, jobs: int, on_shard: Callable[[], None] = lambda: None
 ) -> tuple[npt.NDArray[np.bool_], dict[tuple[Stream, int], str]]:
-    """Read all shards, in `jobs` threads. Returns True for each of ``dataset.samples`` that has a damaged record; and
-    what is wrong with each damaged file, by its stream and the number of its shard."""
+    """Read all shards in `jobs` threads. Returns True for each of ``dataset.samples`` with a damaged record, and a
+    description of the damage of each damaged file, by its stream and shard number."""
     parts = [(stream, n, *shard) for stream, files in dataset.shards.items() for n, shard in enumerate(files)]
 
     def look(part: tuple[Stream, int, Path, DataFile]) -> tuple[str, npt.NDArray[np.bool_]]:
@@ -190,7 +190,7 @@ def find_damage(
 
 
 def _unchanged(plan: Plan, base: PublishedDataset, matched: Rows, jobs: int) -> npt.NDArray[np.bool_]:
-    """For each sample whether its files are as they were. Rejects of an image's content do not depend on companions."""
+    """Return True for each sample whose files are unchanged. For a rejected image, companions are not compared."""
     samples, old = plan.source.table, base.samples
     is_stored = old.column("shard").to_numpy()[matched] >= 0
     states = ("source_nbytes",) if plan.options.checksum else ("source_nbytes", "source_mtime_ns")
@@ -209,11 +209,11 @@ def _unchanged(plan: Plan, base: PublishedDataset, matched: Rows, jobs: int) -> 
             known = old.column(f"{prefix}source_crc32").to_numpy()[matched]
             same, unread = _same_content(source, unchanged, known, jobs)
             unread &= agree(f"{prefix}source_mtime_ns", samples, old, matched)
-            if unread.any():  # and so taken for unchanged
+            if unread.any():  # treated as unchanged
                 first = source.table.column("path")[int(np.flatnonzero(unread)[0])].as_py()
                 warn(
                     f"{plural(int(unread.sum()), 'file')} could not be read to compare checksums, the first: "
-                    f"{printable(first)}; by size and time they are unchanged"
+                    f"{printable(first)}; their sizes and times are unchanged"
                 )
             unchanged &= same | unread
     return unchanged & may_stay(samples, plan.options, base.indexes[0], matched)
@@ -222,11 +222,11 @@ def _unchanged(plan: Plan, base: PublishedDataset, matched: Rows, jobs: int) -> 
 def _same_paths(
     companion: Companion, samples: pa.Table, base: PublishedDataset, matched: Rows
 ) -> npt.NDArray[np.bool_]:
-    """True for each sample whose companion lies where it did. Those of a pattern follow their image."""
+    """Return True for each sample whose companion has the same path. Those of a pattern follow their image's path."""
     if companion.column is None:
         return np.ones(len(samples), np.bool_)
     old = companion_paths(companion, pa.table(base.indexes[0]))
-    rows = np.where(matched < len(old), matched, -1)  # those past its end were rejected
+    rows = np.where(matched < len(old), matched, -1)  # rows past its end are rejects
     same = pc.equal(samples.column(companion.column), old.take(pa.array(np.maximum(rows, 0))))
     return np.asarray((rows >= 0) & pc.fill_null(same, False).to_numpy(), np.bool_)
 
@@ -234,7 +234,7 @@ def _same_paths(
 def _same_content(
     source: Source, asked: npt.NDArray[np.bool_], crc32: npt.NDArray[np.uint32], jobs: int
 ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """For each sample that is `asked` for whether its file has the CRC-32 in `crc32`, and whether it cannot be read."""
+    """Return for each `asked` sample whether its file has the CRC-32 in `crc32`, and whether it cannot be read."""
     same, unread = np.zeros((2, len(asked)), np.bool_)
     reader = SourceReader(source.root)
 

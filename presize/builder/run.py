@@ -1,7 +1,7 @@
-"""A build from beginning to end: scan -> plan -> begin or resume -> the tasks that are not finished -> publish.
+"""Runs a build from beginning to end: scan -> plan -> start or resume -> run the unfinished tasks -> publish.
 
 Serial and parallel builds run the same tasks. The manifest is published last, so OUT holds the old dataset, or none,
-until it holds the new one. An update has fewer tasks: it publishes old shards along with those it makes.
+until the new one is complete. An update has fewer tasks: it publishes old shards together with new ones.
 """
 
 from __future__ import annotations
@@ -47,30 +47,30 @@ class BuildResult:
     """Result of a build.
 
     Attributes:
-        out: the folder or URL, as it was given.
-        files: in the source.
-        stored: images.
+        out: the output folder or URL, as given.
+        files: files in the source.
+        stored: stored images.
         rejected: files that claim to be images and could not be stored.
         skipped: files that are not images, by content and by name.
         hidden: files and folders whose names begin with a dot.
-        outside: files beside the class folders.
-        bytes: of the stored images and their companions, all sizes together.
-        shards: of each size.
-        seconds: from scan to manifest.
-        resumed: files that an earlier run, or the dataset that this run updates, had dealt with.
-        changes: what became of the images that were there; a build from scratch builds all of its files.
-        reports: report.html of each size, where there is one.
-        unchanged: images whose compressed pixels are stored as they were, where they did not have to be resized.
-        losses: images that lost something.
-        pair_losses: companions that did, by name.
-        rejects_file: that of the first size.
-        first_rejects: a few of the images that it lists.
+        outside: files next to the class folders.
+        bytes: size of the stored images and their companions, all sizes together.
+        shards: number of shards of each size.
+        seconds: time from scan to manifest.
+        resumed: files finished by an earlier run, or taken from the dataset that this run updates.
+        changes: numbers of images kept, copied, built and removed; a build from scratch builds all files.
+        reports: report.html of each size that has one.
+        unchanged: images that needed no resizing, and whose compressed pixels are stored unchanged.
+        losses: numbers of images that lost information, by kind.
+        pair_losses: the same for companions, by name.
+        rejects_file: the rejects file of the first size.
+        first_rejects: the first few rejects in that file.
         unreadable: files that could not be read; the same build tries them again.
-        classes: how many there are; None without classes.
-        labelled: whether samples have a label, or another column.
-        source_bytes: of the files of the stored images.
-        smaller: images that were stored smaller than the largest size, since they were not enlarged.
-        largest_bytes: of the stored images of that size.
+        classes: number of classes; None without classes.
+        labelled: True if samples have a label or another column.
+        source_bytes: size of the source files of the stored images.
+        smaller: images stored smaller than the largest size, because they were not enlarged.
+        largest_bytes: bytes of the stored images in the size that takes the most.
     """
 
     out: Path | str
@@ -104,11 +104,11 @@ class BuildResult:
 
     @property
     def images_per_s(self) -> float:
-        """Files that this run dealt with, per second."""
+        """Return the files that this run processed per second."""
         return (self.files - self.resumed) / self.seconds
 
     def _repr_html_(self) -> str:
-        """For notebooks: what was stored, and some of it."""
+        """Return HTML for notebooks: a summary and some of the stored images."""
         from presize.pages.gallery import build_html
 
         facts = [f"{plural(self.stored, 'image')}, {size_text(self.bytes)}, in {duration(self.seconds)}"]
@@ -124,14 +124,14 @@ def plan_build(
     options: BuildOptions = BuildOptions(),
     samples: SourceOptions = SourceOptions(),
 ) -> Plan:
-    """Return the plan of a build of `source`. Reads file names and sizes; opens no image of it."""
+    """Return the plan of a build of `source`. Reads file names and sizes, but opens no images."""
     found = scan(source, samples, options.follow_links, options.column_types, options.companions)
     check_annotations(found.table, options)
     return plan_of(found, options)
 
 
 def plan_of(source: Source, options: BuildOptions) -> Plan:
-    """Return the plan of a build of samples that are listed already."""
+    """Return the plan of a build of a source that is already listed."""
     codecs = codec_fingerprint(options, suffixes_of(source.table.column("path")))
     return make_plan(source, options, codecs, os.sysconf("SC_PAGE_SIZE"))
 
@@ -148,36 +148,37 @@ def build_dataset(
 ) -> BuildResult:
     """Resize the images of `source` and publish them as a dataset in `out` (``out/SIZE`` for several).
 
-    Calling it again finishes an interrupted build, tries files again that could not be read, and does nothing when all
-    is done. Whatever stops a build, KeyboardInterrupt included, finished shards are kept and nothing is published. It
-    publishes what parts have built (build_part) once all of them are finished.
+    Call it again to finish an interrupted build, or to retry files that could not be read; it does nothing if the
+    dataset is complete. If anything stops a build, even KeyboardInterrupt, finished shards are kept and nothing is
+    published. Call it also to publish the shards of build_part once all parts are finished.
 
-    With ``run.update`` images whose file has the same path, size and modification time (with ``options.checksum`` the
-    same content) are not decoded again, rejected files are not tried again, and shards without a change stay. Options
-    have to be those that the dataset was built with, and codecs have to make the same bytes of the golden images.
+    With ``run.update``, images whose file has the same path, size and modification time (with ``options.checksum``: the
+    same content) are not decoded again, and unchanged shards stay. Unchanged files that were rejected for their content
+    are tried again only with ``options.checksum``. The options have to be those of the dataset, and the codecs have to
+    produce the same bytes for the golden images.
 
     Args:
         source: the folder of images.
-        out: where to write.
-        options: what is stored, and how.
-        run: how the build is carried out.
-        samples: how the source is read.
+        out: the output folder.
+        options: what to store, and how.
+        run: how to run the build.
+        samples: how to read the source.
         on_plan: called with the plan.
-        on_shard: called with each finished shard; those that an earlier run finished, or an update keeps, come first.
+        on_shard: called with each finished shard, first with those that an earlier run finished or an update keeps.
 
     Raises:
         SourceError: the source cannot be used.
-        DatasetError: `out` is something else, or too damaged to be updated.
-        OptionError: an update of a folder dataset was asked for.
+        DatasetError: the dataset in `out` cannot be read, or is too damaged to be updated.
+        OptionError: ``run.update`` is set for a folder dataset.
         ImageError: an image cannot be stored, and ``run.on_error`` is "fail".
-        BuildError: anything else stops the build, such as another one in `out`, or parts that are not finished.
+        BuildError: anything else stops the build, such as another build in `out`, or unfinished parts.
     """
     start = time.perf_counter()
     source, out = expanded(source), expanded(out)
     with working_in(Path(out)):
         output = OutputDir.for_build(source, out, options, update=run.update)
         listing = None if run.overwrite or run.update else read_listing(output.path)
-        if listing is not None and output.journal() is None:  # publishing has left it
+        if listing is not None and output.journal() is None:  # left over from publishing
             listing = None
     if listing is None:
         plan = plan_build(source, options, samples)
@@ -197,7 +198,7 @@ def build_planned(
     on_shard: Callable[[ShardDone], None] = lambda _: None,
     listing: SharedListing | None = None,
 ) -> Built:
-    """Carry out `plan` in `output`, as build_dataset does; `listing` is that of a build that was begun by parts."""
+    """Run `plan` in `output`, as build_dataset does. `listing` is the shared listing of a build by parts."""
     check_listed(plan, run)
     with working_in(output.path):
         published = output.manifests()
@@ -229,14 +230,14 @@ def build_planned(
 
 
 def check_listed(plan: Plan, run: RunOptions) -> None:
-    """Raise ImageError for a file that was rejected as it was listed, where one stops the build."""
+    """Raise ImageError if listing rejected a file and ``run.on_error`` is "fail"."""
     if plan.source.rejects and run.on_error == "fail":
         first = plan.source.rejects[0]
         raise ImageError(f"{first.path}: {first.reason}")
 
 
 def result_of(built: Built, plan: Plan, out: Path | str, root: Path, seconds: float) -> BuildResult:
-    """Return the result of a build into `out`, as it was given; `root` has the index of its first size."""
+    """Return the result of a build into `out`, as given; `root` has the index of its first size."""
     first = built.manifests[0]
     if unreadable := first.left_out.get("unreadable"):
         one = "".join(f", the first: {e.path}: {e.reason}" for e in first_rejects(root / first.rejects.file, 1, True))
@@ -271,7 +272,7 @@ def result_of(built: Built, plan: Plan, out: Path | str, root: Path, seconds: fl
 
 
 def _count_smaller(index: pa.RecordBatch, image: ImageOptions) -> int:
-    """Count the images of an index that do not reach the largest size of `image`, without being enlarged."""
+    """Count the images of an index that are smaller than the largest size of `image` and were not enlarged."""
     wanted = max(image.sizes)
     if image.upscale or KEEP in image.sizes:
         return 0
@@ -281,7 +282,7 @@ def _count_smaller(index: pa.RecordBatch, image: ImageOptions) -> int:
 
 
 def _reports(out: Path | str, manifests: Sequence[Manifest], several: bool) -> Iterator[Path | str]:
-    """The pages, by the name that they keep; a store, and what was fetched from one, has that of its generation."""
+    """Yield the report pages: report.html, or, in a store or a dataset fetched from one, the name of the generation."""
     for manifest in manifests:
         if manifest.report:
             page = _place(out, manifest, manifest.report, several)
@@ -292,13 +293,13 @@ def _reports(out: Path | str, manifests: Sequence[Manifest], several: bool) -> I
 
 
 def _place(out: Path | str, manifest: Manifest, file: DataFile, several: bool) -> Path | str:
-    """Return the path of a file of a dataset below `out` as it was given."""
+    """Return the path or URL of a dataset's file below `out`, as given."""
     name = f"{manifest.size}/{file.file}" if several else file.file
     return out / name if isinstance(out, Path) else f"{out.rstrip('/')}/{name}"
 
 
 class Built(NamedTuple):
-    """The manifest of each size, how many files were dealt with before this run, and what became of images."""
+    """Manifest of each size, number of files finished before this run, and numbers of changed images."""
 
     manifests: list[Manifest]
     resumed: int
@@ -306,14 +307,14 @@ class Built(NamedTuple):
 
 
 def nothing_to_do(plan: Plan, run: RunOptions, manifests: Sequence[Manifest | None]) -> Built:
-    """Return the result when the dataset of each size is published already."""
+    """Return the result if the dataset of each size is already published."""
     published = [manifest for manifest in manifests if manifest]
     check_rejects(published[0].left_out["rejected"] + published[0].left_out.get("unreadable", 0), plan, run)
     return Built(published, len(plan.source.table), Changes(published[0].samples, 0, 0, 0))
 
 
 def _check_loss(work: BuildWork) -> None:
-    """Raise BuildError if a folder of the same plan is there that has more images, since fewer could be read now."""
+    """Raise BuildError if the published folder of the same plan has more images, because fewer could be read now."""
     published = work.output.manifests()
     if published[0] is None or not is_all_of(work.plan, published):
         return
@@ -322,7 +323,7 @@ def _check_loss(work: BuildWork) -> None:
         unreadable = plural(sum(done.unreadable for done in dones), "file")
         raise BuildError(
             f"{unreadable} could not be read, and OUT {work.output.path} would have fewer images than now; "
-            "it stays as it is; run again to resume, or with --overwrite to replace it"
+            "it is unchanged; run again to resume, or with --overwrite to replace it"
         )
 
 
@@ -331,18 +332,18 @@ class PartResult:
     """Result of a part of a build.
 
     Attributes:
-        out: the folder, as it was given.
-        part: which part.
-        published: whether the whole dataset was there already; the counts, `unreadable` apart, are 0 then.
-        shards: of this part, in each size.
-        stored: images.
+        out: the output folder, as given.
+        part: the part.
+        published: True if the whole dataset is already published. All counts except `unreadable` are 0 then.
+        shards: number of shards of this part, in each size.
+        stored: stored images.
         rejected: files that claim to be images and could not be stored.
         skipped: files that are not images.
-        bytes: of the stored images, all sizes together.
-        seconds: from reading the list of samples to the last shard.
-        resumed: files that an earlier run of this part had dealt with.
-        unfinished: the numbers of the parts that have shards to make.
-        unreadable: files that could not be read; this part, and the build that publishes, tries them again.
+        bytes: size of the stored images and their companions, all sizes together.
+        seconds: time to build the shards, without listing the source.
+        resumed: files finished by an earlier run of this part.
+        unfinished: numbers of the parts that still have shards to build.
+        unreadable: files that could not be read; this part and the build that publishes try them again.
     """
 
     out: Path
@@ -360,8 +361,9 @@ class PartResult:
 
     @property
     def images_per_s(self) -> float:
-        """Files that this run dealt with, per second."""
-        return (self.stored + self.rejected + self.skipped + self.unreadable - self.resumed) / self.seconds
+        """Return the files that this run processed per second; 0 if it found the part published."""
+        files = self.stored + self.rejected + self.skipped + self.unreadable - self.resumed
+        return files / self.seconds if self.seconds else 0.0
 
 
 def build_part(
@@ -375,26 +377,27 @@ def build_part(
     on_plan: Callable[[int], None] = lambda _: None,
     on_shard: Callable[[ShardDone], None] = lambda _: None,
 ) -> PartResult:
-    """Build the shards of one part, in `out` on a file system that all parts share. Any parts may run at the same time,
-    on any machines, each once at a time; a part finishes what an earlier run of it has begun.
+    """Build the shards of one part in `out`, on a file system that all parts share. Parts may run at the same time, on
+    any machines, but each part only once at a time. Run a part again to resume it.
 
-    The first one lists the source. build_dataset, with the same options, publishes the dataset when all are finished;
-    its bytes are those of a build that is not divided.
+    The first part lists the source. When all parts are finished, build_dataset with the same options publishes the
+    dataset; its bytes are the same as without parts.
 
     Args:
-        source, out, options, run, samples: as for build_dataset; `options` and `samples` are the same for all parts,
-            and an error budget counts the rejects of this part.
-        part: which part of how many.
+        source, out, options, run, samples: as in build_dataset. `options` and `samples` have to be the same for all
+            parts; an error budget counts the rejects of this part.
+        part: the number of the part, and the number of parts.
         on_plan: called with the number of files in this part.
-        on_shard: called with each finished shard; those of an earlier run come first.
+        on_shard: called with each finished shard, first with those of an earlier run.
 
     Raises:
-        OptionError: an update or overwriting was asked for.
-        BuildError: the part is running already, or others were begun with other options. Others as build_dataset.
+        OptionError: ``run.update`` or ``run.overwrite`` is set.
+        BuildError: the part is already running, or other parts were started with other options. Others as in
+            build_dataset.
     """
     for name in ("update", "overwrite"):
         if getattr(run, name):
-            raise OptionError(f"part: a part of a build cannot be combined with --{name}, which is for one command")
+            raise OptionError(f"part: a build by parts cannot be combined with --{name}; leave one of them out")
     source, out = expanded(source), expanded(out)
     with working_in(Path(out)):
         output = OutputDir.for_build(source, out, options)
@@ -442,7 +445,7 @@ def _join(
     run: RunOptions,
     samples: SourceOptions,
 ) -> tuple[Plan, BuildJournal] | None:
-    """Return the build that is under way in OUT, or a new one; None when all is published."""
+    """Return the plan and journal of the build in progress in OUT, or of a new one; None if all is published."""
     with output.planning():
         listing, journal = read_listing(output.path), output.journal()
         if listing is not None and journal is not None:

@@ -1,5 +1,5 @@
-"""Table of a finished shard, and its side-car on disk, which is renamed into place last and so proves that the shard is
-whole. Nothing here needs pyarrow, which worker processes do not import."""
+"""Table of a finished shard, and its sidecar file. The sidecar is renamed into place last, so it proves that the shard
+is complete. This module does without pyarrow, which worker processes do not import."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from presize.store.rejects import NOT_AN_IMAGE, UNREADABLE
 from presize.system.files import temporary_name, writing
 
 Columns = Mapping[str, npt.NDArray[np.int64]]
-"""Columns of the index by their names, ``nbytes`` of a companion's records, too: arrays of equal length."""
+"""Index columns of a stream, of equal length, by names without its companion's: ``nbytes``, not ``mask_nbytes``."""
 
 Rejected = tuple[int, str, str]
-"""A sample that was not stored: its row in the source table, the class of the error, and the reason."""
+"""A sample that was not stored: its row in the source table, the name of the error's class, and the reason."""
 
 
 class ShardDone(NamedTuple):
-    """Numbers of samples of a shard that were stored, rejected, skipped (no images by content and name) or unreadable,
-    and the bytes stored in all sizes. Files that an update leaves rejected have no shard, and no number."""
+    """Numbers of samples of a shard that were stored, rejected, skipped (not images by content and name) or unreadable,
+    and the bytes stored in all sizes. `number` is None for files that an update does not try again."""
 
     number: int | None
     stored: int
@@ -47,8 +47,8 @@ class ShardDone(NamedTuple):
 
 @dataclass(frozen=True)
 class ShardTable:
-    """Facts about the records of a shard, built, copied or kept: rows of stored samples in the source table; for each
-    stream its columns of the index and its file (none in a folder); rejects; containers as they were listed."""
+    """Table of a shard's records, whether built, copied or kept: rows of the stored samples in the source table; index
+    columns and file of each stream (no files in a folder dataset); rejects; containers as they were listed."""
 
     number: int
     samples: npt.NDArray[np.int64]
@@ -66,7 +66,7 @@ class ShardTable:
         return ShardDone(self.number, len(self.samples), rejected, skipped, stored_bytes, unreadable)
 
     def write(self, path: Path, digest: str) -> None:
-        """Write the side-car, unsynced: a damaged one, or one without its shard, counts as absent."""
+        """Write the sidecar without syncing it: a damaged one, or one without its shard, counts as missing."""
         facts = {
             "digest": digest,
             "streams": [(name, str(size), sorted(columns)) for (name, size), columns in self.columns.items()],
@@ -74,7 +74,7 @@ class ShardTable:
             "rejects": self.rejects,
             "containers": self.containers,
         }
-        # One array for all columns: each has a header, which takes longer to write and to parse than its numbers.
+        # One array for all columns, because writing and parsing the header of an array takes longer than its numbers.
         numbers = [self.samples, *(columns[name] for columns in self.columns.values() for name in sorted(columns))]
         buffer = io.BytesIO()
         np.savez(buffer, facts=np.frombuffer(json.dumps(facts).encode(), np.uint8), numbers=np.array(numbers, np.int64))
@@ -85,7 +85,7 @@ class ShardTable:
 
     @classmethod
     def read(cls, path: Path, number: int, digest: str) -> ShardTable | None:
-        """Read the side-car of a shard; None when it is absent, damaged, or of another task."""
+        """Read the sidecar of a shard. Returns None if it is missing, damaged, or belongs to another task."""
         try:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
                 facts, numbers = json.loads(arrays["facts"].tobytes()), arrays["numbers"]

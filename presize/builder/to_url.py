@@ -1,4 +1,4 @@
-"""A build whose OUT is a URL: shards are built in a folder of this machine and go to the store as they are finished."""
+"""Builds a dataset at a URL: shards are built in a local folder, and uploaded as they are finished."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from presize.system.files import expanded, names_in, working_in, write_atomicall
 from presize.system.locks import file_lock
 
 _PLACE = "presize-builds"
-"""The folder in the one that a user gives, in which there may be anything else."""
+"""Folder of all builds in the scratch folder, which may hold anything else."""
 _EFFECTIVE = os.access in os.supports_effective_ids
 _LOCK, _CLAIM, _OUT, _DONE = "lock", "claim.json", "out", "done"
 
@@ -50,35 +50,35 @@ def build_to_url(
     on_rest: Callable[[int], None] = lambda _: None,
     on_bytes: Callable[[int], None] = lambda _: None,
 ) -> BuildResult:
-    """Resize the images of `source` and publish them as a dataset at `url` (``url/SIZE`` for several), as build_dataset
-    does in a folder, and upload_dataset from there.
+    """Resize the images of `source` and publish them as a dataset at `url` (``url/SIZE`` for several), like
+    build_dataset into a folder and upload_dataset from there.
 
-    Finished shards go to the store while others are built; the manifest comes last. Until then all of the dataset is in
-    a folder of `scratch`, too: calling it again there resumes, and nowhere else can. With ``run.update`` the dataset is
-    fetched to that folder, brought up to date, and what is new is copied back.
+    Finished shards are uploaded while others are built; the manifest is uploaded last. Until then the whole dataset is
+    also in a folder of `scratch`: only a call with the same `scratch` can resume. With ``run.update`` the dataset is
+    fetched to that folder and updated, and new files are uploaded.
 
     Args:
-        source, options, run, samples: as for build_dataset.
+        source, options, run, samples: as in build_dataset.
         url: s3://BUCKET/PATH, gs:// or az:// (see Bucket).
-        scratch: a folder with room for the dataset, which a cluster's workers see, too; None for default_cache_dir().
-        on_plan, on_shard: as for build_dataset.
-        on_rest: called once all shards are built, with the number of bytes that are not there yet.
-        on_bytes: called then, in any thread, with the bytes that have gone since the last call.
+        scratch: a folder with room for the dataset, visible to the workers of a cluster; None for default_cache_dir().
+        on_plan, on_shard: as in build_dataset.
+        on_rest: called for each size once all shards are built, with the number of bytes still to upload.
+        on_bytes: called during that upload, in any thread, with the bytes uploaded since the last call.
 
     Raises:
-        OptionError: a folder dataset was asked for, or `scratch` cannot be written to.
-        RemoteError: another dataset is at `url`, or is being copied there; it cannot be written, or has no writes that
-            fail where there is something already.
-        Others as build_dataset does.
+        OptionError: ``options.layout`` is "folder", or `scratch` cannot be written to.
+        BuildError: another dataset is at `url`.
+        RemoteError: another build is uploading to `url`; the store cannot be written, or has no conditional writes.
+        Others as in build_dataset.
     """
     start = time.perf_counter()
     if options.layout == "folder":
-        raise OptionError(f"to: a folder of images is made on this machine alone, and OUT is {url}; give a folder")
+        raise OptionError(f"to: image files can only be written to a local folder, and OUT is {url}; give a folder")
     folder = _folder_of(url, scratch)
     with working_in(folder), _locked(folder, url):
         for copy in () if run.update else (folder / _OUT, *(folder / _OUT).glob("*/")):
             if (copy / FETCHING).exists() and not (copy / MANIFEST).exists():
-                shutil.rmtree(copy)  # of an update that broke off
+                shutil.rmtree(copy)  # left by an interrupted update
         output = OutputDir.for_build(source, folder / _OUT, options, update=run.update, copied=True)
         several = len(output.roots) > 1
         buckets = [writable_bucket(f"{url.rstrip('/')}/{root.name}" if several else url) for root in output.roots]
@@ -104,7 +104,7 @@ def build_to_url(
             place = output.roots[0]
             claim = _claim(folder, buckets)
             for bucket, root in zip(buckets, output.roots, strict=True):
-                if is_update and not (root / MANIFEST).exists():  # that of an update may be newer
+                if is_update and not (root / MANIFEST).exists():  # the local manifest of an update may be newer
                     fetch_dataset(bucket.url, root)
             with _sending(output, plan, buckets) as send:
 
@@ -116,7 +116,7 @@ def build_to_url(
             for bucket, root in zip(buckets, output.roots, strict=True):
                 upload_dataset(root, bucket.url, claim=claim, on_plan=on_rest, on_bytes=on_bytes)
         result = result_of(built, plan, url, place, time.perf_counter() - start)
-        # What is at its URL is removed such that a kill on the way leaves all of OUT or none.
+        # The local copy is removed such that a kill leaves all of it or none.
         (folder / _CLAIM).unlink(missing_ok=True)
         with suppress(FileNotFoundError):
             (folder / _OUT).rename(folder / _DONE)
@@ -125,7 +125,7 @@ def build_to_url(
 
 
 def scratch_out(url: str, scratch: str | os.PathLike[str] | None = None) -> Path:
-    """The folder that stands for OUT while build_to_url builds."""
+    """Return the local folder that build_to_url builds in."""
     return _folder_of(url, scratch) / _OUT
 
 
@@ -151,7 +151,7 @@ def _locked(folder: Path, url: str) -> Iterator[None]:
             try:
                 yield
             finally:
-                if names_in(folder) == [_LOCK]:  # nothing was begun
+                if names_in(folder) == [_LOCK]:  # nothing was started
                     shutil.rmtree(folder)
     except BlockingIOError:
         raise BuildError(f"another build is writing to OUT {url}; wait, or choose another OUT") from None
@@ -162,24 +162,22 @@ def _manifest_at(bucket: Bucket) -> Manifest | None:
     try:
         return parse_manifest(found[0], bucket.url) if found else None
     except DatasetError as error:
-        raise BuildError(
-            f"{error}; to build there, remove what is there with a tool of the store, or choose another OUT"
-        ) from None
+        raise BuildError(f"{error}; remove what is there with a tool of the store, or choose another OUT") from None
 
 
 def _check_same(plan: Plan, there: Sequence[Manifest | None], url: str) -> None:
-    """Raise BuildError when another dataset than that of `plan` is there."""
+    """Raise BuildError if a dataset other than that of `plan` is at `url`."""
     for manifest in there:
         if manifest is not None and not is_all_of(plan, [manifest]):
             differing = "; ".join(differences_from(manifest, plan))
             raise BuildError(
                 f"OUT {url} holds a dataset that differs ({differing}); choose another OUT, remove what is there with "
-                "a tool of the store, or bring it up to date with --update if its source alone has changed"
+                "a tool of the store, or update it with --update if only its source has changed"
             )
 
 
 def _check_files(buckets: Sequence[Bucket], there: Sequence[Manifest | None], url: str) -> None:
-    """Raise BuildError unless the published files, but a report, are there, each of its size."""
+    """Raise BuildError unless all published files except reports exist and have their sizes."""
     for bucket, manifest in zip(buckets, there, strict=True):
         if manifest is None:
             continue
@@ -194,7 +192,7 @@ def _check_files(buckets: Sequence[Bucket], there: Sequence[Manifest | None], ur
 
 
 def _claim(folder: Path, buckets: Sequence[Bucket]) -> bytes:
-    """Claim the places for the build in `folder`: the bytes of two may differ, if an image fails in one alone."""
+    """Claim the URLs for the build in `folder`: another build may differ in bytes, if an image fails in only one."""
     noted = folder / _CLAIM
     if not noted.exists():
         write_atomically(noted, json.dumps({"build": uuid.uuid4().hex}).encode())
@@ -205,13 +203,12 @@ def _claim(folder: Path, buckets: Sequence[Bucket]) -> bytes:
 
 
 _Shard = tuple[Bucket, Path, DataFile]
-"""Where to, from which folder, and what."""
+"""Destination, local root and file."""
 
 
 @contextmanager
 def _sending(output: OutputDir, plan: Plan, buckets: Sequence[Bucket]) -> Iterator[Callable[[ShardDone], None]]:
-    """Yields a function that takes finished shards, which go to the store in the background; upload_dataset sends the
-    rest."""
+    """Yield a function that uploads finished shards in the background. upload_dataset sends the other files."""
     waiting: SimpleQueue[_Shard | None] = SimpleQueue()
     connections = Connections()
 
@@ -242,7 +239,7 @@ def _sending(output: OutputDir, plan: Plan, buckets: Sequence[Bucket]) -> Iterat
 
 
 def _files_of(done: ShardDone, output: OutputDir, plan: Plan, buckets: Sequence[Bucket]) -> Iterator[_Shard]:
-    """The files of a shard that a build has finished. Those of an update go when it has ended."""
+    """Yield the files of a finished shard; none of an update, whose files are uploaded when it has ended."""
     journal = output.journal()
     if journal is None or journal.update or done.number is None:
         return

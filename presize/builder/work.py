@@ -1,4 +1,4 @@
-"""The work of a run: a task for each shard of the plan, which of them are finished, and what an update takes over."""
+"""Work of a run: a task for each shard of the plan, the finished ones among them, and the records that are copied."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ from presize.system.child import ChildDiedError
 from presize.system.files import writing
 
 _PROBES = 16
-"""How many samples a task tries when it cannot read its own."""
+"""Number of samples that a task tries to read when it cannot read its own."""
 
 _PAGE_BYTES, _CARD_BYTES, _MOST_CARDS = 60_000, 14_000, 48
-"""Of report.html, and of the pictures that it shows of a sample."""
+"""Size of report.html, and of its pictures of one sample; maximum number of samples that it shows."""
 
 
 @dataclass(frozen=True)
 class Records:
-    """Records of published datasets that a build copies: of the one that it updates, or of those that it derives from.
+    """Records that a build copies from the dataset that it updates, or from the datasets that it derives from.
 
     Attributes:
-        dataset_of, row_of: for each sample of the build the position of its dataset, and its row in the index of that;
-            -1 for one that is made.
-        kept: shards of the first of them that stay as they are, ascending.
-        still_rejected: files that an update does not try again, since they are as they were.
-        lost: True for each sample whose record is damaged: it is made, and has to be the one that the index tells of.
-        resizes: where records take the place of source files, whether those are resized that do not fit; else None.
+        dataset_of, row_of: for each sample of the build the position of its dataset, and its row in that dataset's
+            index; -1 for a sample that is built.
+        kept: shards of the first dataset that stay, ascending.
+        still_rejected: files that an update does not try again, because they are unchanged.
+        lost: True for each sample whose record is damaged. It is rebuilt, and has to match the index.
+        resizes: for a derived dataset, True if records that do not fit are resized; None for other builds.
     """
 
     datasets: Sequence[PublishedDataset]
@@ -72,7 +72,7 @@ class Records:
             yield ShardTable(number, sample_of[rows], columns, files, [])
 
     def copying(self, task: Task) -> Task:
-        """Return `task`, which copies what it can. Its digest then says, too, what its shard is made of."""
+        """Return `task`, set to copy the records that it can. Its digest then covers them."""
         dataset_of, row_of = self.dataset_of[task.samples], self.row_of[task.samples]
         made_of = hashlib.sha256(task.digest.encode())
         lost = None if self.lost is None else self.lost[task.samples]
@@ -107,8 +107,8 @@ class Records:
 
 @dataclass
 class BuildWork:
-    """Remaining work of a plan: tasks; by number, those `found` finished, and those to make `again` for files that
-    could not be read; and the records that are copied."""
+    """Work of a plan: all tasks; in `found` the finished ones by number; in `again` the numbers of those to run again,
+    because files could not be read; and the records to copy."""
 
     plan: Plan
     run: RunOptions
@@ -121,26 +121,24 @@ class BuildWork:
 
     @property
     def waiting(self) -> list[Task]:
-        """The tasks of this run."""
         return [task for task in self.tasks if task.number not in self.found]
 
     @property
     def to_make(self) -> int:
-        """Number of samples that this run makes, and does not copy."""
+        """Return the number of samples that this run builds rather than copies."""
         return sum(task.to_make for task in self.waiting)
 
     def carry_out(self, executor: Executor, on_shard: Callable[[ShardDone], None] = lambda _: None) -> None:
-        """Run the waiting tasks. Raises TooManyRejectsError, or ImageError, once more images are rejected than may
-        be."""
+        """Run the waiting tasks. Raises TooManyRejectsError or ImageError if more images are rejected than allowed."""
         rejected = len(self.plan.source.rejects)
         try:
-            with closing(self._dones(executor)) as dones:  # or workers would outlive an error
+            with closing(self._dones(executor)) as dones:  # otherwise workers would outlive an error
                 for done in dones:
                     rejected += done.rejected + done.unreadable
                     on_shard(done)
                     check_rejects(rejected, self.plan, self.run)
         except (ImageError, TooManyRejectsError):
-            replace(self.journal, failed=True).write(self.output.path)  # images have ended the build
+            replace(self.journal, failed=True).write(self.output.path)
             raise
         finally:
             shards = [path for task in self.waiting if not task.files for path in task.targets.values()]
@@ -157,19 +155,18 @@ class BuildWork:
             yield from executor(waiting)
 
     def tables(self) -> Iterator[ShardTable]:
-        """The tables of all shards in the order of the index, one at a time: those of ten million samples are a
-        gigabyte."""
+        """Yield the tables of all shards in index order, one at a time: those of ten million samples take 1 GB."""
         yield from () if self.records is None else self.records.kept_tables()
         for task in self.tasks:
             table = finished(task, self.journal.publishing)
             if table is None:
                 raise BuildError(
-                    f"finished shard {task.number} has gone from {self.output.path}; run again to rebuild it"
+                    f"finished shard {task.number} is missing from {self.output.path}; run again to rebuild it"
                 )
             yield table
 
     def check_space(self) -> None:
-        """Raise BuildError, before anything is written, when the disk cannot hold the result, and its report if any."""
+        """Raise BuildError, before anything is written, if the disk cannot hold the result and its report, if any."""
         plan, files, roots = self.plan, len(self.plan.source.table), self.output.roots
         samples = sum(len(task.samples) for task in self.waiting)
         free = shutil.disk_usage(self.output.path).free
@@ -179,7 +176,7 @@ class BuildWork:
             return
         try:
             needed = estimate.stored_bytes(plan) * samples // files + pages
-        except ChildDiedError:  # of an image that the build will reject
+        except ChildDiedError:  # killed by an image that the build will reject
             return
         if needed > free:
             raise BuildError(
@@ -189,19 +186,19 @@ class BuildWork:
 
 
 def check_rejects(rejected: int, plan: Plan, run: RunOptions) -> None:
-    """Raise when more images are rejected than `run` allows."""
+    """Raise ImageError or TooManyRejectsError if more images are rejected than `run` allows."""
     were = plural(rejected, "image was", "images were") + " rejected"
     if rejected and run.on_error == "fail":
         raise ImageError(f"{were} before this run; --overwrite tries them again")
     if not run.max_errors.allows(rejected, of=len(plan.source.table) + len(plan.source.rejects)):
         raise TooManyRejectsError(
             f"{were}, more than --max-errors {run.max_errors} allows; "
-            "run the same command with a larger budget to continue"
+            "run the same command with a larger budget to resume"
         )
 
 
 def _without_samples(task: Task) -> Task:
-    """Return a finished task without its samples. The names of ten million files are half a gigabyte."""
+    """Return a finished task without its samples. The names of ten million files take half a gigabyte."""
     if task.options.layout == "folder":
         return task
     return replace(task, samples=task.samples[:0], sources=(), copies=None, extents=None)
@@ -215,12 +212,11 @@ def find_work(
     records: Records | None = None,
     numbers: Sequence[int] | None = None,
 ) -> BuildWork:
-    """Return the remaining work of `plan`, or of the shards of these `numbers`. `records` are those that an update
-    copies."""
+    """Return the work of `plan`, or of the shards of these `numbers`. An update copies `records`."""
     if records is None and isinstance(plan.source, DatasetSource):
         source = plan.source
         records = Records(source.datasets, source.dataset_of, source.row_of, resizes=source.resizes)
-    # A manifest that names the shards of this build already: they must stay as they are.
+    # If a manifest already names the shards of this build, they must not change.
     is_published = journal.publishing or any(m and m.generation == journal.generation for m in output.manifests())
     work = BuildWork(plan, run, output, journal, [], {}, set(), records)
     for task in _tasks(plan, run, output, journal.generation, range(len(plan.shards)) if numbers is None else numbers):

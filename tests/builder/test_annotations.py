@@ -206,7 +206,7 @@ def test_boxes_smaller_than_a_pixel_are_said() -> None:
 def test_keypoints_in_shares_are_no_pixels(build: Builder) -> None:
     options = replace(BOXES, boxes=(), keypoints=(Coordinates("points", "xyv"),))
     write_rows(build, [{"path": "a.png", "points": [[0.5, 0.25, 2, 0, 0, 0]]}])
-    with pytest.raises(SourceError, match=r"1 of 1 points have no number of 2 or more: .* are --keypoints points:xyv%"):
+    with pytest.raises(SourceError, match=r"points have no number of 2 or more: .* give --keypoints points:xyv%"):
         build(options=options)
     build(options=replace(options, keypoints=(Coordinates("points", "xyv%"),)))
     assert np.allclose(build.data().column("points").to_pylist(), [[[26.5, 8, 2, 0, 0, 0]]])
@@ -234,7 +234,7 @@ def test_bad_boxes_are_clipped_and_said_once_and_keep_their_place(build: Builder
         build()
     (warning,) = said
     assert str(warning.message) == (
-        "column 'bbox': 3 boxes of 2 images were clipped, since they reach outside of their image or have no area (2 "
+        "column 'bbox': 3 boxes of 2 images were clipped, because they extend beyond their image or have no area (2 "
         "of them); the first image is 'a.png'; --bad-boxes reject leaves such images out"
     )
     first, second, third = build.data().column("bbox").to_pylist()
@@ -252,7 +252,7 @@ def test_bad_boxes_reject_their_image_if_told_and_an_update_does_as_a_build_from
     result = build()
     assert (result.stored, result.rejected) == (1, 2)
     assert [(line["path"], line["reason"]) for line in build.rejects()] == [
-        ("a.png", "boxes: they reach from (20, 10) to (130, 40), outside of the image of 100 x 60 pixels"),
+        ("a.png", "boxes: they reach from (20, 10) to (130, 40), outside the image of 100 x 60 pixels"),
         ("b.png", "boxes: one has no area, or is not four numbers"),
     ]
     last = {"path": "c.jpg", "bbox": [[0.01, 0.01, 1.015, 0.1] if unit else [1, 1, 101.5, 5]]}
@@ -272,8 +272,8 @@ def test_bad_boxes_reject_their_image_if_told_and_an_update_does_as_a_build_from
         ({"bbox": [1, 2, 3, 4]}, "bbox:xyxy", "holds large_list<item: int64>, expected lists of lists of numbers"),
         ({"bbox": [["a", "b", "c", "d"]]}, "bbox:xyxy", "expected lists of lists of numbers"),
         ({"bbox": "1 2 3 4"}, "bbox:xyxy", "expected lists of lists of numbers"),
-        ({"bbox": [[0.1, 0.2, 0.5, 1]]}, "bbox:cxcywh", "fractions .* are --boxes bbox:cxcywh%"),
-        ({"bbox": [[1, 2, 3, 4], [1, 2]]}, "bbox:xy", "expected as many numbers for each object, .*got lists of 2, 4"),
+        ({"bbox": [[0.1, 0.2, 0.5, 1]]}, "bbox:cxcywh", "fractions .* give --boxes bbox:cxcywh%"),
+        ({"bbox": [[1, 2, 3, 4], [1, 2]]}, "bbox:xy", "the same number of points .*got lists of 2, 4"),
         ({"bbox": [[1, 2, 3, 4]]}, "bbox:xyv", "x y v of each point, got lists of 4"),
     ],
 )

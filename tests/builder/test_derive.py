@@ -217,10 +217,10 @@ def test_paths_and_rejects_of_several_datasets_are_listed_under_their_numbers(tm
 LABELS = r"{}/out has labels and .*{}/out has none"
 REFUSED: list[tuple[Sequence[str], dict[str, Any], type[Exception], str]] = [
     ([], {}, SourceError, "at least one dataset"),
-    (["flat"], {"size": KEEP}, OptionError, "images keep their size without --size"),
+    (["flat"], {"size": KEEP}, OptionError, "without --size images keep their size"),
     (["flat"], {"size": Size(0, 5)}, OptionError, "size: "),
-    (["flat"], {"size": Size(65, 64)}, OptionError, r"^size: 64x65 is larger than the 64 of .*from their source$"),
-    (["flat"], {"size": Size(64, 65)}, OptionError, r"^size: 65x64 is larger than the 64 of .*from their source$"),
+    (["flat"], {"size": Size(65, 64)}, OptionError, r"^size: 64x65 is larger than the 64 of .*from its source$"),
+    (["flat"], {"size": Size(64, 65)}, OptionError, r"^size: 65x64 is larger than the 64 of .*from its source$"),
     (["flat"], {"only": "a.jpg"}, OptionError, "only: expected a list of paths, at least one, got 'a.jpg'"),
     (["flat"], {"only": ["1.png", "nix"]}, SourceError, "--only: 1 of 2 paths are in no dataset, the first is 'nix'"),
     (["flat"], {"only": ["1.PNG"]}, SourceError, "the first is '1.PNG'; there is '1.png', and case matters"),
@@ -234,7 +234,7 @@ REFUSED: list[tuple[Sequence[str], dict[str, Any], type[Exception], str]] = [
     (["cat dog", "numbers"], {}, SourceError, r"cat dog/out has classes and .*numbers/out has none"),
     (["age", "age as text"], {}, SourceError, "a column of different types: .*age"),
     (["cat dog", "cat twice"], {}, SourceError, "the path 'cat/1.png' twice; --prefix puts the number"),
-    (["size 32", "size 24"], {}, SourceError, "images of size 32 and .* of size 24; --size brings them to one"),
+    (["size 32", "size 24"], {}, SourceError, "images of size 32 and .* of size 24; give --size to resize them"),
     (["flat", "PNG"], {}, SourceError, "cannot be one dataset: format is .* in the one, .* in the other"),
     (["flat", "gray"], {}, SourceError, "cannot be one dataset: color is .* in the one, .* in the other"),
 ]

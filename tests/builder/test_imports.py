@@ -119,7 +119,7 @@ def test_a_repair_says_what_has_gone_from_its_container(tmp_path: Path) -> None:
     shard = build.data().index.column("shard")[20].as_py()
     (build.out / "shards" / f"{shard:05d}.lmdb").unlink()
     (problem,) = repair_dataset(build.source, build.out).problems
-    assert ".png: it has changed or gone" in problem.what
+    assert ".png: it has changed or is missing" in problem.what
 
 
 def test_a_value_that_is_no_image_is_rejected_and_not_skipped(tmp_path: Path) -> None:

@@ -316,11 +316,11 @@ def test_a_mask_that_has_changed_cannot_repair_a_shard(build: Builder) -> None:
         shard.unlink()
     with_another_mask(build.source)
     problems = repair_dataset(build.source, build.out).problems
-    assert [problem for problem in problems if "images/02.jpg: its mask has changed or gone" in problem.what]
+    assert [problem for problem in problems if "images/02.jpg: its mask has changed or is missing" in problem.what]
 
 
 def test_pairs_need_shards_and_a_mask(build: Builder) -> None:
-    with pytest.raises(OptionError, match="pairs are stored in shards alone"):
+    with pytest.raises(OptionError, match="companions are stored only in shards"):
         BuildOptions(layout="folder", companions=(MASK,))
     said = r"no sample of .* can be used; images/00\.jpg: the companion mask does not exist: 'no/00\.png'"
     with pytest.raises(SourceError, match=said):
@@ -464,7 +464,7 @@ def test_a_sample_without_a_sound_array_is_rejected(content: bytes, reason: str,
 
 def test_arrays_that_lack_the_shape_of_their_images_beside_others_that_have_it_are_warned_of(tmp_path: Path) -> None:
     build = with_array(tmp_path / "raw", npy(np.zeros((9, 9))))
-    with pytest.warns(PresizeWarning, match="depth: 1 array of 3 without the height and width of the image, upright"):
+    with pytest.warns(PresizeWarning, match="depth: 1 array of 3 without the height and width of the upright image"):
         build()
     assert stored_arrays(build.out)["01"][0].shape == (9, 9)
 

@@ -103,7 +103,7 @@ def test_a_published_dataset_is_nothing_to_do_for_a_part(build: Builder) -> None
     ("made", "gone", "message"),
     [
         ([2], None, "lacks parts 1 and 3 of 3, 2 shards; run with --part 1/3"),
-        ([1, 2, 3], "00001.lmdb", "lacks part 2 of 3, 1 shard; run with --part 2/3, then this again"),
+        ([1, 2, 3], "00001.lmdb", "lacks part 2 of 3, 1 shard; run with --part 2/3, then repeat this command"),
     ],
     ids=["two were not run", "a shard has gone"],
 )
@@ -125,8 +125,8 @@ REFUSED: list[tuple[Options, str]] = [
         {"options": replace(FIVES, shard_samples=6)},
         "with other options.*shard_samples was 5, is 6.*give all of them the",
     ),
-    ({"source": "other"}, r"another SRC .*photos', here '.*other'"),
-    ({"samples": SourceOptions(labels="none")}, r"another --labels \(None, here 'none'\)"),
+    ({"source": "other"}, r"another SRC .*photos', not '.*other'"),
+    ({"samples": SourceOptions(labels="none")}, r"another --labels \(None, not 'none'\)"),
     ({"part": BuildPart(1, 3)}, "is being built in 2 parts, not 3"),
 ]
 

@@ -177,7 +177,7 @@ REFUSED: dict[str, tuple[Callable[[Builder], object], type[Exception], str]] = {
     "a folder": (
         lambda build: build(options=replace(OPTIONS, layout="folder"), run=replace(REPORTED, overwrite=True)),
         DatasetError,
-        "holds files, no shards",
+        "holds image files, not shards",
     ),
     "no dataset": (lambda build: shutil.rmtree(build.out), DatasetError, "does not exist"),
     "no source": (

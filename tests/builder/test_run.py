@@ -366,10 +366,10 @@ HERE: dict[str, tuple[Callable[[Builder], object], type[Exception], str]] = {
     ),
     "a manifest of another program": (
         lambda build: (build.out.mkdir(), (build.out / "manifest.json").write_text('{"name": "my web page"}')),
-        DatasetError, "not a presize manifest.*choose another OUT, or remove that",
+        DatasetError, "not a presize manifest.*choose another OUT, or remove it",
     ),
     "a damaged manifest": (
-        lambda build: (build(), (build.out / "manifest.json").write_text("{")), DatasetError, "or remove that",
+        lambda build: (build(), (build.out / "manifest.json").write_text("{")), DatasetError, "or remove it",
     ),
     "several sizes": (lambda build: build(options=TWO_SIZES), BuildError, "holds datasets of the sizes 32, 64"),
 }  # fmt: skip
@@ -398,7 +398,7 @@ CHANGED: dict[str, tuple[Callable[[Builder], object], str]] = {
     ),
     "other splits": (
         lambda build: setattr(build, "samples", SourceOptions(split="train=0.8,val=0.2", split_seed=5)),
-        r"\(12 files then, 12 now; labels and splits count, too\)",
+        r"\(12 files then, 12 now; labels and splits also count\)",
     ),
     "no index": (
         lambda build: (build.out / "index.arrow").unlink(),
@@ -438,7 +438,7 @@ def test_out_below_a_file_or_at_a_url_is_refused(build: Builder, tmp_path: Path)
     (tmp_path / "file").write_text("a file")
     with pytest.raises(BuildError, match="cannot write to OUT"):
         build("file/out")
-    with pytest.raises(BuildError, match=r"^OUT s3://data/64: a URL is for presize.build_to_url; give a folder"):
+    with pytest.raises(BuildError, match=r"^OUT s3://data/64 is a URL; give a folder, or use presize.build_to_url"):
         presize.build_dataset(build.source, "s3://data/64")
 
 

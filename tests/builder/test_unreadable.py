@@ -297,8 +297,8 @@ def test_an_update_that_would_remove_nearly_all_images_is_refused(build: Builder
     for path in sorted((build.source / "class-3").iterdir())[3:]:
         path.unlink()
     said = (
-        r"holds 40 images, and --update would remove 37 of them, whose files are not in .*/photos any more, such as "
-        r"class-0/00\.png; mount what is missing, or name the SRC that has them; .* --overwrite rebuilds OUT$"
+        r"holds 40 images, and --update would remove 37 of them, whose files are no longer in .*/photos, such as "
+        r"class-0/00\.png; mount the missing disk, or give the SRC that has them; .* --overwrite rebuilds OUT$"
     )
     with pytest.raises(BuildError, match=said):
         build(run=UPDATE)

@@ -545,7 +545,7 @@ def test_an_upgrade_stops_an_update_if_it_makes_other_bytes(build: Builder, monk
     change_much(build.source)
     with monkeypatch.context() as patch:
         patch.setattr(presize.builder.fingerprint, "codecs_digest", lambda _: "of other pixels")
-        said = r"made with simplejpeg [\d.]+, here is simplejpeg 99, which makes other bytes.*--overwrite"
+        said = r"made with simplejpeg [\d.]+, this machine has simplejpeg 99, which makes other bytes.*--overwrite"
         with pytest.raises(BuildError, match=said):
             build(run=UPDATE)
     build(run=UPDATE)

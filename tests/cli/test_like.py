@@ -105,7 +105,7 @@ def test_options_of_a_later_presize_are_named(dataset: Path, tmp_path: Path) -> 
         values["digest"] = digest_of(values["identity"])
 
     change_manifest(out, sharpen)
-    with pytest.raises(OptionError, match="sharpen: this presize has no such option; upgrade it"):
+    with pytest.raises(OptionError, match="sharpen: this version of presize has no such option; upgrade presize"):
         options_of(out)
 
 

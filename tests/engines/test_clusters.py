@@ -174,7 +174,7 @@ def test_no_scheduler_is_one_line(engine: str, photos: Path, tmp_path: Path) -> 
     ran = build(nobody, photos, tmp_path / "out", timeout_s=60)
     said = ran.stderr.splitlines()
     assert ran.returncode == 1
-    assert said[-1].startswith(f"presize: error: scheduler: there is no {engine} at {nobody.address}: ")
+    assert said[-1].startswith(f"presize: error: scheduler: cannot connect to {engine} at {nobody.address}: ")
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -192,10 +192,10 @@ def test_a_cluster_without_workers_is_waited_for_with_a_word(engine: str, photos
     ("change", "message"),
     [
         ("import sys; sys.modules['presize'] = None", "cannot import presize"),
-        ("import presize; presize.__version__ = '0.0.1'", "it has presize 0.0.1, and the build presize "),
+        ("import presize; presize.__version__ = '0.0.1'", "it has presize 0.0.1, but the build has "),
         (
             "import presize.builder.fingerprint as own; own.codecs_digest = lambda _: 'other'",
-            "the same versions of all libraries make other bytes here",
+            "the same library versions make other bytes on this machine",
         ),
     ],
     ids=["no presize", "another presize", "other codecs"],

@@ -115,7 +115,7 @@ def test_an_engine_that_fails_leaves_what_is_finished(build: Builder, use: Use) 
     use(Threads(on_task=fail))
     with pytest.raises(BuildError) as caught:
         build()
-    assert str(caught.value) == "dask failed: the worker has gone; what is finished is kept, run again to resume"
+    assert str(caught.value) == "dask failed: the worker has gone; finished shards are kept, run again to resume"
     use(Threads())
     assert build().resumed > 0
 
@@ -157,7 +157,7 @@ def test_an_address_without_host_and_port_is_none(address: str) -> None:
 def test_what_listens_and_is_no_scheduler_is_named(tmp_path: Path) -> None:
     with http(tmp_path) as port:
         check_listening(f"127.0.0.1:{port}")
-        with pytest.raises(OSError, match="something else listens there"):
+        with pytest.raises(OSError, match="the server there does not speak gRPC"):
             check_listening(f"127.0.0.1:{port}", by_grpc=True)
 
 
@@ -169,7 +169,7 @@ def test_something_else_that_listens_is_no_dask(
         address = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
         ran = presize("build", build.source, build.out, "--backend", "dask", "--scheduler", address)
     assert ran.code == 1
-    assert ran.err == f"presize: error: scheduler: there is no dask at {address}: no answer within 0.5 s\n"
+    assert ran.err == f"presize: error: scheduler: cannot connect to dask at {address}: no answer within 0.5 s\n"
 
 
 def test_a_source_on_the_web_is_no_folder_that_workers_have_to_see(build: Builder, use: Use) -> None:
@@ -224,7 +224,7 @@ def test_a_worker_that_does_not_see_what_the_driver_sees_says_so(what: str, sent
 
 def test_a_worker_with_other_libraries_names_both(sent: RemoteTask) -> None:
     versions = sent.codecs.versions | {"simplejpeg": "0.1"}
-    assert "it was made with simplejpeg 0.1, here is simplejpeg" in refusal(
+    assert "it was made with simplejpeg 0.1, this machine has simplejpeg" in refusal(
         sent._replace(codecs=sent.codecs._replace(digest="other", versions=versions))
     )
 
@@ -253,5 +253,5 @@ def test_a_worker_stops_when_its_build_has_been_replaced(sent: RemoteTask, monke
     monkeypatch.setattr(cluster, "Workers", Slow)
     outcome = pickle.loads(run_on_this_worker(pickle.dumps(sent)))  # type: ignore[arg-type]
     assert isinstance(outcome, BuildError)
-    assert str(outcome) == f"OUT {sent.out} has been built otherwise meanwhile"
+    assert str(outcome) == f"another build has replaced the one in OUT {sent.out}"
     assert not next(iter(sent.task.targets.values())).exists()

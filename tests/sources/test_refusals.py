@@ -163,8 +163,8 @@ REFUSED: list[tuple[Make, dict[str, Any], str, str]] = [
     (both("1.tar"), {"keys": "png", "label_keys": "label-{}"}, "--label-keys is for LMDBs, not for tar shards; so", ""),
     (files("a/1"), {"types": [ColumnType("label", "class")]},
      "--column-type is for label tables, label tables of buckets, Parquet files, LMDBs, tar shards, not for", ""),
-    (files("a/1"), {"label_keys": "label-{}"}, "label_keys: it needs --keys", ""),
-    (files("a/1"), {"keys": "lsun", "label_keys": "label-{}"}, "label_keys: --keys lsun has its own", ""),
+    (files("a/1"), {"label_keys": "label-{}"}, "label_keys: needs --keys", ""),
+    (files("a/1"), {"keys": "lsun", "label_keys": "label-{}"}, "label_keys: cannot be combined with --keys lsun", ""),
     (files("a/1"), {"keys": ""}, "keys: expected a text such as image-", ""),
     # Label tables
     (files("a/1"), {"labels": "./none"}, "labels './none': expected a name that ends with", "no suffix"),

@@ -1,7 +1,7 @@
-"""Tasks carried out by the workers of Dask, Ray or Spark, which see SRC and OUT as this machine does.
+"""Runs tasks on the workers of Dask, Ray or Spark, which see SRC and OUT at the same paths as this machine.
 
-Engines are called by their own interfaces: joblib ends all tasks at the first that fails, and gives results of Ray and
-Spark when all have ended.
+Engines are called directly, not through joblib, which cancels all tasks when one fails, and returns results of Ray and
+Spark only when all have ended.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ from presize.options import RunOptions
 from presize.sources.source_files import Url
 
 CHECK_S = 1.0
-"""How often the scheduler is checked while no task ends."""
+"""Interval of checks of the scheduler while no task ends."""
 PATIENT_CHECKS = 10
-"""After so many a cluster without workers is warned of. Those of a cluster that is starting come sooner."""
+"""Number of checks before a warning about a cluster without workers. Workers of a starting cluster come sooner."""
 _AHEAD = 2
-"""Tasks handed out for each that can run: a worker that has finished one finds the next."""
+"""Tasks submitted per slot, so that a worker that has finished one finds the next."""
 _WATCH_S = 0.5
 CONNECT_S = 8
-"""How long Dask's scheduler may take to answer."""
+"""Time limit for an answer of Dask's scheduler."""
 _LISTENING_S = 5
 _SPARK_THREADS = 4096
-"""At most; one is started for each task that is under way, twice as many as the cluster has cores."""
+"""Maximum number of threads. Each submitted task starts one: twice as many as the cluster has cores."""
 _HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
-"""How a connection of gRPC begins: the preface, and settings without any (RFC 9113, 3.4 and 6.5)."""
+"""Start of a gRPC connection: the preface, and an empty SETTINGS frame (RFC 9113, 3.4 and 6.5)."""
 
 
 class RemoteTask(NamedTuple):
-    """A task, with the codecs of the driver, the endings of the names of all sources, and the identity of the build."""
+    """A task, with the codecs of the driver, the suffixes of all sources, and the identity of the build."""
 
     task: Task
     timeout_s: float
@@ -64,21 +64,21 @@ class RemoteTask(NamedTuple):
         return self.task.sidecar.parent
 
     def is_wanted(self) -> bool:
-        """Return whether OUT is still being built, and as it was when this task was sent."""
+        """Return True if OUT is still being built, with the identity sent with this task."""
         journal = BuildJournal.read(self.out)
         return journal is not None and journal.identity == self.identity
 
 
 TaskResult = ShardDone | Exception
-"""What became of a task; an exception is what it raised, a bug of ours included. An engine would take one that it sees
-for a reason to try the task once more."""
+"""Result of a task, or the exception that it raised, bugs in presize included. Exceptions are returned, because engines
+would retry a task that raises."""
 
 RunRemote = Callable[[bytes], bytes | str]
-"""Runs a pickled RemoteTask on a worker. Returns a pickled TaskResult, or in words why the worker cannot take part."""
+"""Runs a pickled RemoteTask on a worker. Returns a pickled TaskResult, or why the worker cannot take part."""
 
 
 def make_run_remote(version: str) -> RunRemote:
-    """Return a function that engines pickle by value: a worker without presize, or without this version, can say so."""
+    """Return a function that engines pickle by value, so that a worker without this version of presize can say so."""
 
     def run_remote(pickled: bytes) -> bytes | str:
         import socket
@@ -89,7 +89,7 @@ def make_run_remote(version: str) -> RunRemote:
         except ImportError as error:
             return f"{socket.gethostname()}: {sys.executable} cannot import presize ({error})"
         if presize.__version__ != version:
-            return f"{socket.gethostname()}: it has presize {presize.__version__}, and the build presize {version}"
+            return f"{socket.gethostname()}: it has presize {presize.__version__}, but the build has {version}"
         from presize.builder.executors.cluster import run_on_this_worker
 
         return run_on_this_worker(pickled)
@@ -98,7 +98,7 @@ def make_run_remote(version: str) -> RunRemote:
 
 
 def run_on_this_worker(pickled: bytes) -> bytes | str:
-    """Run a pickled RemoteTask, as RunRemote says."""
+    """Run a pickled RemoteTask on this worker, which has this version of presize. See RunRemote."""
     remote: RemoteTask = pickle.loads(pickled)
     if reason := _obstacle(remote):
         return f"{socket.gethostname()}: {reason}"
@@ -106,16 +106,16 @@ def run_on_this_worker(pickled: bytes) -> bytes | str:
         with closing(Workers(remote.timeout_s)) as workers, _while_wanted(remote, workers):
             result: TaskResult = workers.write(remote.task)
     except StoppedError:
-        result = BuildError(f"OUT {remote.out} has been built otherwise meanwhile")
-    except Exception as error:  # which the driver raises
+        result = BuildError(f"another build has replaced the one in OUT {remote.out}")
+    except Exception as error:  # raised by the driver
         result = error
     return pickle.dumps(result)
 
 
 def _obstacle(remote: RemoteTask) -> str:
-    """Return why this worker would not make what the driver would; empty when it would."""
+    """Return why this worker would not produce what the driver would; empty if it would."""
     for name, path in (("SRC", remote.task.source), ("OUT", remote.out)):
-        if isinstance(path, Url):  # reading says what there is to say
+        if isinstance(path, Url):  # reading reports its errors
             continue
         try:
             os.stat(path)
@@ -129,7 +129,7 @@ def _obstacle(remote: RemoteTask) -> str:
 
 @contextmanager
 def _while_wanted(remote: RemoteTask, workers: Workers) -> Iterator[None]:
-    """End `workers` when the build in OUT has been replaced: this one may be cut off from a driver that has gone."""
+    """Kill `workers` when the build in OUT is replaced: this process may be cut off from a driver that has ended."""
     ended = threading.Event()
 
     def watch() -> None:
@@ -147,11 +147,11 @@ def _while_wanted(remote: RemoteTask, workers: Workers) -> Iterator[None]:
 
 
 class Engine(Protocol):
-    """A connection to a scheduler at an address, which repeats what a lost worker was doing. Making one raises
-    ImportError when its library is not installed, and any exception when no scheduler answers."""
+    """Connection to the scheduler at an address, which reruns the tasks of lost workers. The constructor raises
+    ImportError if the library is not installed, and any exception if no scheduler answers."""
 
     def slots(self) -> int:
-        """Return how many tasks run at the same time, as things are."""
+        """Return the number of tasks that can run at the same time now."""
 
     def submit(self, run_remote: RunRemote, task: bytes) -> Any:
         """Have a worker call ``run_remote(task)``. Returns a future like those of concurrent.futures."""
@@ -161,16 +161,16 @@ class Engine(Protocol):
         self.slots()
 
     def close(self) -> None:
-        """Take back what no worker has begun, and disconnect."""
+        """Cancel the tasks that no worker has started, and disconnect."""
 
 
 class Dask:
-    """A client of the scheduler at an address such as ``tcp://HOST:8786``; threads of its workers run tasks."""
+    """Client of the Dask scheduler at an address such as ``tcp://HOST:8786``. Threads of its workers run tasks."""
 
     def __init__(self, address: str) -> None:
         from distributed import Client
 
-        try:  # first, since a client that cannot connect takes a minute
+        try:  # first, because a client that cannot connect takes a minute to fail
             asyncio.run(asyncio.wait_for(_check_scheduler(address), CONNECT_S))
         except TimeoutError:
             raise TimeoutError(f"no answer within {CONNECT_S} s") from None
@@ -191,16 +191,16 @@ class Dask:
 
 
 async def _check_scheduler(address: str) -> None:
-    """Raise OSError, ValueError or TimeoutError unless a scheduler of Dask is at `address`."""
+    """Raise OSError, ValueError or TimeoutError unless a Dask scheduler is at `address`."""
     from distributed.core import rpc
 
     async with rpc(address) as scheduler:
         if (await scheduler.identity())["type"] != "Scheduler":
-            raise ValueError("what answers is a worker of Dask, and no scheduler")
+            raise ValueError("expected a Dask scheduler, got a Dask worker")
 
 
 class Ray(Engine):
-    """A driver of the cluster with its head at ``HOST:6379``, or "auto". Each task takes one core."""
+    """Driver of the Ray cluster with its head at ``HOST:6379``, or "auto". Each task takes one core."""
 
     def __init__(self, address: str) -> None:
         import ray
@@ -218,7 +218,7 @@ class Ray(Engine):
 
     def submit(self, run_remote: RunRemote, task: bytes) -> Future[bytes | str]:
         if self._remote is None:
-            self._remote = self._ray.remote(num_cpus=1)(run_remote)  # which sends it to the cluster, each time
+            self._remote = self._ray.remote(num_cpus=1)(run_remote)  # once, as this sends it to the cluster
         done: Future[bytes | str] = self._remote.remote(task).future()
         return done
 
@@ -228,7 +228,7 @@ class Ray(Engine):
 
 
 class Spark(Engine):
-    """An application on a master such as ``spark://HOST:7077``, or "yarn". Each task is a job, begun by a thread."""
+    """Application on a Spark master such as ``spark://HOST:7077``, or "yarn". Each task is a job of a thread."""
 
     def __init__(self, address: str) -> None:
         from pyspark.sql import SparkSession
@@ -242,10 +242,10 @@ class Spark(Engine):
 
     def slots(self) -> int:
         context = self._session.sparkContext._jsc.sc()
-        if context.isLocal() or context.getExecutorMemoryStatus().size() > 1:  # the driver is in it, too
+        if context.isLocal() or context.getExecutorMemoryStatus().size() > 1:  # the driver is one of them
             cores: int = context.defaultParallelism()
             return cores
-        return 0  # where Spark says 2
+        return 0  # defaultParallelism would be 2
 
     def submit(self, run_remote: RunRemote, task: bytes) -> Future[bytes | str]:
         return self._threads.submit(lambda: self._session.sparkContext.parallelize([task], 1).map(run_remote).first())
@@ -261,7 +261,7 @@ ENGINES: dict[str, Callable[[str], Engine]] = {"dask": Dask, "ray": Ray, "spark"
 
 
 def check_listening(address: str, by_grpc: bool = False) -> None:
-    """Raise OSError unless something listens, and talks gRPC if it has to: engines would ask again for minutes."""
+    """Raise OSError unless something listens (that speaks gRPC, if `by_grpc`): engines would retry for minutes."""
     try:
         parts = urlsplit(address if "://" in address else f"//{address}")
         host, port = parts.hostname, parts.port
@@ -274,12 +274,12 @@ def check_listening(address: str, by_grpc: bool = False) -> None:
             connection.sendall(_HTTP2)
             answer = connection.recv(9)
             if answer[3:4] != _HTTP2[-6:-5]:
-                raise OSError("something else listens there")
+                raise OSError("the server there does not speak gRPC")
 
 
 def in_cluster(tasks: list[Task], run: RunOptions) -> Iterator[ShardDone]:
-    """Carry out `tasks` on the engine that `run` names. Raises OptionError when it is not installed, BuildError when
-    its scheduler is lost or a worker would make other bytes, and what write_shard does."""
+    """Run `tasks` on the engine that `run` names. Raises OptionError if it is not installed, BuildError if its
+    scheduler is lost or a worker would make other bytes, and the errors of write_shard."""
     try:
         engine = ENGINES[run.engine](run.scheduler or "")
     except ImportError as error:
@@ -287,26 +287,26 @@ def in_cluster(tasks: list[Task], run: RunOptions) -> Iterator[ShardDone]:
         raise OptionError(
             f'backend: {run.engine} needs {module}, which is not installed: pip install "presize[{run.engine}]"'
         ) from None
-    except Exception as error:  # each engine has its own, and all of them are about its scheduler
-        raise BuildError(f"scheduler: there is no {run.engine} at {run.scheduler}: {_reason(error)}") from error
+    except Exception as error:  # engines raise their own classes, all of them about the scheduler
+        raise BuildError(f"scheduler: cannot connect to {run.engine} at {run.scheduler}: {_reason(error)}") from error
     with closing(engine):
         yield from _results(engine, tasks, run)
 
 
 def _reason(error: Exception) -> str:
-    """Return the first line of what an engine says."""
+    """Return the first line of an engine's error."""
     said = (error.strerror or "") if isinstance(error, OSError) else ""
     return (said or str(error)).strip().partition("\n")[0] or type(error).__name__
 
 
 @contextmanager
 def _calling(run: RunOptions) -> Iterator[None]:
-    """Turn whatever an engine raises into a BuildError."""
+    """Turn any error of an engine into a BuildError."""
     try:
         yield
     except Exception as error:
         raise BuildError(
-            f"{run.engine} failed: {_reason(error)}; what is finished is kept, run again to resume"
+            f"{run.engine} failed: {_reason(error)}; finished shards are kept, run again to resume"
         ) from error
 
 
@@ -347,11 +347,11 @@ def _next(ended: SimpleQueue[Any], engine: Engine, run: RunOptions) -> Any:
 
 
 def _remote_tasks(tasks: list[Task], run: RunOptions) -> Iterator[RemoteTask]:
-    paths = (task.sources[0].paths.split("\0") for task in tasks)  # not all names at once
+    paths = (task.sources[0].paths.split("\0") for task in tasks)  # lazily, because all names take much memory
     suffixes = sorted(set(chain.from_iterable(suffixes_of(pa.chunked_array([each])) for each in paths)))
     codecs = codec_fingerprint(tasks[0].options, suffixes)
     out = tasks[0].sidecar.parent
     journal = BuildJournal.read(out)
     if journal is None:
-        raise BuildError(f"the state of the build in OUT {out} has gone; run again to resume")
+        raise BuildError(f"the journal of the build in OUT {out} is missing; run again to resume")
     return (RemoteTask(task, run.timeout_s, codecs, suffixes, journal.identity) for task in tasks)

@@ -1,4 +1,4 @@
-"""Tasks in worker processes of this machine. The only importer of joblib."""
+"""Runs tasks in worker processes on this machine. The only importer of joblib."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from presize.system.files import anonymous_file
 from presize.system.resources import limit_of, usable_cores
 
 _ATTEMPTS = 3
-"""How many workers may die over one shard. After the first no image can be the cause."""
+"""Number of workers that may die over one shard. After the first, no image can be the cause."""
 
 
 def in_processes(tasks: list[Task], jobs: int | None, timeout_s: float) -> Iterator[ShardDone]:
-    """Carry out `tasks`, and yield the shards as they are finished. Threads hand them out, each to one of `jobs` worker
-    processes (None: as many as cores): one that dies takes its shard along, and neither other workers nor the build."""
+    """Run `tasks`, and yield the shards as they are finished. Threads pass each task to one of `jobs` worker processes
+    (None: one per core). If a worker dies, its shard is tried again; other workers and the build go on."""
     jobs = min(jobs or usable_cores(), len(tasks))
     workers, running = Workers(timeout_s, jobs), threading.active_count()
     parallel = joblib.Parallel(n_jobs=jobs, backend="threading", return_as="generator_unordered", batch_size=1)
-    # A build that stops early does so on purpose: no warning about tasks that were not waited for. (A warnings
-    # filter would not do, since joblib's threads restore the module's filters while it warns.)
+    # No warning about unfinished tasks, because a build that stops early does so on purpose. (A warnings filter would
+    # not do: joblib's threads restore the module's filters while it warns.)
     parallel._warn_exit_early = lambda: None
     try:
         with closing(workers), closing(parallel(map(joblib.delayed(workers.write), tasks))) as dones:
@@ -39,7 +39,7 @@ def in_processes(tasks: list[Task], jobs: int | None, timeout_s: float) -> Itera
                 yield from dones
             finally:
                 workers.kill()  # so that their threads end
-    except (RuntimeError, AttributeError) as error:  # of joblib's pool, which fails once more while it gives up
+    except (RuntimeError, AttributeError) as error:  # from joblib's pool, which fails again while it shuts down
         workers.raise_limit(threading.active_count() - running + 1, error)
 
 
@@ -48,7 +48,7 @@ class StoppedError(Exception):
 
 
 class Workers:
-    """At most `jobs` worker processes, each started when a thread needs one more."""
+    """Pool of at most `jobs` worker processes. Each is started when a thread needs one more."""
 
     def __init__(self, timeout_s: float, jobs: int = 1) -> None:
         self._jobs = jobs
@@ -59,7 +59,7 @@ class Workers:
         self._killed = False
 
     def write(self, task: Task) -> ShardDone:
-        """Return or raise what write_shard does; from any thread."""
+        """Return or raise what write_shard does in a worker process. Thread-safe."""
         policy, died = self._policy, ""
         for _ in range(_ATTEMPTS):
             worker = None
@@ -77,12 +77,12 @@ class Workers:
         raise BuildError(f"{_ATTEMPTS} worker processes died over shard {task.number} {died} to resume")
 
     def _number(self, worker: Child | None) -> int:
-        """Return the number of the worker, from 1; None is the next one."""
+        """Return the number of the worker, from 1; None stands for the next one."""
         with self._lock:
             return self._all.index(worker) + 1 if worker in self._all else len(self._all) + 1
 
     def raise_limit(self, number: int, error: Exception) -> NoReturn:
-        """Raise BuildError if a limit of this machine is why the worker of this number failed, and else `error`."""
+        """Raise BuildError if this worker failed because of a limit of this machine, otherwise `error`."""
         why = limit_of(error)
         if why is None:
             raise error
@@ -109,14 +109,14 @@ class Workers:
         return worker
 
     def _drop(self, worker: Child | None) -> None:
-        """End a worker that died or whose memory ran out, and forget it; None for one that never began."""
+        """End and forget a worker that died or ran out of memory; None for one that never started."""
         if worker is not None:
             with self._lock:
                 self._all.remove(worker)
             worker.close()
 
     def kill(self) -> None:
-        """End all of them at once, from any thread, and those that are about to start."""
+        """Kill all workers at once, and those that are about to start. Thread-safe."""
         with self._lock:
             self._killed = True
             for worker in self._all:
@@ -128,7 +128,7 @@ class Workers:
 
 
 def _why(error: ChildDiedError | MemoryError) -> str:
-    """Why a worker died, and what to do about it."""
+    """Describe why a worker died, and what to do about it."""
     if isinstance(error, ChildStoppedError) or getattr(error, "code", 0) == -signal.SIGALRM:
         return f"({error}): it was stopped, or SRC or OUT does not answer; run again"
     return f"({str(error) or 'memory ran out'}), most often because memory ran out; run again with fewer --jobs"

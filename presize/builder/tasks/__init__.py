@@ -1,1 +1,1 @@
-"""Work of worker processes: each task makes one shard of each size, and its side-car, whatever an image does."""
+"""Work of worker processes: each task makes one shard of each stream, and its sidecar, even if decoders crash."""

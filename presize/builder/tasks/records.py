@@ -1,8 +1,8 @@
-"""Makes the records of a task's samples, such that an image that crashes its decoder costs no more than itself.
+"""Makes the records of a task's samples. If an image crashes its decoder, only that image is lost.
 
-At first a worker process makes all records of a shard itself. If it dies, or memory runs out, the shard is written once
-more, each image in a child of the worker: what ends the child twice, the second time with the machine to itself, is
-rejected.
+At first a worker process makes all records of a shard itself. If it dies or runs out of memory, the shard is written
+again, with each image in a child of the worker. An image that kills the child twice, the second time with the machine
+to itself, is rejected.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _GRACE_S = 10.0
 _KEPT_BYTES = 8 << 20
 
 Sources = tuple[SourceFile, ...]
-"""The files of a sample: its image, then its companions."""
+"""Files of a sample: its image, then its companions."""
 
 
 class StoredRecord(NamedTuple):
-    """The bytes of a record, and what the index says of it (presize.store.index.record_columns)."""
+    """Bytes of a record, and its columns of the index (presize.store.index.record_columns)."""
 
     value: bytes
     columns: Mapping[str, int]
@@ -53,14 +53,13 @@ class StoredRecord(NamedTuple):
 
 
 Encoded = dict[Stream, StoredRecord]
-"""What is stored of a sample."""
+"""The records of a sample."""
 
 
 @dataclass(frozen=True)
 class CrashPolicy:
-    """Policy by which a worker keeps one image from ending the build: one that takes longer than `timeout_s` ends its
-    process, one at a time may have the machine to itself (`turnstile`, the file of a RWLock), or each has a child
-    (`by_image`)."""
+    """Policy that keeps one image from ending the build: one that takes longer than `timeout_s` ends its process; one
+    at a time may have the machine to itself (`turnstile`, the file of a RWLock); `by_image` gives each a child."""
 
     timeout_s: float
     turnstile: int
@@ -68,15 +67,14 @@ class CrashPolicy:
 
     @property
     def silent_s(self) -> float:
-        """Return the seconds for which a process may give no sign of life. One that still runs has ended itself by
-        then."""
+        """Return the seconds for which a process may be silent. Its own time limit comes first."""
         return self.timeout_s + _GRACE_S
 
 
 class Encoder(NamedTuple):
-    """Makes the records of samples, each in its time: `encode` reads and encodes the files of a sample (the second
-    argument: the next announced), `resized` calls resized(), and `in_time` is around anything else. Raises ImageError,
-    or BuildError when the source has gone."""
+    """Encoder of samples, with a time limit for each: `encode` reads and encodes the files of a sample (second
+    argument: True for the next one in `ahead`), `resized` calls resized(), and `in_time` is a context for anything
+    else. Raises ImageError, or BuildError if the source is gone."""
 
     encode: Callable[[Sources, bool], Encoded]
     resized: Callable[[Encoded], Encoded]
@@ -86,7 +84,7 @@ class Encoder(NamedTuple):
 def encoder(
     source: Path | Url, options: BuildOptions, ahead: Iterator[Sources] | None, policy: CrashPolicy | None
 ) -> AbstractContextManager[Encoder]:
-    """Return a context that yields an Encoder; samples of `ahead` are read in threads where storage is slow."""
+    """Return a context that yields an Encoder. If storage is slow, threads read the samples of `ahead` in advance."""
     if policy is not None and policy.by_image:
         return _by_image(source, options, policy)
     return _in_this_process(source, options, ahead, policy)
@@ -97,7 +95,7 @@ def _in_this_process(
     source: Path | Url, options: BuildOptions, samples: Iterator[Sources] | None, policy: CrashPolicy | None
 ) -> Iterator[Encoder]:
     read = SourceReader(source).read
-    # Once a block is freed, glibc keeps smaller ones for the next image: giving them back costs a fault for each page.
+    # After this block is freed, glibc keeps smaller ones for the next image, which saves a fault for each page.
     np.empty(_KEPT_BYTES, np.uint8)
     with ExitStack() as stack:
         announced = ((file, file.nbytes) for file in chain.from_iterable(samples or ()))
@@ -127,7 +125,7 @@ def _in_this_process(
 
 
 class _Deadline:
-    """Ends this process when the block takes too long: by the kernel, as a hanging decoder lets no Python code run."""
+    """Context that ends this process if the block takes too long: by the kernel, as a hanging decoder blocks Python."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
@@ -140,8 +138,8 @@ class _Deadline:
 
 
 class Watchdog(_Deadline):
-    """Ends this process when an image takes too long, and waits while another has to be alone. Close it after the last
-    image: until then nobody else can be alone but between two."""
+    """Deadline that first waits while an image of another process has the machine to itself. Close it after the last
+    image, so that such an image no longer waits for this process."""
 
     def __init__(self, policy: CrashPolicy) -> None:
         super().__init__(policy.timeout_s)
@@ -184,7 +182,7 @@ def _by_image(source: Path | Url, options: BuildOptions, policy: CrashPolicy) ->
             with suppress(MemoryError):
                 attempt(_read_in_this_child, source, files)
         except ChildDiedError as error:
-            if _took_too_long(error):  # a frozen mount is no fault of the image
+            if _took_too_long(error):  # because of a frozen mount, not of the image
                 raise BuildError(
                     f"{files[0].path}: SRC does not answer: it could not be read in {policy.timeout_s:g} s "
                     "(--timeout-s); run again to resume"
@@ -195,7 +193,7 @@ def _by_image(source: Path | Url, options: BuildOptions, policy: CrashPolicy) ->
         try:
             return contained(encode_sample, source, options, files)  # the child reads each sample
         except CrashError:
-            check_source(files)  # it may have frozen since
+            check_source(files)  # the mount may have frozen since
             raise
 
     try:
@@ -215,25 +213,25 @@ def _in_time(timeout_s: float, function: Callable[..., T], *args: object) -> T:
 
 
 def _read_in_this_child(source: Path | Url, files: Sources) -> None:
-    """Try to read a sample, which is read again to be encoded."""
+    """Try to read a sample. Encoding reads it again."""
     for file in files:
         with suppress(ImageError):
             _reader(source).read(file)
 
 
 _reader = functools.cache(SourceReader)
-"""One for each source: a child that encodes samples ends with its task, and its reader with it."""
+"""Cache of readers by source. It ends with its process, a child that ends with its task."""
 
 _stored_as = functools.cache(Companion.image_options)
 
 
 def encode_sample(source: Path | Url, options: BuildOptions, files: Sources) -> Encoded:
-    """Read and encode one sample in this process, a child. Raises what an Encoder raises."""
+    """Read and encode one sample in this process, a child. Raises the errors of an Encoder."""
     return _encoded(options, [partial(_reader(source).read, file) for file in files])
 
 
 def _encoded(options: BuildOptions, contents: Sequence[Callable[[], bytes]]) -> Encoded:
-    """The records of a sample, of the files that `contents` read: its image, then its companions."""
+    """Return the records of a sample. `contents` read its files: the image, then its companions."""
     data = contents[0]()
     image = transcode.transcode(data, options.image)
     height, width = image.source
@@ -262,14 +260,14 @@ def _records(
 
 
 def stored(record: transcode.Record, source: Mapping[str, int]) -> StoredRecord:
-    """Return a record with its columns; `source` are those that tell of its source."""
+    """Return a record with its columns; `source` are the columns about its source."""
     value, height, width = record
     own = {"height": height, "width": width, "nbytes": len(value), "crc32": zlib_ng.crc32(value)}
     return StoredRecord(value, {**source, **own})
 
 
 def resized(encoded: Encoded, options: BuildOptions) -> Encoded:
-    """Return the records of another dataset's sample in the size of `options`. Raises ImageError if one is damaged."""
+    """Return the records of a dataset's sample in the size of `options`. Raises ImageError if one is damaged."""
     companions = {companion.name: companion for companion in options.companions}
     return {stream: _resized(old, options.image, companions.get(stream.name)) for stream, old in encoded.items()}
 
@@ -296,7 +294,7 @@ def _resized_raw(old: StoredRecord, target: resize.Target, image: ImageOptions, 
     try:
         pixels = decode_value(memoryview(old.value), "raw", color, old.size, image.max_pixels, image.depth)
     except DAMAGE as error:
-        raise ImageError(f"what is stored is damaged: {error}") from None
+        raise ImageError(f"the stored record is damaged: {error}") from None
     pixels = resize.resize(pixels, target, image.filter, image.resize_backend)
     return transcode.Record(encode_pixels(pixels, image), *pixels.shape[:2])
 
@@ -306,7 +304,7 @@ def _why(error: ChildDiedError | MemoryError, timeout_s: float) -> str:
         return "memory ran out, twice"
     if _took_too_long(error):
         return f"it took longer than --timeout-s {timeout_s:g}, twice"
-    killed = ", most often for want of memory" if error.code == -signal.SIGKILL else ""
+    killed = ", most often because memory ran out" if error.code == -signal.SIGKILL else ""
     return f"the process that decoded it died, twice ({error}{killed})"
 
 

@@ -1,4 +1,4 @@
-"""Records as image files, staged under hidden names until all of them are written."""
+"""Stages records as image files under hidden names, until all of them are written."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from presize.system.files import writing
 
 
 def staged_path(root: Path, file: str, sample: int) -> Path:
-    """Return the path of a file until the build is published: hidden beside its final path, without an image suffix."""
+    """Return the path of a file until it is published: hidden, next to its final path, without an image suffix."""
     return (root / file).with_name(f".{sample:09d}.tmp")
 
 
@@ -25,21 +25,21 @@ def stage(root: Path, file: str, sample: int, value: bytes) -> None:
 
 
 def unstage(root: Path, file: str, sample: int) -> None:
-    """Give a staged file its name. One that is no longer staged has it already."""
+    """Rename a staged file to its final name. A file that is no longer staged has it already."""
     with writing(root / file), suppress(FileNotFoundError):
         os.replace(staged_path(root, file, sample), root / file)
 
 
 def read(root: Path, file: str, sample: int) -> bytes:
-    """The content of a file that is staged or has its name already."""
+    """Return the content of a file that is staged or already has its final name."""
     for path in (staged_path(root, file, sample), root / file):
         with suppress(FileNotFoundError):
             return path.read_bytes()
-    raise BuildError(f"{root / file} has gone; run again to rebuild it")
+    raise BuildError(f"{root / file} is missing; run again to rebuild it")
 
 
 def is_written(root: Path, file: str, sample: int, nbytes: int, publishing: bool) -> bool:
-    """True when a file of `nbytes` is staged or, once the build is `publishing`, has its name."""
+    """Return True if a file of `nbytes` is staged or, if the build is `publishing`, has its final name."""
     paths = [staged_path(root, file, sample), root / file][: 1 + publishing]
     return any(path.is_file() and path.stat().st_size == nbytes for path in paths)
 
@@ -48,7 +48,7 @@ _STAGED = re.compile(r"\.\d{9,}\.tmp", re.ASCII)
 
 
 def remove_staged(root: Path) -> None:
-    """Remove what an abandoned build has staged under `root`. Raises OSError when a folder cannot be listed."""
+    """Remove all staged files of an abandoned build under `root`. Raises OSError if a folder cannot be listed."""
 
     def fail(error: OSError) -> None:
         raise error
@@ -59,14 +59,14 @@ def remove_staged(root: Path) -> None:
 
 
 def remove_files(root: Path, files: Iterable[str]) -> None:
-    """Remove files below `root`, and folders that become empty: ImageFolder would take those for classes."""
+    """Remove files below `root`, and folders that become empty, which ImageFolder would take for classes."""
     names = set()
     with writing(root):
         for file in files:
             (root / file).unlink(missing_ok=True)
             names.add(os.path.dirname(file))
         folders = {folder for name in names for folder in (Path(name), *Path(name).parents)} - {Path()}
-        for folder in sorted(folders, reverse=True):  # what lies deeper comes first
+        for folder in sorted(folders, reverse=True):  # subfolders first
             remove_if_empty(root / folder)
 
 

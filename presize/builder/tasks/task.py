@@ -1,6 +1,6 @@
-"""One build task: read its samples, presize or copy each, write a shard for each stream, then the side-car.
+"""One build task: read its samples, encode or copy each, write a shard for each stream, then the sidecar.
 
-Imports stay few, since each worker process pays for them before its first image.
+Imports are few, because each worker process pays for them before its first image.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from presize.store.rejects import BOXES, NOT_AN_IMAGE
 from presize.store.shard_reader import ShardReader
 
 _IN_A_ROW = 16
-"""After so many files in a row that cannot be read, other files are tried: it may be the disk, or a part of it."""
+"""After this many unreadable files in a row, other files are tried: the whole disk may be bad, or only a part of it."""
 
 
 class Copies(NamedTuple):
-    """The records that a task copies from other datasets, instead of making them.
+    """Records that a task copies from other datasets instead of building them.
 
     Attributes:
-        shards: for each stream the old shards that are read.
-        shard, row: for each sample of the task a position in these, -1 for one that is made, and its row in that shard.
-        columns: for each stream what the index says of the records, a value a sample of the task.
-        resizes: where records take the place of source files, whether those are resized that do not fit; else None, and
-            a damaged one is rebuilt.
-        must_match: what is made has to be what `columns` tell of; another record is rejected.
+        shards: the old shards to read, for each stream.
+        shard, row: for each sample of the task its position in these, -1 if it is built, and its row in that shard.
+        columns: index columns of the records for each stream, one value per sample of the task.
+        resizes: for a derived dataset, True if records that do not fit are resized; for other builds None, and damaged
+            records are rebuilt.
+        must_match: True if built records have to match `columns`; others are rejected.
     """
 
     shards: Mapping[Stream, Sequence[ShardReader]]
@@ -57,7 +57,7 @@ class Copies(NamedTuple):
 
 
 class FileList(NamedTuple):
-    """Files of a task: sizes, paths joined by NULs (a million are no million objects), and places in containers."""
+    """Files of a task: sizes, paths joined by NULs (one object for a million paths), and places in containers."""
 
     nbytes: npt.NDArray[np.int64]
     paths: str
@@ -66,18 +66,17 @@ class FileList(NamedTuple):
 
 @dataclass(frozen=True)
 class Task:
-    """Everything that a worker needs to make a shard. It is small and holds no handle.
+    """Everything that a worker needs to make a shard. It is small and holds no handles.
 
     Attributes:
-        number: the shard's.
-        digest: of what decides the bytes of the shard; of an update, with what it copies.
+        number: the number of the shard.
+        digest: digest of everything that determines the bytes of the shard, copied records included.
         targets: for each stream the shard to write, or the folder to write files into.
         samples: each sample's row in the source table, ascending.
         sources: the files of the samples, then those of each companion in `options`.
         files: in a folder dataset each sample's file name, joined by NULs; otherwise empty.
-        extents: the boxes around each sample's boxes (presize.builder.annotations.extents); None to reject none for
-            them.
-        probes: samples from all over the source. When most of them cannot be read, the build stops.
+        extents: bounding boxes of the boxes (presize.builder.annotations.extents); None if boxes reject no sample.
+        probes: samples from all over the source. If most of them cannot be read, the build stops.
     """
 
     number: int
@@ -101,7 +100,7 @@ class Task:
 
     @property
     def to_make(self) -> int:
-        """Number of samples that are made, and not copied."""
+        """Return the number of samples that are built rather than copied."""
         return int(self.is_made.sum())
 
     @property
@@ -110,9 +109,9 @@ class Task:
 
 
 def write_shard(task: Task, policy: CrashPolicy | None = None) -> ShardDone:
-    """Carry out one task; without a policy the process must not be ended. Raises ImageError (if ``on_error`` is
-    "fail"), BuildError for a disk or a source that fails, DatasetError for a damaged record without a source, and
-    MemoryError."""
+    """Run one task. Without a policy there is no time limit, because images must not end this process. Raises
+    ImageError (if ``on_error`` is "fail"), BuildError if a disk or the source fails, DatasetError for a damaged record
+    without a source, and MemoryError."""
     doubled = 0
     while True:
         try:
@@ -151,7 +150,7 @@ def _write(task: Task, policy: CrashPolicy | None, map_factor: int) -> ShardTabl
                     _check_boxes(task.extents[position], next(iter(encoded.values())).columns)
             except ImageError as error:
                 if task.on_error == "fail":
-                    check_containers(task.source, task.containers)  # a change of one may be the cause
+                    check_containers(task.source, task.containers)  # a changed container may be the cause
                 rejects.append((sample, *_reject(source, error, task.on_error)))
                 unread = unread + 1 if isinstance(error, UnreadableError) else 0
                 if unread and (unread % _IN_A_ROW == 0 or unread == len(samples)):
@@ -173,7 +172,7 @@ def _write(task: Task, policy: CrashPolicy | None, map_factor: int) -> ShardTabl
             for stream, writer in writers.items()
         }
         if not writers:
-            os.sync()  # one for all files: the side-car must not outlive them
+            os.sync()  # one for all files: they must be on disk before the sidecar
     return ShardTable(
         task.number,
         np.array(stored, np.int64),
@@ -189,7 +188,7 @@ def _write(task: Task, policy: CrashPolicy | None, map_factor: int) -> ShardTabl
 
 
 def _check_source(task: Task, unread: int, last: str) -> None:
-    """Raise BuildError when most of the source cannot be read: a bad sector costs neighbours alone."""
+    """Raise BuildError if most of the source cannot be read. A bad sector costs only a few files."""
     reader = SourceReader(task.source)
     failed = sum(not all(map(reader.can_read, files)) for files in task.probes)
     if 2 * failed > len(task.probes):
@@ -200,20 +199,20 @@ def _check_source(task: Task, unread: int, last: str) -> None:
 
 
 def _check_boxes(extents: npt.NDArray[np.float64], image: Mapping[str, int]) -> None:
-    """Raise ImageError for boxes of a sample (see Task.extents) that reach more than a pixel outside of its image."""
+    """Raise ImageError if a sample's boxes (see Task.extents) are invalid or reach over a pixel outside its image."""
     if np.isnan(extents).any():
         raise ImageError(f"{BOXES}: one has no area, or is not four numbers")
     height, width = image["source_height"], image["source_width"]
     for left, top, right, bottom in (extents * [[1] * 4, [width, height] * 2]).tolist():
         if left < -1 or top < -1 or right > width + 1 or bottom > height + 1:
             raise ImageError(
-                f"{BOXES}: they reach from ({left:g}, {top:g}) to ({right:g}, {bottom:g}), outside of the image of "
+                f"{BOXES}: they reach from ({left:g}, {top:g}) to ({right:g}, {bottom:g}), outside the image of "
                 f"{width} x {height} pixels"
             )
 
 
 def _copied(task: Task, position: int, make: Encoder) -> Encoded | None:
-    """The records of a copied sample; None for a damaged one that can be rebuilt, else raises DatasetError."""
+    """Return the records of a copied sample. If damaged: None if it can be rebuilt, else DatasetError."""
     copies = task.copies
     if copies is None:
         return None
@@ -228,7 +227,7 @@ def _copied(task: Task, position: int, make: Encoder) -> Encoded | None:
 
 
 def _read_records(copies: Copies, position: int) -> Encoded | None:
-    """The stored records of a sample; None when one of them is damaged."""
+    """Return the stored records of a sample; None if one of them is damaged."""
     encoded: Encoded = {}
     shard, row = int(copies.shard[position]), int(copies.row[position])
     for stream, shards in copies.shards.items():
@@ -245,12 +244,12 @@ def _read_records(copies: Copies, position: int) -> Encoded | None:
 
 
 def _check_same(copies: Copies | None, position: int, encoded: Encoded) -> None:
-    """Raise ImageError unless a sample was made as it was stored, where it has to be."""
+    """Raise ImageError if a built sample has to match the stored one, and does not."""
     if copies is not None and copies.must_match:
         for stream, columns in copies.columns.items():
             if any(columns[name][position] != encoded[stream].columns[name] for name in ("nbytes", "crc32")):
                 what = f"its {stream.name}" if stream.name else "it"
-                raise ImageError(f"{what} has changed or gone, or another version of a codec decoded it")
+                raise ImageError(f"{what} has changed or is missing, or another version of a codec decoded it")
 
 
 def _shard_writers(task: Task, map_factor: int) -> Iterator[tuple[Stream, shard.ShardWriter]]:
@@ -272,7 +271,8 @@ def _reject(source: SourceFile, error: ImageError, on_error: OnError) -> tuple[s
 
 
 def finished(task: Task, publishing: bool = False) -> ShardTable | None:
-    """Return the table of a whole shard, of its containers as they are. When `publishing`, files may have names."""
+    """Return the table of a finished shard whose containers are unchanged, or None. When `publishing`, files of a
+    folder dataset may already have their final names."""
     table = ShardTable.read(task.sidecar, task.number, task.digest)
     if table is None:
         return None
