@@ -477,7 +477,7 @@ def test_each_way_says_what_is_wrong(
 
 
 MANIFESTS: list[tuple[str, list[Change]]] = [
-    ("is not the name of a file of a dataset", [
+    ("is not a valid name for a file of a dataset", [
         *(manifest("index", "file", value=name) for name in (
             "../index.arrow", "/etc/passwd", "index.arrow\n", "index-\u0661.arrow", "x" * 10**6,
         )),
@@ -522,8 +522,8 @@ COMPANIONS: list[tuple[str, list[Change]]] = [
     ("filter: expected one of nearest", [manifest("companions", 0, "filter", value="sharp")]),
     ("depth: expected one of 8, 16, got 12", [manifest("companions", 0, "depth", value=12)]),
     ("expected a count, got -1", [manifest("companions", 0, "bytes", value=-1)]),
-    ("the shards of a companion have other rows than those of", [manifest("companions", 0, "shards", value=[])]),
-    ("is not the name of a file", [manifest("companions", 0, "shards", 0, "file", value="shards/mask.lmdb")]),
+    ("the shards of a companion differ in rows from those of", [manifest("companions", 0, "shards", value=[])]),
+    ("is not a valid name for a file", [manifest("companions", 0, "shards", 0, "file", value="shards/mask.lmdb")]),
     ("it has a companion twice", [
         lambda root: change_manifest(root, lambda values: values["companions"].append(values["companions"][0])),
     ]),
