@@ -58,7 +58,7 @@ def report_of(
 
 
 def counts(page: str) -> dict[str, int]:
-    """The lines of "What was converted": what, and how many images."""
+    """The lines of "Conversions": what, and how many images."""
     lines = re.findall(r'<th scope="row">([^<]*)</th><td class="n"><span[^>]*></span>([\d,]+)</td>', page)
     return {unescape(what): int(count.replace(",", "")) for what, count in lines}
 
@@ -230,7 +230,7 @@ def test_jpegs_stored_as_they_were_are_counted_as_that_alone_and_identical(tmp_p
     assert (found["JPEG, baseline"], found["small and plain JPEG"]) == (1, 1)
     assert "1 image is identical to the reference." in page
     assert "quantisation tables of 2 JPEGs" in page
-    assert "2 of them are below the 90 that is stored" in page
+    assert "2 of them are below the stored quality of 90" in page
 
 
 @pytest.mark.parametrize(
@@ -310,7 +310,7 @@ def test_what_is_stored_and_damaged_is_told(photos: Path, tmp_path: Path) -> Non
             staged.write_bytes(bytes(staged.stat().st_size))
 
     page = report_of(photos, tmp_path / "out", replace(SMALL, layout="folder"), on_shard=after_all_shards(damage))
-    assert "what is stored is damaged: " in page
+    assert "the stored image is damaged: " in page
 
 
 def test_a_source_too_large_to_compare_is_left_out(
