@@ -38,8 +38,8 @@ class Dataset:
 
     Args:
         root: the folder of the dataset.
-        readahead: let the kernel read ahead when it loads a page of a shard. None decides for random reads, by the size
-            of records, available memory and the file system. The first dataset that opens a file in a process decides.
+        readahead: whether the kernel reads ahead in shards. None chooses for random reads, by the size of records,
+            memory and file system. The first dataset that opens a file in a process decides.
         max_pixels: limit on pixels (height x width), at least 1; a larger image counts as damaged.
         check: verify the SHA-256 of the index (up to 256 MB) when it is opened, and the CRC-32 of each record when a
             process first reads it. With False, a flipped bit may change pixels, labels or paths.
@@ -103,10 +103,8 @@ class Dataset:
         return tuple(companion.name for companion in self.manifest.companions)
 
     def companion(self, name: str) -> Dataset:
-        """Return a companion, such as the masks, as a dataset with the same samples and index.
-
-        ``manifest.color`` is "exact" if pixels keep the values of the source, and ``manifest.depth`` is their bits:
-        arrays are uint8 or uint16, (height, width) or (height, width, 3). Raises DatasetError for an unknown name."""
+        """Return a companion, such as the masks, as a dataset with the same samples and index. ``manifest.color`` is
+        "exact" if pixels keep the values of the source. Raises DatasetError for an unknown name."""
         data = Dataset.__new__(Dataset)
         vars(data).update(vars(self))
         data.manifest, data.index = self.manifest.companion(name), companion_index(self.index, name)
@@ -126,7 +124,7 @@ class Dataset:
         return _reopen, (arguments, self.manifest.index.sha256, self.companion_name, self.read_with)
 
     def __getattr__(self, name: str) -> Any:
-        """Raise the error of opening a pickle: such an object has no attributes."""
+        """Raise the error of unpickling, if that failed: then all attributes are missing."""
         if "_failure" in vars(self):
             raise vars(self)["_failure"]
         raise AttributeError(name)
@@ -137,7 +135,7 @@ class Dataset:
         return preload([(self.root / shard.file, shard.bytes) for shard in self.manifest.shards], how)
 
     def fetch_ahead(self, groups: Iterable[Sequence[int]]) -> None:
-        """Start to fetch shards, given by number, with the shards of companions; do nothing without an origin. The
+        """Start to fetch shards, given by number, and those of the companions. Does nothing without an origin. The
         shards of a group are read together, and groups in order: while one is read, earlier ones may be removed. Raises
         OptionError if two consecutive groups exceed the cache."""
         if self.origin is not None:
@@ -183,7 +181,7 @@ class Dataset:
         validate_column(self.column(name), name, self.root)
 
     def shape(self, sample: int) -> tuple[int, int]:
-        """Return the (height, width) of a sample in pixels."""
+        """Return (height, width) of a sample in pixels."""
         return self._heights[sample], self._widths[sample]
 
     def path(self, sample: int) -> str:
@@ -196,7 +194,7 @@ class Dataset:
     def values(self, samples: Sequence[int], on_damage: OnDamage | None = None) -> Iterator[tuple[int, memoryview]]:
         """Yield (position in `samples`, stored value), in the order on disk. A view is valid until the next one is
         requested. Raises DatasetError if a shard or record is missing or differs from the index. If only the CRC-32 is
-        wrong and `on_damage` is given, calls it with the position and the error instead."""
+        wrong and `on_damage` is given, it is called with the position and the error instead."""
         shard_of, row_of = self._shard_of, self._row_of
         places = sorted((shard_of[i], row_of[i], at) for at, i in enumerate(samples))
         if places and not 0 <= places[0][0] <= places[-1][0] < len(self.shards):
@@ -237,7 +235,7 @@ class Dataset:
         return True
 
     def _is_sound(self, sample: int, value: memoryview) -> bool:
-        """Check the CRC-32 of a record when it is first read. If threads race, one may check it again."""
+        """Return whether the CRC-32 of a record is right; checked when it is first read, or twice if threads race."""
         if not self.check:
             return True
         if self._checked is None:
@@ -256,8 +254,8 @@ class Dataset:
 
     def pixels(self, samples: Sequence[int]) -> Iterator[tuple[int, Pixels]]:
         """Yield (position in `samples`, pixels), in the order on disk. Pixels are a new array, by the options of the
-        build: uint8 or uint16, (height, width, 3) RGB, (height, width, 4) RGBA or (height, width) grey; companions of
-        format "npy" may have any dtype and shape. Raises DatasetError as values() does, or if decoding fails."""
+        build: uint8 or uint16, (height, width, 3) RGB, (height, width, 4) RGBA or (height, width) grey; for companions
+        of format "npy" any dtype and shape. Raises DatasetError as values() does, or if a value cannot be decoded."""
         format, color, depth = self.manifest.format, self.manifest.color, self.manifest.depth
         for position, value in self.values(samples):
             try:

@@ -17,7 +17,7 @@ Groups = npt.NDArray[np.int64]
 
 
 def shard_count(samples: int, shard_samples: int | None = None, groups: Groups | None = None) -> int:
-    """Return the number of shards for `samples` (1 or more): of `shard_samples` each if given, else at most 1 a group.
+    """Return how many shards hold `samples` (1 or more): of `shard_samples` each if given, else at most one per group.
     The default is the square root up to 512, half of the files that a process may open, or more to keep shards to
     32,768 samples. A thousand images have 32 shards, which keep every core busy. Independent of the number of cores."""
     if shard_samples is not None:
@@ -50,8 +50,7 @@ def shuffled(samples: npt.NDArray[np.int64], groups: Groups | None = None) -> np
 
 
 def groups_of(container: npt.NDArray[np.int32]) -> Groups:
-    """Group consecutive samples of a container (numbers ascend): 16 groups per shard of the default size, at most 64
-    samples per group."""
+    """Group consecutive samples of a container (numbers ascend): 16 groups per default shard, of at most 64 samples."""
     length = min(max(math.isqrt(len(container)) // 16, 1), _MAX_RUN)
     _, first, inverse = np.unique(container, return_index=True, return_inverse=True)
     within = np.arange(len(container)) - first[inverse]

@@ -145,7 +145,7 @@ def write_tars(exported: Exported, out: Path, on_image: Callable[[], None]) -> N
     order = np.lexsort((mix(np.arange(len(shard_of), dtype=np.uint64)), shard_of))
 
     def fields(samples: pa.Array) -> Iterator[list[tuple[str, bytes]]]:
-        """Yield the (name, content) of each file of a sample, as a list for each sample."""
+        """Yield, for each sample, the (name, content) of its files."""
         columns = [dataset.column(name).take(samples).to_pylist() for name in exported.columns]
         for row, (sample, key) in enumerate(zip(samples.to_pylist(), keys.take(samples).to_pylist(), strict=True)):
             values = {name: column[row] for name, column in zip(exported.columns, columns, strict=True)}

@@ -125,5 +125,5 @@ def is_safe(path: str) -> bool:
 
 
 def can_be_made(path: str) -> bool:
-    """Return whether a file can have a path: it is safe, and neither too long nor too deep."""
+    """Return whether a path is safe, and neither too long nor too deep for a file."""
     return is_safe(path) and len(path.encode()) <= PATH_MAX_BYTES and path.count("/") <= MAX_FOLDERS

@@ -32,7 +32,7 @@ class DatasetInfo:
         left_out: number of source files that were not stored, by reason.
         versions: versions of the libraries that built it.
         digest: hash that identifies source, options and codecs.
-        derived: differences to the datasets that it was derived from.
+        derived: differences from the datasets that it was derived from.
     """
 
     samples: int
@@ -51,8 +51,7 @@ class DatasetInfo:
 
 
 def info_dataset(root: str | os.PathLike[str]) -> DatasetInfo:
-    """Return the content of the dataset in `root` and how it was built. Raises DatasetError if it is missing or
-    damaged."""
+    """Return the content of the dataset in `root` and how it was built. Raises DatasetError if missing or damaged."""
     root = expanded(root)
     manifest = read_manifest(root)
     return DatasetInfo(

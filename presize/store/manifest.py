@@ -83,7 +83,7 @@ class Manifest:
 
     @property
     def derived(self) -> tuple[str, ...]:
-        """Differences to the datasets that it was derived from, such as ``"sizes 256"``; empty for a build."""
+        """Differences from the datasets that it was derived from, such as ``"sizes 256"``; empty for a build."""
         texts = self.identity["options"].get("derived", [])
         return tuple(map(str, texts)) if isinstance(texts, list) else (str(texts),)
 

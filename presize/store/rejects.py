@@ -14,7 +14,7 @@ IMAGE_SUFFIXES = frozenset(
     ".jpg .jpeg .jpe .jfif .png .gif .bmp .webp .tif .tiff .ppm .pgm .pbm .pnm .avif .jp2 .heic .heif .hif .jxl "
     ".tga .ico .sgi .pcx .dds".split()
 )
-"""Suffixes of image files. They decide whether a file without an image is rejected or skipped, never what is stored."""
+"""Suffixes of images. They decide whether a file that is not an image is rejected or skipped, never what is stored."""
 
 IMAGE_NAMES = rf"(?i)({'|'.join(map(re.escape, sorted(IMAGE_SUFFIXES)))})$"
 

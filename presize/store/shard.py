@@ -156,8 +156,7 @@ def reason_of(error: lmdb.Error | OSError) -> str:
 
 
 def check_structure(path: Path) -> list[str]:
-    """Return the structural problems of a shard. It is parsed without LMDB, so hostile files are harmless. Raises
-    CannotOpenError if a limit of this process keeps it from being read."""
+    """Return structural problems of a shard, parsed without LMDB, so hostile files are safe. Raises CannotOpenError."""
     try:
         return [str(finding) for finding in lmdb.verify.verify(str(path), subdir=False)]  # type: ignore[no-untyped-call]
     except (OSError, MemoryError, lmdb.verify.VerifyError) as error:

@@ -71,7 +71,7 @@ def _check(mapped: mmap.mmap, nbytes: int, readahead: bool) -> None:
         mapped.madvise(mmap.MADV_RANDOM)
     file: Shorts = np.frombuffer(mapped, "<u2")
     meta = newest_meta(file.data.cast("B"))
-    require((meta.free_flags, meta.flags) == (_FREE_FLAGS, 0), "its tree is of another kind")
+    require((meta.free_flags, meta.flags) == (_FREE_FLAGS, 0), "its tree has unexpected flags")
     leaves = leaf_pages(file, meta, nbytes, _children)
     if len(leaves) > _DENSE * meta.last_page:
         mapped.madvise(mmap.MADV_NORMAL)  # nearly all pages are read: one by one, that takes ten times as long
@@ -133,8 +133,8 @@ def read_nodes(file: Shorts, pages: Words, page_bytes: int, kind: int) -> Nodes:
     headers = file[start[:, np.newaxis] + np.arange(HEADER_BYTES >> 1)]
     number, flags = headers[:, :4].copy().view("<u8")[:, 0], headers[:, 5]
     lower, upper = headers[:, 6:].T.astype(np.int64)  # the bounds of the free space
-    require((number == pages).all(), "a page of its tree has another's number")
-    require((flags == kind).all(), "a page of its tree is of another kind")
+    require((number == pages).all(), "a page of its tree has the wrong number")
+    require((flags == kind).all(), "a page of its tree has unexpected flags")
     require(((lower > HEADER_BYTES) & (lower <= upper) & (upper <= page_bytes)).all(), "a page overlaps itself")
     counts = (lower - HEADER_BYTES) >> 1
     require(kind == LEAF or counts.min() > 1, "a page of its tree has no children")
@@ -168,7 +168,7 @@ def _check_leaves(nodes: Nodes, meta: Meta, nbytes: int) -> None:
     require(len(nodes.key) == meta.entries, f"it has {len(nodes.key)} records where it says {meta.entries}")
     require((nodes.key.byteswap() == np.arange(len(nodes.key), dtype=np.uint64)).all(), "its rows are not 0, 1, 2, …")
     elsewhere = flags == OVERFLOW_VALUE
-    require((elsewhere | (flags == 0)).all(), "a node is of another kind")
+    require((elsewhere | (flags == 0)).all(), "a node has unexpected flags")
     require((value_begin + np.where(elsewhere, 8, lengths) <= nodes.page_bytes).all(), "a value leaves its page")
     first_pages = nodes.value[elsewhere]
     require(((first_pages >= 2) & (first_pages <= meta.last_page)).all(), "a value lies outside of the file")

@@ -125,8 +125,8 @@ open_shards: OrderedDict[tuple[int, int], _OpenShard] = OrderedDict()
 
 # Reentrant, since the garbage collector may finalize a reader while this thread opens a shard.
 _lock = threading.RLock()
-# A forked child must find the table consistent. It keeps using what its parent opened: LMDB would refuse to open
-# those files again, and closing them can hang while threads of the parent read.
+# A forked child must find the table consistent. It keeps using the shards that its parent opened: LMDB would refuse to
+# open those files again, and closing them can hang while threads of the parent read.
 os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 

@@ -63,8 +63,7 @@ def verify_dataset(
         on_images: called with the number of images and companions checked since the last call.
 
     Raises:
-        DatasetError: the dataset is missing, was updated or replaced meanwhile, or cannot be read because of a limit of
-            this process, such as memory.
+        DatasetError: the dataset is missing, is updated or replaced meanwhile, or a limit such as memory is reached.
     """
     root = Path(expanded(root))
     manifest = read_manifest(root)
@@ -219,7 +218,7 @@ _CHECKED = ("nbytes", "crc32", "height", "width")
 def _check_value(value: memoryview, manifest: Manifest, row: dict[str, Any]) -> str:
     """Return the problem of a stored value as a predicate, such as "cannot be decoded: ..."; "" if there is none."""
     if len(value) != row["nbytes"] or zlib.crc32(value) != row["crc32"]:
-        return "is not what was stored: its length or CRC-32 differs from the index"
+        return "is damaged: its length or CRC-32 differs from the index"
     shape = (row["height"], row["width"])
     try:
         decode_value(value, manifest.format, manifest.color, shape, MAX_SIDE**2, manifest.depth)

@@ -123,8 +123,8 @@ LIES: list[tuple[str, str, Callable[[bytearray], None]]] = [
     ("a value lies outside of the file", "a value begins in a meta page", pack("<Q", leaf(0, 16), 1)),
     ("a value lies outside of the file", "a page number of 64 bits", pack("<Q", leaf(0, 16), 2**64 - 1)),
     ("a value leaves its page", "an inline value leaves its page", pack("<HHH", leaf(0), 5000, 0, 0)),
-    ("a node is of another kind", "a node that holds a tree", pack("<H", leaf(0, 4), 0x02)),
-    ("a node is of another kind", "a node that holds duplicates", pack("<H", leaf(0, 4), 0x04)),
+    ("a node has unexpected flags", "a node that holds a tree", pack("<H", leaf(0, 4), 0x02)),
+    ("a node has unexpected flags", "a node that holds duplicates", pack("<H", leaf(0, 4), 0x04)),
     ("a key is not a row number", "a long key", pack("<H", leaf(1, 6), 0xFFFF)),
     ("a key is not a row number", "a long key in a branch", pack("<H", branch(1, 6), 0xFFFF)),
     ("a key is not a row number", "a key behind its page", lambda d: move_node(d, first_leaf(d), 1, PAGE - 8)),
@@ -140,14 +140,14 @@ LIES: list[tuple[str, str, Callable[[bytearray], None]]] = [
     ("a page overlaps itself", "a leaf without nodes", pack("<H", header(first_leaf, 12), 16)),
     ("a page overlaps itself", "a leaf that ends in its header", pack("<H", header(first_leaf, 12), 14)),
     ("a page overlaps itself", "nodes that begin behind their page", pack("<H", header(first_leaf, 14), PAGE + 2)),
-    ("a page of its tree is of another kind", "a leaf that is a branch", pack("<H", header(first_leaf, 10), 0x01)),
-    ("a page of its tree is of another kind", "a leaf of bare keys", pack("<H", header(first_leaf, 10), 0x22)),
-    ("a page of its tree is of another kind", "a branch that leads to itself", lambda d: struct.pack_into(
+    ("a page of its tree has unexpected flags", "a leaf that is a branch", pack("<H", header(first_leaf, 10), 0x01)),
+    ("a page of its tree has unexpected flags", "a leaf of bare keys", pack("<H", header(first_leaf, 10), 0x22)),
+    ("a page of its tree has unexpected flags", "a branch that leads to itself", lambda d: struct.pack_into(
         "<HHH", d, branch(0)(d), root_of(d) // PAGE, 0, 0
     )),
-    ("a page of its tree is of another kind", "a tree deeper than it is", both_metas("<H", MAIN + 6, 31)),
-    ("a page of its tree is of another kind", "a tree that ends too early", both_metas("<H", MAIN + 6, 1)),
-    ("a page of its tree has another's number", "a leaf of another number", pack("<Q", first_leaf, 7)),
+    ("a page of its tree has unexpected flags", "a tree deeper than it is", both_metas("<H", MAIN + 6, 31)),
+    ("a page of its tree has unexpected flags", "a tree that ends too early", both_metas("<H", MAIN + 6, 1)),
+    ("a page of its tree has the wrong number", "a leaf of another number", pack("<Q", first_leaf, 7)),
     ("a page of its tree has no children", "a branch with one child", pack("<H", header(root_of, 12), 18)),
     ("its tree has a page twice", "a child twice", lambda d: struct.pack_into(
         "<HHH", d, branch(1)(d), first_leaf(d) // PAGE, 0, 0
@@ -159,8 +159,8 @@ LIES: list[tuple[str, str, Callable[[bytearray], None]]] = [
     ("it has no root", "no root", both_metas("<Q", MAIN + 40, 2**64 - 1)),
     ("its tree has no levels", "a tree without levels", both_metas("<H", MAIN + 6, 0)),
     ("it has 400 records where it says 7", "other records than there are", both_metas("<Q", MAIN + 32, 7)),
-    ("its tree is of another kind", "keys of another order", both_metas("<H", MAIN + 4, 0x02)),
-    ("its tree is of another kind", "duplicates in the tree", both_metas("<H", MAIN + 4, 0x04)),
+    ("its tree has unexpected flags", "keys of another order", both_metas("<H", MAIN + 4, 0x02)),
+    ("its tree has unexpected flags", "duplicates in the tree", both_metas("<H", MAIN + 4, 0x04)),
     ("it has 1662976 bytes, too few for its pages", "last page behind the end", both_metas("<Q", LAST_PAGE, 10**6)),
     ("it has 1662976 bytes, too few for its pages", "last page of 64 bits", both_metas("<Q", LAST_PAGE, 2**64 - 1)),
     ("its pages have 0 bytes", "pages of no bytes", both_metas("<I", PAGE_BYTES, 0)),
