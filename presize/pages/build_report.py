@@ -123,7 +123,7 @@ _SUFFIXES = {
     "other": (".sgi", ".pcx"),
 }
 _KIND_NAMES = {
-    "jpeg2000": "JPEG 2000", "webp": "WebP", "jxl": "JPEG XL", "other": "another format", "unknown": "not known",
+    "jpeg2000": "JPEG 2000", "webp": "WebP", "jxl": "JPEG XL", "other": "another format", "unknown": "unknown",
 }  # fmt: skip
 _TURNS = (
     "unchanged",

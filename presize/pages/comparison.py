@@ -195,7 +195,7 @@ def _compare(
         value_pixels = decode_value(memoryview(value), image.format, image.color, stored_size, depth=image.depth)
     except DAMAGE as error:
         raise ImageError(f"the stored image is damaged: {error}") from None
-    # Both are composed on black, since resizing commutes with that.
+    # Alpha is composed on black in both, which gives the same result before and after resizing.
     stored = flattened(value_pixels, 0)
     wanted = pillow_decoder.Wanted(image.color, image.depth, image.icc)
     source = flattened(decode.decode(data, wanted, image.max_pixels).pixels, 0)

@@ -99,7 +99,7 @@ class ViewedDataset:
 
     @cached_property
     def text_columns(self) -> tuple[str, ...]:
-        """The path, and the label columns that hold text."""
+        """The path and the text columns of the label table."""
         texts = (pa.string(), pa.large_string())
         return ("path", *(name for name in self.label_columns if self.index.schema.field(name).type in texts))
 
@@ -137,7 +137,7 @@ class ViewedDataset:
             raise self._damage(sample, str(error)) from None
 
     def companion(self, name: str, sample: int) -> npt.NDArray[Any]:
-        """Return a companion of the sample, such as its mask; see Dataset.companion."""
+        """Return the sample's image in a companion, such as its mask; see Dataset.companion."""
         if self.data is None:
             raise DatasetError(f"{self.root} is a folder of image files, which has no companions")
         if name not in self._companions:
@@ -317,8 +317,7 @@ def _is_mask(values: npt.NDArray[Any]) -> bool:
 
 
 def masked(picture: Pixels, mask: npt.NDArray[Any]) -> Pixels:
-    """Return `picture` overlaid with a colour for each number of a mask (height, width) of any size; the background, 0,
-    is unchanged."""
+    """Return `picture` with a colour over each number of a mask (height, width) of any size but 0, the background."""
     height, width = picture.shape[:2]
     small = cv2.resize(mask, (width, height), interpolation=cv2.INTER_NEAREST)
     base = picture if picture.ndim == 3 else np.repeat(picture[:, :, np.newaxis], 3, axis=2)

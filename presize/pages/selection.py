@@ -55,7 +55,7 @@ class Filters:
             if getattr(self, name) < least:
                 raise OptionError(f"{name}: expected at least {least}, got {getattr(self, name)}")
         if self.show == "rejects" and self.sample >= 0:
-            raise OptionError(f"sample: files that were not stored have no page of their own, got {self.sample}")
+            raise OptionError(f"sample: cannot be combined with show=rejects, got {self.sample}")
 
     @classmethod
     def parse(cls, query: str) -> Filters:

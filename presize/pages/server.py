@@ -1,9 +1,8 @@
 """Serves pages of a dataset, only to a browser on this machine.
 
 The address contains a random token, which other users of the machine and other pages in the browser cannot guess. The
-Host header must name this machine (with any port, as ports may be forwarded), so a domain that resolves to 127.0.0.1
-gets nothing (DNS rebinding). There is one page, and Filters parses its query string: no part of an address is used as a
-file path.
+Host header must name this machine, with any port, since ports may be forwarded; so a domain that resolves to 127.0.0.1
+gets nothing (DNS rebinding). Filters parses the query string of the only page: no part of an address is a file path.
 """
 
 from __future__ import annotations

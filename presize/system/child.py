@@ -25,7 +25,7 @@ T = TypeVar("T")
 SILENT_S = 60.0
 """Seconds without a sign of life after which a child is killed."""
 _START_S = 30.0
-"""Longer for the first sign of life: Python may have to be read over a network."""
+"""Minimum for the first sign of life: Python may have to be read over a network."""
 _ENDS_WITHIN_S = 5.0
 _POLL_S = 1.0
 _WATCH_S = 0.5
@@ -73,7 +73,7 @@ class ChildDiedError(Exception):
 
 
 class ChildStoppedError(ChildDiedError):
-    """Error for a child that was killed as it gave no sign of life: stopped, or waiting for a silent file system."""
+    """Error for a child that was killed because it gave no sign of life, as when waiting for a silent file system."""
 
 
 class Child:
@@ -81,7 +81,7 @@ class Child:
 
     It is spawned, not forked, so it inherits no locks or LMDB environments. It leaves Ctrl-C and the signals of job
     schedulers to its parent, ends when its parent ends, and is killed first when memory runs out. Its standard output
-    is discarded. While it runs a function, another of its threads sends signs of life.
+    is discarded. While it runs a function, one of its threads sends signs of life.
 
     Args:
         keep: descriptors of open files that it inherits, under the same numbers.
@@ -122,7 +122,7 @@ class Child:
 
     def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run ``function(*args, **kwargs)`` in the child, and return its result or raise its error; all are pickled.
-        Raises ChildDiedError if the child ended, ChildStoppedError if it was killed as it gave no sign of life."""
+        Raises ChildDiedError if the child ended, ChildStoppedError if it was killed because it gave no sign of life."""
         with suppress(OSError):  # it has died or stopped, and _receive says which
             self._pipe.send((function, args, kwargs))
         raised, result = self._receive(self._silent_s)

@@ -17,12 +17,12 @@ _RENUMBERING = {"exfat", "fuse", "msdos", "vfat"}
 
 
 class FileVersion(NamedTuple):
-    """A file at a point in time. It has no device number: network file systems, btrfs and overlays get a new one with
-    each mount.
+    """A file at a point in time. The device is left out: with network file systems, btrfs and overlays, each mount has
+    another one.
 
     Attributes:
         nbytes, mtime_ns: size in bytes and modification time, the same on all hosts.
-        ctime_ns: time of the last change, also of its name or of a link to it.
+        ctime_ns: time of the last change of anything, including its name or a link to it.
         inode: inode number; 0 if the file system does not keep it.
         host: ID of the host that read these values, which changes with each boot.
     """

@@ -46,7 +46,7 @@ _FIXES = {
 
 
 def reason_and_fix(error: OSError, otherwise: str = _RESUME) -> str:
-    """Return why a file cannot be written, and the fix; `otherwise` is the fix for other reasons."""
+    """Return why a file cannot be written, and the fix: `otherwise` unless the reason has its own."""
     # From the number, since Arrow has its own messages.
     reason = os.strerror(error.errno) if error.errno else " ".join(str(error).split())
     return f"{reason}; {_FIXES.get(error.errno or 0, otherwise)}"

@@ -92,8 +92,7 @@ class RWLock:
     process that dies releases its locks. Threads of a process count as one.
 
     Args:
-        file: descriptor of a file that all processes inherit. Its only byte is set while a writer holds the lock or
-            waits for it.
+        file: descriptor of a file that all processes inherit. Its one byte is set while a writer holds or awaits it.
     """
 
     def __init__(self, file: int) -> None:
@@ -126,8 +125,7 @@ class RWLock:
 
     @contextmanager
     def alone(self, patience_s: float = math.inf) -> Iterator[None]:
-        """Hold the lock as the only writer. Waits until all readers have left, but at most `patience_s`: the kernel may
-        hold one that cannot be killed."""
+        """Hold the lock as writer once all readers have left, or after `patience_s`, since the kernel may block one."""
         fcntl.lockf(self._file, fcntl.LOCK_EX, 1, _GATE)
         try:
             self._wanted[0] = 1  # set by one process at a time: it holds the gate

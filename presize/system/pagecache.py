@@ -102,7 +102,7 @@ class MappedFile:
         return int(_libc.mlock(self._address, self._nbytes)) == 0
 
     def resident_bytes(self) -> int:
-        """Return the bytes in memory, in whole pages; the size of the file if this process may not write it."""
+        """Return the bytes in memory, in whole pages; all pages count if this process may not write the file."""
         pages = ctypes.create_string_buffer(-(-self._nbytes // mmap.PAGESIZE))
         if _libc.mincore(self._address, self._nbytes, pages) != 0:
             return 0

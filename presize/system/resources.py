@@ -205,7 +205,6 @@ def limit_of(error: BaseException | None, proc: Path = PROC, sys: Path = SYS) ->
 
 
 def _process_limit(proc: Path, sys: Path) -> str:
-    """Return the limit on processes and threads that has the least room."""
     room = {}
     for group in control_groups("pids", proc, sys):
         allowed, current = (_number(read_text(group / name).strip()) for name in ("pids.max", "pids.current"))

@@ -18,7 +18,7 @@ _NETWORK = {
     "9p", "afs", "beegfs", "beegfs_nodev", "ceph", "cifs", "daos", "davfs", "glusterfs", "gpfs", "lustre", "ncpfs",
     "nfs", "nfs4", "orangefs", "panfs", "prl_fs", "pvfs2", "smb3", "smbfs", "vboxsf", "virtiofs", "vmhgfs", "wekafs",
 }  # fmt: skip
-"""File systems over a network, or from the host of a virtual machine. FUSE counts, since most of it is."""
+"""File systems over a network, or from the host of a virtual machine. FUSE counts too: most of its file systems are."""
 
 _MEMORY = {"tmpfs", "ramfs", "devtmpfs", "hugetlbfs"}
 _LAYERS = {"overlay", "aufs", "fuse.fuse-overlayfs"}
@@ -91,7 +91,7 @@ def _kind(file_system: str, disk: Path | None) -> Kind:
 
 
 def _disk(mount: Mount, sys: Path) -> Path | None:
-    """Return the folder of a mount's disk in /sys. RAID and logical volumes are represented by their first disk."""
+    """Return the folder of a mount's disk in /sys; for RAID or logical volumes the first disk."""
     device = sys / "dev" / "block" / mount.device
     if mount.device.startswith("0:"):  # virtual, as for btrfs, which names the real device as its source
         if not mount.source.startswith("/dev/"):
@@ -173,6 +173,6 @@ def read_text(path: Path) -> str:
 
 
 def read_fields(path: Path) -> dict[str, str]:
-    """Return the lines ``name: value`` of a file of /proc; of lines with equal names, the first."""
+    """Return the lines ``name: value`` of a file of /proc; the first line of each name counts."""
     lines = (line.partition(":") for line in read_text(path).splitlines())
     return {name.strip(): value.strip() for name, _, value in reversed(list(lines))}
