@@ -98,7 +98,7 @@ def _hints(
         found = _qualities(columns)
         said.append(
             f"the sources are JPEGs of quality {median(found[found > 0]):.0f}, stored at {image['quality']}: --quality "
-            f"{quality} would store {share:.0%} of the bytes, going by {plural(len(tried), 'image')}"
+            f"{quality} would store {share:.0%} of the bytes, estimated from {plural(len(tried), 'image')}"
         )
     return said
 

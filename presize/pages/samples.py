@@ -54,12 +54,12 @@ class ViewedDataset:
         raw = None if raw is None else expanded(raw)
         if is_url(name):
             raise DatasetError(
-                f"{name} is a URL, and a page shows samples from nearly all shards: "
-                f"`presize fetch {name} DIR`, then view DIR"
+                f"{name} is a URL, but a page shows samples from nearly all shards; "
+                f"run `presize fetch {name} DIR`, then view DIR"
             )
         if raw is not None and not os.path.isdir(raw):
             raise OptionError(
-                f"raw: {os.fspath(raw)!r} is not a folder; expected the one that the dataset was built from"
+                f"raw: {os.fspath(raw)!r} is not a folder; expected the folder that the dataset was built from"
             )
         source = None if raw is None else Path(os.path.realpath(raw))
         manifest = read_manifest(root)
@@ -168,7 +168,7 @@ def _read(folder: Path, path: str) -> bytes:
             if not stat.S_ISREG(status.st_mode):
                 raise ImageError("it is not a regular file")
             if status.st_size > _MAX_BYTES:
-                raise ImageError(f"it has {status.st_size} bytes, more than the {_MAX_BYTES} that are read")
+                raise ImageError(f"it has {status.st_size} bytes; at most {_MAX_BYTES} are read")
             return file.read()
     except OSError as error:
         raise ImageError(f"cannot be read: {error.strerror}") from None

@@ -54,10 +54,10 @@ def file_lock(path: Path, shared: bool = False, patience_s: float = 0.0, optiona
                 what = f"{path.parent}: its file system has no locks (flock: {error.strerror})"
                 if not optional:
                     raise NoLocksError(
-                        f"{what}, and several processes share this folder; mount it with them (Lustre: -o flock), or "
+                        f"{what}, but several processes share this folder; mount it with locks (Lustre: -o flock), or "
                         "choose a folder on another file system, such as a local disk"
                     ) from None
-                warn(f"{what}, so nothing keeps a second command from writing there; run one at a time")
+                warn(f"{what}, so two commands could write there at the same time; run one at a time")
                 break
             status = os.fstat(held)
             if is_same_file(path, (status.st_dev, status.st_ino)):

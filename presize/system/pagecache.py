@@ -46,7 +46,7 @@ def preload(files: Sequence[tuple[Path, int]], how: Preload) -> list[MappedFile]
             soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
             allowed = "less" if soft == resource.RLIM_INFINITY else size_text(soft)
             raise OptionError(
-                f"preload: 'memory' locks {size_text(sum(nbytes for _, nbytes in files))}, and this process may lock "
+                f"preload: 'memory' locks {size_text(sum(nbytes for _, nbytes in files))}, but this process may lock "
                 f"{allowed}; allow more with ulimit -l (docker run --ulimit memlock=-1), choose 'page-cache', "
                 "or copy the dataset to /dev/shm and open it there"
             )
@@ -60,7 +60,7 @@ def _check_room(files: Sequence[tuple[Path, int]], how: Preload) -> None:
     # What another process has locked is not available, but some of it may be these very files.
     if missing > 0 and (missing > memory.locked or missing > sum(MappedFile(*file).resident_bytes() for file in files)):
         raise OptionError(
-            f"preload: {how!r} needs {size_text(needed)} of memory, and {size_text(available)} are available; "
+            f"preload: {how!r} needs {size_text(needed)} of memory, but {size_text(available)} are available; "
             "leave preload out, or build smaller images"
         )
 

@@ -128,7 +128,7 @@ MISTAKES = [
     ("view DATASET --serve --label dog", 2, "--label: expected one of 0-red-disc, 1-jade-star, 2-violet-square, got"),
     ("view DATASET --serve --min-side -3", 2, "--min-side: expected at least 0, got -3\n"),
     ("view DATASET --serve --raw /usr", 2, f"--raw: '/usr' {RAW_OF_OTHERS}"),
-    ("view DATASET --serve --raw nowhere", 2, "--raw: 'nowhere' is not a folder; expected the one that the dataset"),
+    ("view DATASET --serve --raw nowhere", 2, "--raw: 'nowhere' is not a folder; expected the folder that the dataset"),
     ("build RAW s3://data/x --part 1/2", 2, "--part: all parts write to one folder"),
     ("build RAW s3://data/x --dry-run --update", 2, "--dry-run: an update is planned in a folder"),
     ("build RAW OUT --scratch here", 2, "--scratch: is for an OUT that is a URL"),

@@ -162,7 +162,7 @@ def test_a_quality_that_stores_fewer_bytes_is_named_with_what_it_was_measured_to
         save_image(raw / f"small {number}.jpg", 40, 40, seed=number, quality=60)
     page = report_of(raw, tmp_path / "out")
     found = re.search(
-        r"quality 75, stored at 90: --quality 80 would store (\d+)% of the bytes, going by 4 images", page
+        r"quality 75, stored at 90: --quality 80 would store (\d+)% of the bytes, estimated from 4 images", page
     )
     assert found
     leaner = BuildOptions(replace(SMALL.image, quality=80))
