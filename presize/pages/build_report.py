@@ -104,7 +104,6 @@ def _hints(
 
 
 def _saving(source_bytes: int, stored_bytes: int) -> tuple[str, str]:
-    """Return how much smaller a dataset is than its sources, as (title, factor)."""
     ratio = source_bytes / max(stored_bytes, 1)
     if 1 / 1.05 < ratio < 1.05:
         return "As large as before", f"{1 / ratio:.0%}"
@@ -214,7 +213,6 @@ def _classes(manifest: Manifest, index: pa.Table) -> str:
 
 
 def _sizes(columns: Mapping[str, Numbers]) -> list[charts.Histogram]:
-    """Return charts of the shorter side, the longer side and the bytes of images."""
     found = []
     for title, unit, a, b, side in (
         ("Shorter side", " px", "width", "height", np.minimum),

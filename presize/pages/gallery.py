@@ -82,7 +82,6 @@ def view_dataset(
 
 
 def _spread(rows: Rows, count: int) -> Rows:
-    """Return up to `count` of the rows, evenly spread."""
     return rows[np.linspace(0, len(rows) - 1, min(count, len(rows))).round().astype(np.int64)]
 
 

@@ -85,7 +85,6 @@ class ViewedDataset:
 
     @cached_property
     def rejects(self) -> Rejects:
-        """The files that were not stored."""
         return read_rejects(self.root / self.manifest.rejects.file)
 
     @cached_property

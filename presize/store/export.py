@@ -256,7 +256,7 @@ def _schema(exported: Exported) -> pa.Schema:
 
 
 def _numbers(exported: Exported, nbytes: int) -> npt.NDArray[np.int64]:
-    """Return the part of each sample; parts are consecutive, of about `nbytes` each, and numbered from 0."""
+    """Return the number of each sample's part; parts are consecutive, of about `nbytes` each."""
     companions = (files.dataset for files in exported.companions.values())
     arrays = (data.numbers("nbytes") for data in companions if data.manifest.is_array)
     lengths = sum(arrays, exported.dataset.numbers("nbytes"))
