@@ -92,7 +92,7 @@ def leaf_pages(file: Shorts, meta: Meta, nbytes: int, children: Callable[[Nodes]
         seen += len(pages)
         # Pages must be distinct: otherwise a few pages could form an endless tree.
         require(seen <= meta.last_page and len(np.unique(pages)) == len(pages), "its tree has a page twice")
-        require(int(pages.min()) >= 2 and int(pages.max()) <= meta.last_page, "a page of its tree is outside the file")
+        require(int(pages.min()) >= 2 and int(pages.max()) <= meta.last_page, "a page of its tree is out of range")
         if level > 1:
             pages = children(read_nodes(file, pages, meta.page_bytes, BRANCH))
     return pages

@@ -152,10 +152,10 @@ LIES: list[tuple[str, str, Callable[[bytearray], None]]] = [
     ("its tree has a page twice", "a child twice", lambda d: struct.pack_into(
         "<HHH", d, branch(1)(d), first_leaf(d) // PAGE, 0, 0
     )),
-    ("a page of its tree is outside the file", "a child behind the last page", pack("<HHH", branch(1), *[0xFFFF] * 3)),
-    ("a page of its tree is outside the file", "a root behind the last page", both_metas("<Q", MAIN + 40, 2**33)),
-    ("a page of its tree is outside the file", "a root in a meta page", both_metas("<Q", MAIN + 40, 0)),
-    ("a page of its tree is outside the file", "a root in the other meta page", both_metas("<Q", MAIN + 40, 1)),
+    ("a page of its tree is out of range", "a child behind the last page", pack("<HHH", branch(1), *[0xFFFF] * 3)),
+    ("a page of its tree is out of range", "a root behind the last page", both_metas("<Q", MAIN + 40, 2**33)),
+    ("a page of its tree is out of range", "a root in a meta page", both_metas("<Q", MAIN + 40, 0)),
+    ("a page of its tree is out of range", "a root in the other meta page", both_metas("<Q", MAIN + 40, 1)),
     ("it has no root", "no root", both_metas("<Q", MAIN + 40, 2**64 - 1)),
     ("its tree has no levels", "a tree without levels", both_metas("<H", MAIN + 6, 0)),
     ("it has 400 records where it says 7", "other records than there are", both_metas("<Q", MAIN + 32, 7)),
