@@ -116,7 +116,7 @@ class Comparison:
     psnr: float  # in dB against reference(); infinite if they are equal
     ssim: float  # of luma, against reference()
     before: bytes  # the source as a JPEG of at most THUMBNAIL pixels a side
-    after: bytes  # the stored image as such a JPEG
+    after: bytes  # the stored image, likewise
     detail: tuple[bytes, bytes, bytes]
     """The part that differs most, as JPEGs of at most DETAIL pixels a side: the reference, the stored image, and
     DIFFERENCE_GAIN times their difference on grey."""

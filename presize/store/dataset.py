@@ -104,7 +104,8 @@ class Dataset:
 
     def companion(self, name: str) -> Dataset:
         """Return a companion, such as the masks, as a dataset with the same samples and index. ``manifest.color`` is
-        "exact" if pixels keep the values of the source. Raises DatasetError for an unknown name."""
+        "exact" if pixels keep the values of the source, and ``manifest.depth`` is their number of bits. Raises
+        DatasetError for an unknown name."""
         data = Dataset.__new__(Dataset)
         vars(data).update(vars(self))
         data.manifest, data.index = self.manifest.companion(name), companion_index(self.index, name)
@@ -163,7 +164,7 @@ class Dataset:
                 self.origin.provide(closed)
 
     def column(self, name: str) -> pa.Array:
-        """Return an index column. Raises DatasetError, which lists all columns, for an unknown name."""
+        """Return an index column. Raises DatasetError for an unknown name."""
         names = self.index.schema.names
         if name not in names:
             raise DatasetError(f"{self.root} has no column {name!r}; it has {', '.join(names)}")

@@ -19,7 +19,7 @@ Groups = npt.NDArray[np.int64]
 def shard_count(samples: int, shard_samples: int | None = None, groups: Groups | None = None) -> int:
     """Return how many shards hold `samples` (1 or more): of `shard_samples` each if given, else at most one per group.
     The default is the square root up to 512, half of the files that a process may open, or more to keep shards to
-    32,768 samples. A thousand images have 32 shards, which keep every core busy. Independent of the number of cores."""
+    32,768 samples. The 32 shards of a thousand images keep every core busy. Independent of the number of cores."""
     if shard_samples is not None:
         return -(-samples // shard_samples)
     shards = max(min(math.isqrt(samples - 1) + 1, _MAX_SHARDS), -(-samples // _MAX_SHARD_SAMPLES))

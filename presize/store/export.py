@@ -168,7 +168,7 @@ def write_tars(exported: Exported, out: Path, on_image: Callable[[], None]) -> N
                             member.size = len(content)
                             tar.addfile(member, io.BytesIO(content))
                         on_image()
-                    tar.members.clear()  # type: ignore[attr-defined]  # kept for readers; would grow with each file
+                    tar.members.clear()  # type: ignore[attr-defined]  # only reading needs them, and they take memory
         if classes:
             new_file("classes.txt").write_bytes(classes)
 

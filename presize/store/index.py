@@ -133,7 +133,7 @@ def _check_columns(batch: pa.RecordBatch, manifest: Manifest) -> None:
 
 
 def validate_column(column: pa.Array | pa.ChunkedArray, name: str, place: object) -> None:
-    """Raise DatasetError, which names `place`, unless a column has valid offsets and UTF-8 text. Reads all of it."""
+    """Raise DatasetError, naming `place`, unless a column has valid offsets and UTF-8 text. Reads the whole column."""
     try:
         column.validate(full=True)
     except pa.ArrowInvalid as error:

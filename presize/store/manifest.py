@@ -278,7 +278,7 @@ _type_hints = functools.cache(get_type_hints)
 def _from_json(kind: Any, value: Any, name: str) -> Any:
     """Convert a JSON value to `kind`: a dataclass, tuple[X, ...], dict[str, X], X | None, Literal, count (int) or str.
 
-    Raises ValueError, which contains `name`, for another type, and KeyError for a missing field without default."""
+    Raises ValueError, naming `name`, for another type, and KeyError for a missing field without default."""
     if kind is str:
         return _instance(str, "text", value, name)
     if kind is int:

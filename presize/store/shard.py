@@ -48,7 +48,7 @@ def map_bytes_in_any_order(records: int, value_bytes: int) -> int:
 
 
 def commit_records(record_bytes: int) -> int:
-    """Return the number of records per transaction, which holds its pages in memory until it commits."""
+    """Return the number of records per transaction. A transaction holds its pages in memory until it commits."""
     return max(1, _COMMIT_BYTES // (record_bytes + _OVERHEAD_BYTES))
 
 

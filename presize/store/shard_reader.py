@@ -66,7 +66,7 @@ class ShardReader:
 
     def __exit__(self, *_: object) -> None:
         with _lock:
-            if self._shard is not None:  # the one that was entered: it stays open while it has readers
+            if self._shard is not None:  # the one that __enter__ opened: it stays open while it has readers
                 self._shard.readers -= 1
 
     def remove(self) -> None:

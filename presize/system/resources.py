@@ -223,7 +223,7 @@ def _process_limit(proc: Path, sys: Path) -> str:
 
 @dataclass(frozen=True)
 class Memory:
-    """Memory, in bytes; None where unknown.
+    """Memory in bytes; None if unknown.
 
     Attributes:
         total: memory of the machine.

@@ -18,7 +18,7 @@ _NETWORK = {
     "9p", "afs", "beegfs", "beegfs_nodev", "ceph", "cifs", "daos", "davfs", "glusterfs", "gpfs", "lustre", "ncpfs",
     "nfs", "nfs4", "orangefs", "panfs", "prl_fs", "pvfs2", "smb3", "smbfs", "vboxsf", "virtiofs", "vmhgfs", "wekafs",
 }  # fmt: skip
-"""File systems over a network, or from the host of a virtual machine. FUSE counts too: most of its file systems are."""
+"""File systems over a network, or from the host of a virtual machine. FUSE counts: most of its file systems are."""
 
 _MEMORY = {"tmpfs", "ramfs", "devtmpfs", "hugetlbfs"}
 _LAYERS = {"overlay", "aufs", "fuse.fuse-overlayfs"}
