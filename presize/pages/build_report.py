@@ -80,8 +80,8 @@ def leaner_quality(columns: Mapping[str, Numbers], image: Mapping[str, Any]) -> 
 def _hints(
     columns: Mapping[str, Numbers], size: str, image: Mapping[str, Any], comparisons: Sequence[Comparison]
 ) -> list[str]:
-    """Return hints on how to store fewer bytes at little loss, estimated from the compared images. Files that are
-    stored unchanged keep their size."""
+    """Return hints for storing fewer bytes at little loss, estimated from the compared images. Files that are stored
+    unchanged keep their size."""
     stored, sources = int(columns["nbytes"].sum()), int(columns["source_nbytes"].sum())
     said = []
     if stored > _WORTH_BUILDING * sources:
@@ -228,8 +228,7 @@ def _sizes(columns: Mapping[str, Numbers]) -> list[charts.Histogram]:
 def _conversions(
     manifest: Manifest, paths: pa.ChunkedArray, columns: Mapping[str, Numbers]
 ) -> dict[str, list[tuple[str, int, str, str]]]:
-    """Return, for each group by name, its rows: a property, the number of images that have it, what the build did with
-    them, and the path of the first."""
+    """Return groups by name: rows of (property, number of images, what the build did, path of the first image)."""
     image, color = manifest.identity["options"]["image"], manifest.identity["options"]["image"]["color"]
     is_keep = manifest.size == str(KEEP)
     fact = partial(unpack_facts, columns["source_facts"])
@@ -295,8 +294,7 @@ def _misnamed(paths: pa.ChunkedArray, kinds: Numbers) -> Numbers:
 
 
 def reject_groups(rejects: Rejects, rows: Numbers) -> dict[str, Any]:
-    """Return the most frequent reasons of the rejects in `rows`, which are ordered by path, each with the number of
-    files and the first paths."""
+    """Return the most frequent reasons of the rejects in `rows` (ordered by path), with counts and first paths."""
     reason = rejects.columns.column("reason")
     numbers = reason.indices.to_numpy()[rows]
     found, first, counts = np.unique(numbers, return_index=True, return_counts=True)

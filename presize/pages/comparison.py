@@ -63,8 +63,7 @@ def psnr(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> float:
 
 
 def ssim(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> float:
-    """Return the structural similarity, at most 1, of the luma (ITU-R 601) of two images of the same shape with values
-    from 0 to 255.
+    """Return the structural similarity of the luma (ITU-R 601) of two images of one shape, 0 to 255: at most 1.
 
     Defined by Wang et al. (Image quality assessment: from error visibility to structural similarity, 2004), with
     K1 = 0.01, K2 = 0.03, as the mean over all windows inside the image. Images with a side of less than 11 pixels are

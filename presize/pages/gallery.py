@@ -44,8 +44,7 @@ class Pager(NamedTuple):
 
 
 def gallery_page(viewed: ViewedDataset, filters: Filters) -> str:
-    """Return the page of a server for `filters`. Names, texts and reasons may be hostile: they are escaped. Raises as
-    matching() does."""
+    """Return a server's page for `filters`. All texts may be hostile: they are escaped. Raises as matching() does."""
     matches = matching(viewed, filters)
     of_rejects = filters.show == "rejects"
     each = REJECTS if of_rejects else SAMPLES if viewed.raw is None else SAMPLES_BESIDE_SOURCES

@@ -48,8 +48,7 @@ class ViewedDataset:
 
     @classmethod
     def of(cls, root: str | os.PathLike[str], raw: str | os.PathLike[str] | None = None) -> ViewedDataset:
-        """Open the dataset in `root`. Raises DatasetError if it is missing, damaged or a URL, and OptionError if `raw`
-        is not a folder."""
+        """Open a dataset. Raises DatasetError if missing, damaged or a URL, OptionError if `raw` is not a folder."""
         name = root = expanded(root)
         raw = None if raw is None else expanded(raw)
         if is_url(name):
@@ -298,9 +297,8 @@ def _pictures(viewed: ViewedDataset, sample: int, side: int) -> Iterable[Picture
 
 
 def seen(pixels: npt.NDArray[Any]) -> Pixels:
-    """Convert the pixels of any dataset to uint8 (height, width, 3) or (height, width) for a page. Alpha is composed on
-    white; numbers that are not colours become shades from the smallest to the largest. Raises ImageError for arrays
-    that are not pictures."""
+    """Convert the pixels of any dataset to uint8 (height, width, 3) or (height, width). Alpha is composed on white;
+    numbers that are not colours are scaled from smallest to largest. Raises ImageError for other arrays."""
     if pixels.ndim == 1 or pixels.shape[2:] not in ((), (3,), (4,)) or not pixels.size or pixels.dtype.kind == "c":
         raise ImageError(f"an array of {' x '.join(map(str, pixels.shape))} {pixels.dtype}")
     if pixels.dtype == np.uint8 or (pixels.dtype == np.uint16 and pixels.ndim == 3):

@@ -61,9 +61,8 @@ class DataFile:
 
 @dataclass(frozen=True)
 class CompanionFiles:
-    """The shards of a companion, with the same rows as the images' shards. The filter "nearest" keeps pixel values.
-    `depth` is 16 if at least one image needs 16 bits, else 8; arrays record their own. `bytes` is the size of all
-    stored values."""
+    """The shards of a companion, with the same rows as the images' shards. Filter "nearest" keeps pixel values. `depth`
+    is 16 if any image needs 16 bits, else 8; arrays record their own. `bytes` is the size of all stored values."""
 
     name: str
     format: CompanionFormat

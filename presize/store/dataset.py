@@ -136,9 +136,9 @@ class Dataset:
         return preload([(self.root / shard.file, shard.bytes) for shard in self.manifest.shards], how)
 
     def fetch_ahead(self, groups: Iterable[Sequence[int]]) -> None:
-        """Start to fetch shards, given by number, and those of the companions. Does nothing without an origin. The
-        shards of a group are read together, and groups in order: while one is read, earlier ones may be removed. Raises
-        OptionError if two consecutive groups exceed the cache."""
+        """Start to fetch shards, given by number, and those of companions. Does nothing without an origin. Groups are
+        read in order, each as a whole: while one is read, earlier ones may be removed. Raises OptionError if two
+        consecutive groups exceed the cache."""
         if self.origin is not None:
             shards = self._read_together()
             self.origin.fetch_ahead([[files[number] for number in group for files in shards] for group in groups])

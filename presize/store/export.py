@@ -1,5 +1,4 @@
-"""Exports a dataset as image files, as tar shards for WebDataset, as Parquet for Hugging Face's datasets, or as an LMDB
-with the keys of another program."""
+"""Exports a dataset: image files, tar shards for WebDataset, Parquet for Hugging Face, or LMDBs for other programs."""
 
 from __future__ import annotations
 

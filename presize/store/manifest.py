@@ -1,5 +1,4 @@
-"""manifest.json: validated reading and atomic publishing. It names every file of a dataset, so renaming it changes the
-dataset atomically."""
+"""manifest.json: validated reading, atomic publishing. It names all files: renaming it changes the dataset."""
 
 from __future__ import annotations
 

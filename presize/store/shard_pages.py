@@ -28,8 +28,7 @@ _DENSE = 0.1
 _NO_KEY = "a key is not a row number"
 _NO_PAGE = 2**64 - 1
 _META_PAGE = struct.Struct("<8x 2xH 4x II 8x 8x IH 42x 4xHH 24x QQ QQ")
-"""Page flags; magic, version; page size and flags of the free list; flags, depth, entries and root of the tree; last
-page, transaction."""
+"""Page flags; magic, version; page bytes, free list's flags; flags, depth, entries, root; last page, transaction."""
 
 
 Numbers = npt.NDArray[np.int64]

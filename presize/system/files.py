@@ -123,8 +123,7 @@ def write_atomically(path: Path, content: bytes | Iterable[bytes]) -> None:
 
 @contextmanager
 def new_files(folder: Path) -> Iterator[Callable[[str], Path]]:
-    """Yield a function that returns a temporary path for a file's name. When the block ends, all files are renamed
-    durably; if it fails, they are removed."""
+    """Yield a function from file name to temporary path. At the end all are renamed durably, or removed on failure."""
     temporary: dict[str, Path] = {}
 
     def new_file(name: str) -> Path:

@@ -29,8 +29,8 @@ def preload(files: Sequence[tuple[Path, int]], how: Preload) -> list[MappedFile]
 
     "memory" locks the pages (mlock, ``ulimit -l``) while this process references the result. Readers map the same
     pages, so all workers and ranks share one copy. "page-cache" lets the kernel evict them, and returns an empty list.
-    Raises OptionError if the files do not fit into the available memory or may not be locked, and DatasetError if a
-    file is missing or has the wrong size."""
+    Raises OptionError if the files exceed the available memory or may not be locked, DatasetError if one is missing or
+    has the wrong size."""
     for path, nbytes in files:
         check_file(path, nbytes)
     _check_room(files, how)
