@@ -52,7 +52,7 @@ def logarithmic(title: str, unit: str, series: dict[str, Numbers]) -> Histogram:
 
 
 def linear(title: str, unit: str, series: dict[str, Numbers], finest: float) -> Histogram:
-    """Return a histogram with up to 100 bins of equal width: 1, 2, 5, 10, ... times `finest`; edges are multiples."""
+    """Return a histogram with up to 100 bins of width 1, 2, 5, 10, ... times `finest`, with edges at multiples."""
     everything = np.concatenate(list(series.values()))
     least, most = float(everything.min()), float(everything.max())
     factors = [factor * 10**power for power in range(16) for factor in (1, 2, 5)]

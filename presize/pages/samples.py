@@ -172,7 +172,7 @@ def _read(folder: Path, path: str) -> bytes:
         raise ImageError(f"cannot be read: {error.strerror}") from None
 
 
-MOST_MARKS = 300  # boxes, and also points, per sample: more would hide the image and make pages large
+MOST_MARKS = 300  # limit on boxes, and on points, per sample: more would hide the image and make pages large
 
 
 class Marks(NamedTuple):

@@ -27,8 +27,8 @@ def shard_count(samples: int, shard_samples: int | None = None, groups: Groups |
 
 
 def shard_limit(samples: int, shard_samples: int | None, companions: int) -> int | None:
-    """Return `shard_samples`; if None and the default would make more than 512 shards of images and `companions`
-    together, a number that makes at most 512, but never more than 32,768 samples per shard."""
+    """Return `shard_samples`. If it is None and the default would give images and `companions` more than 512 shards
+    together, return a number that keeps them to 512, but at most 32,768 samples per shard."""
     if shard_samples is not None or shard_count(samples) * (1 + companions) <= _MAX_SHARDS:
         return shard_samples
     return min(-(-samples * (1 + companions) // _MAX_SHARDS), _MAX_SHARD_SAMPLES)

@@ -1,4 +1,4 @@
-"""A file that a build could not store, and why. Does not import pyarrow, as workers also reject files."""
+"""A file that a build could not store, and why. Does not import pyarrow: worker processes use this module."""
 
 from __future__ import annotations
 

@@ -17,8 +17,7 @@ _RENUMBERING = {"exfat", "fuse", "msdos", "vfat"}
 
 
 class FileVersion(NamedTuple):
-    """A file at a point in time. The device is left out: with network file systems, btrfs and overlays, each mount has
-    another one.
+    """A file at a point in time, without its device: on network file systems, btrfs and overlays each mount changes it.
 
     Attributes:
         nbytes, mtime_ns: size in bytes and modification time, the same on all hosts.

@@ -112,7 +112,7 @@ class MappedFile:
 def drop_pages(fd: int, nbytes: int = 0) -> None:
     """Ask the kernel to drop the first `nbytes` of an open file, or all of it, from the page cache.
 
-    It keeps pages that are dirty, mapped, or of a file system in memory. Does nothing on macOS."""
+    The kernel keeps pages that are dirty, mapped, or of a file system in memory. Does nothing on macOS."""
     if hasattr(os, "posix_fadvise"):
         os.posix_fadvise(fd, 0, nbytes, os.POSIX_FADV_DONTNEED)
 
