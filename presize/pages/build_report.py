@@ -247,7 +247,7 @@ def _conversions(
         "Format": [
             *((f"JPEG, {name}", jpeg & (process == number), stored) for number, name in enumerate(PROCESSES)),
             *((_kind_name(name), (kinds == number) & ~unchanged, stored) for number, name in others),
-            ("in the stored format already" if is_keep else "small and plain JPEG", unchanged, "stored unchanged"),
+            ("already in the stored format" if is_keep else "small and plain JPEG", unchanged, "stored unchanged"),
             ("extension of another format", _misnamed(paths, kinds), "decoded by content"),
             ("animation or several pages", fact("several") == 1, "the first frame was stored"),
             ("JPEG with stray bytes", fact("tolerated") == 1, "decoded by the tolerant fallback"),

@@ -518,7 +518,7 @@ def deep(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({"depth": 16, "format": "png", "color": "rgba"}, 0, {"transparency": "kept", "more than 8 bits": "kept"}),
         ({"depth": 16, "format": "png", "color": "gray"}, 1, {"more than 8 bits": "kept"}),
         ({"filter": "nearest", "format": "png"}, 2, {"larger than stored": "resized, nearest<"}),
-        ({"sizes": (KEEP,), "icc": "ignore"}, 2, {"in the stored format already": "stored unchanged"}),
+        ({"sizes": (KEEP,), "icc": "ignore"}, 2, {"already in the stored format": "stored unchanged"}),
     ],
     ids=lambda value: "-".join(map(str, value.values())) if isinstance(value, dict) and "format" in value else None,
 )
