@@ -127,7 +127,7 @@ def to_jsonl(rejects: Rejects) -> Iterator[bytes]:
 
 
 def read_rejects(path: Path) -> Rejects:
-    """Read a rejects.jsonl. Raises DatasetError when a line is invalid."""
+    """Read a rejects.jsonl. Raises DatasetError if it is missing or a line is invalid."""
     try:
         with path.open("rb") as file:
             return Rejects.of(_reject(json.loads(line)) for lines in file for line in lines.splitlines())
@@ -139,7 +139,7 @@ def read_rejects(path: Path) -> Rejects:
 
 
 def first_rejects(path: Path, count: int, unreadable: bool = False) -> tuple[Reject, ...]:
-    """Return up to `count` rejected or `unreadable` images to display; none if the file is damaged."""
+    """Return up to `count` rejected images, or `unreadable` ones, to display; none if the file is damaged."""
     try:
         with path.open("rb") as file:
             images = (each for each in map(_reject, map(json.loads, file)) if each.error != NOT_AN_IMAGE)

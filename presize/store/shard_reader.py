@@ -104,7 +104,7 @@ class _OpenShard:
     _idle: list[Callable[[bytes], memoryview | None]] = field(default_factory=list)
 
     def get(self, row: int) -> memoryview:
-        """Return a view of a record. A transaction serves one thread at a time. It stays open for reuse, as shards
+        """Return a view of a record. A transaction serves one thread at a time. It stays open for reuse, since shards
         never change: a new one per call would leak in forked children, where lmdb frees none."""
         try:
             try:
