@@ -1,1 +1,1 @@
-"""Results -> pages: self-contained HTML in which all text is escaped."""
+"""Pages that show results: self-contained HTML in which all text is escaped."""

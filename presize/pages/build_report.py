@@ -1,4 +1,4 @@
-"""report.html: what a build read, stored, left out and lost, and how similar images are to their sources. Pure."""
+"""Renders report.html: images read, stored, left out and lost, and their similarity to the sources. Pure."""
 
 from __future__ import annotations
 
@@ -22,17 +22,16 @@ from presize.store.manifest import Manifest
 from presize.store.rejects import IMAGE_SUFFIXES, left_out_text
 from presize.store.rejects_file import Rejects
 
-# Images below it are a warning. Of 1,000 ImageNet photographs at 256 px the minimum was 0.93 at quality 90; at quality
-# 75 one in forty was below (November 2026).
+# Lower values are a warning. Of 1,000 ImageNet photographs at 256 px the minimum was 0.93 at quality 90; at quality 75,
+# one in forty was below 0.9 (November 2026).
 LOW_SSIM = 0.9
-_WORTH_SAVING = 0.85  # a lower quality is named if it would store less than this share of the bytes
+_WORTH_SAVING = 0.85  # a lower quality is suggested if it would store less than this share of the bytes
 _WORTH_BUILDING = 0.95  # a dataset with more than this share of its sources' bytes saves no space
 
 
 def _warnings(
     manifest: Manifest, index: pa.Table, comparisons: Sequence[Comparison], failures: Sequence[Failure]
 ) -> list[str]:
-    """The warnings; none when all is well."""
     said, left_out = [], manifest.left_out
     if rejected := left_out["rejected"]:
         said.append(f"{plural(rejected, 'image')} could not be stored")
@@ -54,8 +53,8 @@ def _warnings(
 
 
 def report_columns(index: pa.Table) -> dict[str, Numbers]:
-    """Return the columns of the index that the page is made from, and for each image whether it has the size of its
-    source, and whether it is stored without having been encoded again."""
+    """Return the index columns that the page needs, and two masks: ``same_size`` for images with the size of their
+    source, and ``unchanged`` for images stored without encoding them again."""
     names = ("width", "height", "source_width", "source_height", "nbytes", "source_nbytes", "source_facts")
     found = {name: index.column(name).to_numpy() for name in names}
     same = (found["width"] == found["source_width"]) & (found["height"] == found["source_height"])
@@ -63,13 +62,13 @@ def report_columns(index: pa.Table) -> dict[str, Numbers]:
 
 
 def _qualities(columns: Mapping[str, Numbers]) -> Numbers:
-    """The JPEG qualities of the sources that are encoded again, 0 where there is none."""
+    """Return the JPEG quality of each source that is encoded again; 0 if it has none."""
     return unpack_facts(columns["source_facts"], "quality")[~columns["unchanged"]]
 
 
 def leaner_quality(columns: Mapping[str, Numbers], image: Mapping[str, Any]) -> int | None:
-    """Return the JPEG quality that would do for the sources that are encoded again: 5 above the median of theirs, to
-    the nearest 5. None where that is not below the quality that is stored, or few of the sources are JPEGs."""
+    """Return a sufficient JPEG quality for the sources that are encoded again: their median, rounded to the nearest 5,
+    plus 5. None if that is not below the stored quality, if fewer than half of them are JPEGs, or for other formats."""
     quality = _qualities(columns)
     found = quality[quality > 0]
     if image["format"] != "jpeg" or not len(found) or 2 * len(found) < len(quality):
@@ -81,8 +80,8 @@ def leaner_quality(columns: Mapping[str, Numbers], image: Mapping[str, Any]) -> 
 def _hints(
     columns: Mapping[str, Numbers], size: str, image: Mapping[str, Any], comparisons: Sequence[Comparison]
 ) -> list[str]:
-    """Return what would store fewer bytes at little loss, estimated from the images that were compared. Files that are
-    stored unchanged stay as large as they are."""
+    """Return hints for storing fewer bytes at little loss, estimated from the compared images. Files that are stored
+    unchanged keep their size."""
     stored, sources = int(columns["nbytes"].sum()), int(columns["source_nbytes"].sum())
     said = []
     if stored > _WORTH_BUILDING * sources:
@@ -99,13 +98,12 @@ def _hints(
         found = _qualities(columns)
         said.append(
             f"the sources are JPEGs of quality {median(found[found > 0]):.0f}, stored at {image['quality']}: --quality "
-            f"{quality} would store {share:.0%} of the bytes, going by {plural(len(tried), 'image')}"
+            f"{quality} would store {share:.0%} of the bytes, estimated from {plural(len(tried), 'image')}"
         )
     return said
 
 
 def _saving(source_bytes: int, stored_bytes: int) -> tuple[str, str]:
-    """Return how much smaller a dataset is than its sources, as a title and a factor."""
     ratio = source_bytes / max(stored_bytes, 1)
     if 1 / 1.05 < ratio < 1.05:
         return "As large as before", f"{1 / ratio:.0%}"
@@ -124,10 +122,10 @@ _SUFFIXES = {
     "other": (".sgi", ".pcx"),
 }
 _KIND_NAMES = {
-    "jpeg2000": "JPEG 2000", "webp": "WebP", "jxl": "JPEG XL", "other": "another format", "unknown": "not known",
+    "jpeg2000": "JPEG 2000", "webp": "WebP", "jxl": "JPEG XL", "other": "another format", "unknown": "unknown",
 }  # fmt: skip
 _TURNS = (
-    "as it is",
+    "unchanged",
     "mirrored, left to right",
     "turned by 180°",
     "mirrored, top to bottom",
@@ -137,10 +135,10 @@ _TURNS = (
     "turned anticlockwise by 90°",
 )
 _COLORS_DONE = {
-    "rgb": {"grey": "three equal channels", "RGB": "as they are"},
-    "gray": {"grey": "as they are", "RGB": "luma (ITU-R 601)"},
-    "keep": {"grey": "as they are, one channel", "RGB": "as they are"},
-    "rgba": {"grey": "three equal channels, and alpha", "RGB": "as they are, and alpha"},
+    "rgb": {"grey": "three equal channels", "RGB": "unchanged"},
+    "gray": {"grey": "unchanged", "RGB": "luma (ITU-R 601)"},
+    "keep": {"grey": "unchanged, one channel", "RGB": "unchanged"},
+    "rgba": {"grey": "three equal channels, alpha added", "RGB": "unchanged, alpha added"},
 }
 
 
@@ -151,8 +149,8 @@ def build_page(
     comparisons: Sequence[Comparison],
     failures: Sequence[Failure],
 ) -> str:
-    """The page as HTML, of an index with at least one row. Equal builds give equal pages: there is no date and no path
-    of this machine in it. Names and reasons may be hostile: they are escaped."""
+    """Return the page as HTML. `index` has at least one row. Equal builds give equal pages: they contain no date and no
+    path of this machine. Names and reasons may be hostile: they are escaped."""
     image = manifest.identity["options"]["image"]
     columns = report_columns(index)
     warnings = _warnings(manifest, index, comparisons, failures)
@@ -215,12 +213,11 @@ def _classes(manifest: Manifest, index: pa.Table) -> str:
 
 
 def _sizes(columns: Mapping[str, Numbers]) -> list[charts.Histogram]:
-    """Return a chart each of both sides and the bytes of images."""
     found = []
     for title, unit, a, b, side in (
         ("Shorter side", " px", "width", "height", np.minimum),
         ("Longer side", " px", "width", "height", np.maximum),
-        ("Bytes an image", "", "nbytes", "nbytes", np.minimum),
+        ("Bytes per image", "", "nbytes", "nbytes", np.minimum),
     ):
         prefixes = {"sources": "source_", "stored": ""}
         series = {name: side(columns[prefix + a], columns[prefix + b]) for name, prefix in prefixes.items()}
@@ -231,8 +228,7 @@ def _sizes(columns: Mapping[str, Numbers]) -> list[charts.Histogram]:
 def _conversions(
     manifest: Manifest, paths: pa.ChunkedArray, columns: Mapping[str, Numbers]
 ) -> dict[str, list[tuple[str, int, str, str]]]:
-    """Return groups of images by name: what they have in common, how many they are, what the build did with them, and
-    the path of the first."""
+    """Return groups by name: rows of (property, number of images, what the build did, path of the first image)."""
     image, color = manifest.identity["options"]["image"], manifest.identity["options"]["image"]["color"]
     is_keep = manifest.size == str(KEEP)
     fact = partial(unpack_facts, columns["source_facts"])
@@ -251,7 +247,7 @@ def _conversions(
         "Format": [
             *((f"JPEG, {name}", jpeg & (process == number), stored) for number, name in enumerate(PROCESSES)),
             *((_kind_name(name), (kinds == number) & ~unchanged, stored) for number, name in others),
-            ("in the stored format already" if is_keep else "small and plain JPEG", unchanged, "stored unchanged"),
+            ("already in the stored format" if is_keep else "small and plain JPEG", unchanged, "stored unchanged"),
             ("extension of another format", _misnamed(paths, kinds), "decoded by content"),
             ("animation or several pages", fact("several") == 1, "the first frame was stored"),
             ("JPEG with stray bytes", fact("tolerated") == 1, "decoded by the tolerant fallback"),
@@ -261,7 +257,7 @@ def _conversions(
             ("colour profile (ICC)", fact("profile") == 1, "ignored" if "icc" in image else "converted to sRGB"),
             ("transparency", fact("transparent") == 1, "kept" if color == "rgba" else "composited on white"),
             ("more than 8 bits per channel", fact("deep") == 1, "kept" if "depth" in image else "scaled to 8"),
-            ("bands beside the colours", fact("surplus") == 1, "left out"),
+            ("additional bands", fact("surplus") == 1, "left out"),
         ],
         "Orientation": [
             ("upright" if value == 1 else f"EXIF orientation {value}", orientation == value, done)
@@ -286,7 +282,7 @@ def _kind_name(kind: str) -> str:
 
 
 def _misnamed(paths: pa.ChunkedArray, kinds: Numbers) -> Numbers:
-    """True for names with the extension of another image format than their content."""
+    """Return a mask of the names whose extension is of another image format than their content."""
     names = pc.utf8_lower(paths)
     wrong = np.zeros(len(paths), bool)
     for number in set(kinds.tolist()) - {KINDS.index("unknown")}:
@@ -298,8 +294,7 @@ def _misnamed(paths: pa.ChunkedArray, kinds: Numbers) -> Numbers:
 
 
 def reject_groups(rejects: Rejects, rows: Numbers) -> dict[str, Any]:
-    """Return the most frequent reasons of the rejects in `rows`, which are in the order of their paths, each with the
-    number of files and the first of them."""
+    """Return the most frequent reasons of the rejects in `rows` (ordered by path), with counts and first paths."""
     reason = rejects.columns.column("reason")
     numbers = reason.indices.to_numpy()[rows]
     found, first, counts = np.unique(numbers, return_index=True, return_counts=True)
@@ -311,7 +306,7 @@ def reject_groups(rejects: Rejects, rows: Numbers) -> dict[str, Any]:
 
 
 def _parity(comparisons: Sequence[Comparison]) -> dict[str, Any] | None:
-    """Median and minimum of the SSIM, and charts of the comparisons; None if there are none."""
+    """Return median and minimum of the SSIM, and charts of the comparisons; None without comparisons."""
     if not comparisons:
         return None
     psnr = np.array([one.psnr for one in comparisons])
@@ -321,7 +316,7 @@ def _parity(comparisons: Sequence[Comparison]) -> dict[str, Any] | None:
         "ssim": (median(ssim), float(ssim.min())),
         "identical": len(psnr) - len(finite),
         "charts": [
-            *([charts.linear("PSNR of those that differ", " dB", {"images": finite}, 0.5)] if len(finite) else []),
+            *([charts.linear("PSNR of images that differ", " dB", {"images": finite}, 0.5)] if len(finite) else []),
             charts.linear("SSIM", "", {"images": ssim}, 0.001),
         ],
     }

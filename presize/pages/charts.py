@@ -1,4 +1,4 @@
-"""Numbers -> the geometry of charts, which templates draw. Pure."""
+"""Computes the geometry of charts, which templates draw. Pure."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from presize.formatting import digits
 
 Numbers = npt.NDArray[Any]
 
-WIDTH, HEIGHT = 1000, 200  # of a chart in its own units; it is stretched to the space that it gets
+WIDTH, HEIGHT = 1000, 200  # of a chart in SVG units; pages stretch it to the available space
 _BINS = 40
 
 
 class Bar(NamedTuple):
-    """A bar from its upper left corner, its label, and the number of its series."""
+    """A bar: its upper left corner, size and label, and the number of its series."""
 
     x: float
     y: float
@@ -30,8 +30,8 @@ class Bar(NamedTuple):
 
 
 class Histogram(NamedTuple):
-    """One or two series of numbers as bars; those of the second hang down from the baseline of the first, which is in
-    units of HEIGHT from the top. Ticks are (percent from the left, text)."""
+    """One or two series of numbers as bars; the second series hangs down from the baseline of the first. `baseline` is
+    in units of HEIGHT from the top. Ticks are (percent from the left, text)."""
 
     title: str
     bars: list[Bar]
@@ -42,7 +42,7 @@ class Histogram(NamedTuple):
 
 
 def logarithmic(title: str, unit: str, series: dict[str, Numbers]) -> Histogram:
-    """A histogram of positive numbers, over bins of equal ratio."""
+    """Return a histogram of positive numbers with bins of equal ratio."""
     everything = np.concatenate(list(series.values()))
     low, high = max(float(everything.min()), 1) / 1.1, max(float(everything.max()), 1) * 1.1
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
@@ -52,7 +52,7 @@ def logarithmic(title: str, unit: str, series: dict[str, Numbers]) -> Histogram:
 
 
 def linear(title: str, unit: str, series: dict[str, Numbers], finest: float) -> Histogram:
-    """A histogram over up to 100 bins of equal width: `finest`, or 2, 5, 10, ... times that, and edges at multiples."""
+    """Return a histogram with up to 100 bins of width 1, 2, 5, 10, ... times `finest`, with edges at multiples."""
     everything = np.concatenate(list(series.values()))
     least, most = float(everything.min()), float(everything.max())
     factors = [factor * 10**power for power in range(16) for factor in (1, 2, 5)]
@@ -60,7 +60,7 @@ def linear(title: str, unit: str, series: dict[str, Numbers], finest: float) -> 
     low, high = math.floor(least / step), math.floor(most / step) + 1
     every = next(factor for factor in factors if factor * 8 >= high - low)
     ticks = [tick * step for tick in range(-(-low // every) * every, high + 1, every)]
-    if high == low + 1:  # or a single bar would fill the chart
+    if high == low + 1:  # otherwise a single bar would fill the chart
         low, high, ticks = low - 8, high + 8, [least]
     return _histogram(title, unit, series, np.arange(low, high + 1) * step, ticks, np.asarray)
 
@@ -85,7 +85,7 @@ def _histogram(
     shown: list[tuple[float, str]] = []
     for tick in ticks:
         at = float((scale(tick) - first) / (last - first) * 100)
-        if not shown or at - shown[-1][0] >= 11:  # or the texts would overlap
+        if not shown or at - shown[-1][0] >= 11:  # otherwise the texts would overlap
             shown.append((round(at, 2), _number(tick)))
     summary = "; ".join(f"{name}: {_extent(values, unit)}" for name, values in series.items())
     return Histogram(title, bars, shown, room, list(series), summary)
@@ -97,12 +97,12 @@ def _extent(values: Numbers, unit: str) -> str:
 
 
 def median(values: Numbers) -> float:
-    """The median, as one of `values`."""
+    """Return the median, which is always one of `values`."""
     return float(np.percentile(values, 50, method="inverted_cdf"))
 
 
 def _number(value: float) -> str:
-    """In few characters: three digits, or all before the point below 10,000.
+    """Format a number briefly: with three digits, or all digits before the point below 10,000.
 
     >>> [_number(value) for value in (0.98246, 12, 34.56, 3.1416, 3400.2, 12_345, 1_200_000)]
     ['0.982', '12', '34.6', '3.14', '3,400', '12.3k', '1.2M']
@@ -113,8 +113,8 @@ def _number(value: float) -> str:
 
 
 class Line(NamedTuple):
-    """A horizontal bar between the texts `name` and `value`, and `label`, the bar in words. Its parts are (left, width,
-    number of the series), and whiskers the start and end of a thin line over it, in units of WIDTH."""
+    """A horizontal bar between the texts `name` and `value`; `label` describes it in words. Parts are (left, width,
+    number of the series), whiskers the start and end of a thin line over it, all in units of WIDTH."""
 
     name: str
     parts: list[tuple[float, float, int]]
@@ -132,7 +132,7 @@ class Lines(NamedTuple):
 
 
 def bars(title: str, values: Mapping[str, tuple[float, float, float]]) -> Lines:
-    """A bar for each (median, min, max): as long as the median, with a thin line from minimum to maximum."""
+    """Return a bar for each (median, min, max): as long as the median, with a thin line from minimum to maximum."""
     most = max(high for _, _, high in values.values()) or 1.0
     lines = []
     for name, numbers in values.items():
@@ -144,8 +144,8 @@ def bars(title: str, values: Mapping[str, tuple[float, float, float]]) -> Lines:
 
 
 def shares(title: str, amounts: Mapping[str, Mapping[str, float]], values: Mapping[str, str]) -> Lines:
-    """For each name the shares of its parts, the same ones in the same order, side by side: all bars are equally long,
-    with `values` at their ends. Parts that are 0 everywhere are left out."""
+    """Return a bar for each name, divided into the shares of its parts, the same parts in the same order for all. Bars
+    have equal lengths, with `values` at their ends. Parts that are 0 everywhere are left out."""
     series = tuple(part for part in next(iter(amounts.values())) if any(each[part] > 0 for each in amounts.values()))
     lines = []
     for name, amount in amounts.items():

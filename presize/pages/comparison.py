@@ -1,8 +1,8 @@
-"""Some of a build's images compared with an exact resize of their sources: PSNR, SSIM, and pictures of both.
+"""Compares some of a build's images with an exact resize of their sources: PSNR, SSIM, and pictures of both.
 
-The reference knows nothing of the build's back-ends and shortcuts: the whole source, decoded at full size, each channel
-resampled by Pillow's floating-point resize, never rounded, never compressed. Which images are compared is a function of
-the sample numbers, and how many is bounded, whatever the size of the build.
+The reference uses none of the build's back-ends and shortcuts: the whole source is decoded at full size, and Pillow
+resizes each channel in floating point, without rounding or compression. The choice of images depends only on sample
+numbers, and their number is limited for builds of any size.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _LUMA = (0.299, 0.587, 0.114)
 
 
 def reference(pixels: npt.NDArray[np.uint8], target: Target, filter: Filter) -> Values:
-    """`pixels` (height, width, 3) or (height, width), uint8, as `target` says: float64 of the same rank,
-    from 0 to 255. Antialiased: the filter's support grows with the reduction."""
+    """Resize uint8 `pixels`, (height, width, 3) or (height, width), to `target`: float64 of the same rank, from 0 to
+    255. Antialiased: the filter's support grows with the reduction."""
     box, size, canvas = target
     corners = (box.left, box.top, box.left + box.width, box.top + box.height)
     how = Image.Resampling[filter.upper()]
@@ -56,22 +56,22 @@ def reference(pixels: npt.NDArray[np.uint8], target: Target, filter: Filter) -> 
 
 
 def psnr(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> float:
-    """Peak signal-to-noise ratio in dB, over all channels, of two images of one shape with values from 0 to
-    255: 10 log10(255² / mean squared error). Infinite when they are equal."""
+    """Return the peak signal-to-noise ratio in dB, over all channels, of two images of the same shape with values from
+    0 to 255: 10 log10(255² / mean squared error). Infinite if they are equal."""
     error = float(np.square(np.subtract(a, b, dtype=np.float64)).mean())
     return 10 * math.log10(255**2 / error) if error else math.inf
 
 
 def ssim(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> float:
-    """Structural similarity of the luma (ITU-R 601) of two images of one shape, values from 0 to 255: at most 1.
+    """Return the structural similarity of the luma (ITU-R 601) of two images of one shape, 0 to 255: at most 1.
 
-    As Wang et al. define it (Image quality assessment: from error visibility to structural similarity, 2004), with
-    K1 = 0.01, K2 = 0.03, the mean over all windows inside the image. Images with a side of less than 11 pixels are
+    Defined by Wang et al. (Image quality assessment: from error visibility to structural similarity, 2004), with
+    K1 = 0.01, K2 = 0.03, as the mean over all windows inside the image. Images with a side of less than 11 pixels are
     mirrored at their edges instead.
     """
     x, y = luma(a), luma(b)
 
-    def mean(values: Values) -> Values:  # under the window, at each pixel
+    def mean(values: Values) -> Values:  # over the window around each pixel
         return np.asarray(cv2.GaussianBlur(values, (_WINDOW, _WINDOW), _SIGMA, borderType=cv2.BORDER_REFLECT))
 
     mean_x, mean_y = mean(x), mean(y)
@@ -85,20 +85,20 @@ def ssim(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> float:
 
 
 def luma(pixels: npt.NDArray[Any]) -> Values:
-    """(height, width) float64: the luma of (height, width, 3), or grey as it is."""
+    """Return the luma of (height, width, 3) pixels as float64 (height, width); grey is only converted to float64."""
     values = np.asarray(pixels, np.float64)
     return values if values.ndim == 2 else values @ _LUMA
 
 
 MOST_IMAGES = 48
-# Of all images that are compared, about 8 of 12 megapixels. A source pixel counts once and a stored one 4 times, for it
-# is compared in double precision.
+# Limit on all compared images, about 8 of 12 megapixels. A source pixel counts once, a stored pixel 4 times, as it is
+# compared in double precision.
 MOST_PIXELS = 100_000_000
-MOST_PIXELS_EACH = 50_000_000  # of one that is compared: larger ones would take more than 2 GB of memory
-_S_A_PIXEL = 31e-9  # of one core (November 2026): 3 seconds for MOST_PIXELS
+MOST_PIXELS_EACH = 50_000_000  # limit on a compared image: larger ones would take more than 2 GB of memory
+_S_A_PIXEL = 31e-9  # seconds of one core per pixel (November 2026): 3 seconds for MOST_PIXELS
 _THREADS = 2
 
-THUMBNAIL = 384  # pixels of the longer side: all of a 3:2 photograph stored at 256 px, the default
+THUMBNAIL = 384  # pixels of the longer side: a 3:2 photograph stored at 256 px, the default, is not reduced
 DETAIL = 256
 DIFFERENCE_GAIN = 8
 
@@ -112,15 +112,15 @@ class Comparison:
     stored: Size
     source_nbytes: int
     nbytes: int
-    psnr: float  # in dB against reference(); infinite when nothing differs
-    ssim: float  # against the same, of luma
+    psnr: float  # in dB against reference(); infinite if they are equal
+    ssim: float  # of luma, against reference()
     before: bytes  # the source as a JPEG of at most THUMBNAIL pixels a side
-    after: bytes  # what is stored, likewise
+    after: bytes  # the stored image, likewise
     detail: tuple[bytes, bytes, bytes]
-    """Where they differ most, as JPEGs of at most DETAIL pixels a side: the reference, what is stored, and
+    """The part that differs most, as JPEGs of at most DETAIL pixels a side: the reference, the stored image, and
     DIFFERENCE_GAIN times their difference on grey."""
     leaner_nbytes: int | None = None
-    """At the lower quality that was tried; None if none was, and of a file that is stored unchanged."""
+    """Bytes at the lower quality that was tried; None if none was tried, or the file is stored unchanged."""
 
 
 class Failure(NamedTuple):
@@ -131,9 +131,9 @@ class Failure(NamedTuple):
 
 
 def choose(samples: npt.NDArray[np.int64], pixels: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Positions in `samples`, which are distinct, of those to compare, in random order: up to MOST_IMAGES,
-    fewer when they are large, of so many `pixels`."""
-    # Mixed once, sample numbers are dealt to shards (presize.builder.plan); mixed twice, they choose in all of these.
+    """Return the positions in `samples` (distinct) of the images to compare, in random order: up to MOST_IMAGES, or
+    fewer if they are large. `pixels` is the size of each sample."""
+    # Sample numbers mixed once choose the shards (presize.store.dealing); mixed twice, they choose from all shards.
     hashes = mix(mix(samples.astype(np.uint64)))
     count = min(len(samples), 10 * MOST_IMAGES)
     found = np.argpartition(hashes, count - 1)[:count]
@@ -143,7 +143,7 @@ def choose(samples: npt.NDArray[np.int64], pixels: npt.NDArray[np.int64]) -> npt
 
 
 def seconds(images: int, pixels: float) -> float:
-    """About how long compare() takes for a dataset of so many images of `pixels` each, counted as for MOST_PIXELS."""
+    """Estimate the seconds that compare() takes for so many images of `pixels` each, counted as for MOST_PIXELS."""
     count = min(images, MOST_IMAGES, MOST_PIXELS / max(pixels, 1)) if pixels <= MOST_PIXELS_EACH else 0
     return count * pixels * _S_A_PIXEL / _THREADS
 
@@ -156,12 +156,12 @@ def compare(
     value_of: Callable[[dict[str, Any]], bytes],
     leaner: int | None = None,
 ) -> tuple[list[Comparison], list[Failure]]:
-    """Compare some images of the dataset of one size with their sources, as `choose` chooses them; `leaner` is a lower
-    quality to try. `read_source` and `value_of` return the bytes of the source, and the stored value, of a row of the
-    index; they are called from several threads.
+    """Compare some images of the dataset of one size, selected by choose(), with their sources. `leaner` is a lower
+    quality to try. `read_source` and `value_of` return the source's bytes and the stored value of a row of the index;
+    they are called from several threads.
 
-    Returns the comparisons, and the images for which `read_source` raises ImageError. Other errors are raised, so that
-    the page is a function of what is stored and of the sources alone.
+    Returns the comparisons, and the images that cannot be compared because of an ImageError. Other errors are raised,
+    so the page depends only on the stored images and the sources.
     """
     samples = index.column("sample").to_numpy()
     columns = ("source_height", "source_width", "height", "width")
@@ -175,7 +175,7 @@ def compare(
         except ImageError as error:
             return Failure(row["path"], str(error))
 
-    # OpenCV's own threads would stay, and hang a child that is forked later and uses OpenCV, too.
+    # OpenCV's own threads would persist, and a child forked later would hang if it used OpenCV.
     threads = cv2.getNumThreads()
     cv2.setNumThreads(1)
     try:
@@ -193,15 +193,15 @@ def _compare(
     try:
         value_pixels = decode_value(memoryview(value), image.format, image.color, stored_size, depth=image.depth)
     except DAMAGE as error:
-        raise ImageError(f"what is stored is damaged: {error}") from None
-    # Colours as far as they cover black, which resizing keeps so.
+        raise ImageError(f"the stored image is damaged: {error}") from None
+    # Alpha is composed on black in both, which gives the same result before and after resizing.
     stored = flattened(value_pixels, 0)
     wanted = pillow_decoder.Wanted(image.color, image.depth, image.icc)
     source = flattened(decode.decode(data, wanted, image.max_pixels).pixels, 0)
     source_size = Size(*source.shape[:2])
     exact = reference(source, resize.target(source_size, size, image.fit, image.upscale), image.filter)
     if exact.shape != stored.shape:
-        raise ImageError("what is stored has another shape than its source makes")
+        raise ImageError("the stored image has another shape than its source would give")
     leaner_nbytes = None
     is_unchanged = source_size == stored_size and bool(unpack_facts(np.array(row["source_facts"]), "kept"))
     if leaner is not None and not is_unchanged:

@@ -1,4 +1,4 @@
-"""A dataset and filters -> pages of it, self-contained, and the pieces of HTML that notebooks show below a cell."""
+"""Renders self-contained pages of a dataset, and the HTML that notebooks show below a cell."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from presize.store.dataset import Dataset
 from presize.system.files import is_url
 from presize.system.resources import usable_cores
 
-SAMPLES, SAMPLES_BESIDE_SOURCES, REJECTS = 60, 24, 200  # of a page: sources are large, and are decoded for each
-# Longer side of pictures in pixels: alone on a card, beside others, and on the page of one sample.
+SAMPLES, SAMPLES_BESIDE_SOURCES, REJECTS = 60, 24, 200  # per page; sources are large, and each page decodes them
+# Longer side of pictures in pixels: single on a card, next to others, and on the page of one sample.
 SIDE, SIDE_BESIDE, SIDE_ALONE = 220, 180, 720
 NOTEBOOK_SAMPLES, NOTEBOOK_SIDE = 8, 128
-MOST_CHOICES = 1000  # of a list to choose from; with more classes their name is typed
+MOST_CHOICES = 1000  # in a drop-down list; with more classes, users type the name
 
 
 class Pager(NamedTuple):
-    """Position of a page among all `pages`, from 1, and which of the `total` rows that match are on it: from `first`,
-    counted from 1, to `last`, which is 0 where nothing matches."""
+    """Position of a page among `pages`, from 1. It shows the rows `first` to `last`, from 1, of `total` matching rows;
+    `last` is 0 if nothing matches."""
 
     page: int
     pages: int
@@ -37,15 +37,14 @@ class Pager(NamedTuple):
 
     @classmethod
     def of(cls, total: int, each: int, page: int) -> Pager:
-        """Return the position of a page of `each`; a page past the last one is the last one."""
+        """Return the position of a page of `each` rows; `page` is limited to the last page."""
         pages = max(1, -(-total // each))
         page = min(page, pages)
         return cls(page, pages, (page - 1) * each + 1, min(page * each, total), total)
 
 
 def gallery_page(viewed: ViewedDataset, filters: Filters) -> str:
-    """Return the page at one address of a server. Names, texts and reasons may be hostile: they are escaped. Errors are
-    those of matching()."""
+    """Return a server's page for `filters`. All texts may be hostile: they are escaped. Raises as matching() does."""
     matches = matching(viewed, filters)
     of_rejects = filters.show == "rejects"
     each = REJECTS if of_rejects else SAMPLES if viewed.raw is None else SAMPLES_BESIDE_SOURCES
@@ -64,15 +63,15 @@ def view_dataset(
     filters: Filters = Filters(),
     images: int = SAMPLES,
 ) -> str:
-    """Return a page of the dataset in `root`, without links: what ``presize view root -o FILE`` writes. It shows up to
-    `images` samples or rejects, spread evenly over all that match.
+    """Return an HTML page of the dataset in `root`, without links, as ``presize view root -o FILE`` writes it. It shows
+    up to `images` samples or rejects, spread evenly over all that match.
 
     Args:
-        raw: the folder that it was built from, to show sources beside what is stored.
+        raw: the folder that it was built from, to show sources next to stored images.
 
     Raises:
         DatasetError: `root` is not a dataset in a folder, or is damaged.
-        OptionError: `raw` is not the folder that it was built from, or a filter names what does not exist.
+        OptionError: `raw` is not the folder that it was built from, or a filter has an unknown value.
     """
     viewed = ViewedDataset.of(root, raw)
     viewed.check_sources()
@@ -82,7 +81,6 @@ def view_dataset(
 
 
 def _spread(rows: Rows, count: int) -> Rows:
-    """Return up to `count` of the rows, evenly spread."""
     return rows[np.linspace(0, len(rows) - 1, min(count, len(rows))).round().astype(np.int64)]
 
 
@@ -107,15 +105,15 @@ def _render(viewed: ViewedDataset, filters: Filters, pager: Pager, shown: Rows, 
 
 
 def dataset_html(data: Any, records: Rows, title: str) -> str | None:
-    """Return a piece of HTML with some of the stored images of a Dataset, spread evenly over `records`; None for
-    anything but a Dataset in a folder: shards of a store would have to be fetched."""
+    """Return HTML with some stored images of a Dataset, spread evenly over `records`; None unless `data` is a Dataset
+    in a folder: remote shards would have to be fetched."""
     if not isinstance(data, Dataset) or data.origin is not None:
         return None
     return notebook_html(title, cards=_notebook_cards(ViewedDataset.reading(data), records))
 
 
 def build_html(out: str | os.PathLike[str], facts: Sequence[str]) -> str:
-    """Return a piece of HTML with the facts of a build, and some images of its first size where `out` is a folder."""
+    """Return HTML with the facts of a build, and some images of its first size if `out` is a folder."""
     cards: list[Card] = []
     folder = Path(out)
     datasets = [folder] if (folder / MANIFEST).is_file() else sorted(one.parent for one in folder.glob(f"*/{MANIFEST}"))
@@ -129,4 +127,4 @@ def _notebook_cards(viewed: ViewedDataset, records: Rows) -> list[Card]:
     try:
         return cards_of(viewed, _spread(records, NOTEBOOK_SAMPLES).tolist(), NOTEBOOK_SIDE, usable_cores())
     except DatasetError:
-        return []  # damage is raised where it is read, not where a cell shows a dataset
+        return []  # damage raises when it is read, not when a cell shows a dataset

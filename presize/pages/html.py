@@ -20,13 +20,13 @@ from presize.options import Size
 
 @functools.cache
 def asset(name: str) -> str:
-    """Return one of the files beside the templates, as it is."""
+    """Return the text of a file in the folder of templates."""
     return (importlib.resources.files("presize.pages") / "templates" / name).read_text("utf-8")
 
 
 @functools.cache
 def template(name: str) -> jinja2.Template:
-    """Return one of the templates, ready to be rendered. Every text in it is escaped."""
+    """Return a template. Rendering it escapes all text."""
     environment = jinja2.Environment(
         loader=jinja2.FunctionLoader(asset),
         autoescape=True,
@@ -75,5 +75,5 @@ def jpeg_of(pixels: Pixels, quality: int = 80, subsampling: str = "420") -> byte
 def notebook_html(
     title: str, facts: Sequence[str] = (), rows: Sequence[tuple[str, str]] = (), cards: Sequence[Any] = ()
 ) -> str:
-    """Return a piece of HTML for a notebook: a title, facts in sentences, a table, and presize.pages.samples.Cards."""
+    """Return HTML for a notebook: a title, facts in sentences, a table, and cards (presize.pages.samples.Card)."""
     return template("notebook.html").render(title=title, facts=facts, rows=rows, cards=cards)

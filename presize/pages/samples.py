@@ -1,5 +1,4 @@
-"""A dataset in shards or in a folder -> what pages show of a sample: pictures of its source in the raw folder, of the
-stored image and its companions, boxes, points and texts."""
+"""Loads what pages show of a sample: pictures of its source, stored image and companions; boxes, points and texts."""
 
 from __future__ import annotations
 
@@ -36,8 +35,8 @@ _FIT_SCALES = (8, 4, 2)
 
 @dataclass(frozen=True, eq=False)
 class ViewedDataset:
-    """A dataset opened for pages: `data` are its shards, None for a folder of image files. Sources are shown where
-    `raw`, the folder that it was built from, is given. Safe across threads."""
+    """A dataset opened for pages. `data` reads its shards; it is None for a folder of image files. Sources are shown if
+    `raw`, the folder that it was built from, is given. Thread-safe."""
 
     root: Path
     manifest: Manifest
@@ -49,18 +48,17 @@ class ViewedDataset:
 
     @classmethod
     def of(cls, root: str | os.PathLike[str], raw: str | os.PathLike[str] | None = None) -> ViewedDataset:
-        """Open the dataset in `root`. DatasetError where that is none, a URL, or damaged, OptionError where `raw` is
-        not a folder."""
+        """Open a dataset. Raises DatasetError if missing, damaged or a URL, OptionError if `raw` is not a folder."""
         name = root = expanded(root)
         raw = None if raw is None else expanded(raw)
         if is_url(name):
             raise DatasetError(
-                f"{name} is a URL, and a page shows samples from nearly all shards: "
-                f"`presize fetch {name} DIR`, then view DIR"
+                f"{name} is a URL, but a page shows samples from nearly all shards; "
+                f"run `presize fetch {name} DIR`, then view DIR"
             )
         if raw is not None and not os.path.isdir(raw):
             raise OptionError(
-                f"raw: {os.fspath(raw)!r} is not a folder; expected the one that the dataset was built from"
+                f"raw: {os.fspath(raw)!r} is not a folder; expected the folder that the dataset was built from"
             )
         source = None if raw is None else Path(os.path.realpath(raw))
         manifest = read_manifest(root)
@@ -75,38 +73,36 @@ class ViewedDataset:
         return cls(data.root, data.manifest, data.index, data=data)
 
     def check_sources(self) -> None:
-        """Raise OptionError when of several samples not one source is in the raw folder: it is another."""
+        """Raise OptionError if the raw folder has no source of several samples: it is the wrong folder."""
         last = self.manifest.samples - 1
         paths = [self.row(sample)["path"] for sample in sorted({0, last // 4, last // 2, last})]
         if self.raw is not None and not any(is_safe(path) and os.path.lexists(self.raw / path) for path in paths):
             raise OptionError(
-                f"raw: {str(self.raw)!r} has no {paths[0]!r}, nor others of its images; expected the folder of files "
-                "that the dataset was built from"
+                f"raw: {str(self.raw)!r} has no {paths[0]!r} and no other source of this dataset; expected the folder "
+                "of files that the dataset was built from"
             )
 
     @cached_property
     def rejects(self) -> Rejects:
-        """Files that were not stored."""
         return read_rejects(self.root / self.manifest.rejects.file)
 
     @cached_property
     def label_columns(self) -> tuple[str, ...]:
-        """The columns of the label table, ``label`` apart where it numbers the classes."""
+        """The columns of the label table, without ``label`` if it numbers the classes."""
         own = index_columns(self.manifest.layout, True, [companion.name for companion in self.manifest.companions])
         classes = {"label"} if self.manifest.classes is not None else set()
         schema = self.index.schema
-        is_one = {name: schema.get_field_index(name) >= 0 for name in schema.names}  # -1 when there are two of them
+        is_one = {name: schema.get_field_index(name) >= 0 for name in schema.names}  # -1 for duplicates
         return tuple(name for name in schema.names if is_one[name] and name not in {*own, *classes})
 
     @cached_property
     def text_columns(self) -> tuple[str, ...]:
-        """The path, and the label columns of text."""
+        """The path and the text columns of the label table."""
         texts = (pa.string(), pa.large_string())
         return ("path", *(name for name in self.label_columns if self.index.schema.field(name).type in texts))
 
     def column(self, name: str) -> pa.Array:
-        """A column whose offsets are checked, once, so that Arrow can compute with it; DatasetError where it is
-        damaged."""
+        """Return a column, validated once so that Arrow can compute with it. Raises DatasetError if it is damaged."""
         column = self.index.column(self.index.schema.get_field_index(name))
         if name not in self._checked:
             try:
@@ -118,7 +114,7 @@ class ViewedDataset:
         return column
 
     def row(self, sample: int) -> dict[str, Any]:
-        """All columns of one sample; DatasetError where they are damaged."""
+        """Return all columns of one sample. Raises DatasetError if they are damaged."""
         row = self.index.slice(sample, 1)
         try:
             row.validate(full=True)
@@ -127,7 +123,7 @@ class ViewedDataset:
             raise self._damage(sample, str(error).partition("\n")[0]) from None
 
     def pixels(self, sample: int) -> npt.NDArray[Any]:
-        """The stored image, as Dataset.pixels gives it; DatasetError where it is damaged."""
+        """Return the stored image, as Dataset.pixels does. Raises DatasetError if it is damaged."""
         if self.data is not None:
             return next(pixels for _, pixels in self.data.pixels([sample]))
         manifest, row = self.manifest, self.row(sample)
@@ -139,7 +135,7 @@ class ViewedDataset:
             raise self._damage(sample, str(error)) from None
 
     def companion(self, name: str, sample: int) -> npt.NDArray[Any]:
-        """A further image of the sample, such as its mask; see Dataset.companion."""
+        """Return the sample's image in a companion, such as its mask; see Dataset.companion."""
         if self.data is None:
             raise DatasetError(f"{self.root} is a folder of image files, which has no companions")
         if name not in self._companions:
@@ -147,8 +143,8 @@ class ViewedDataset:
         return next(pixels for _, pixels in self._companions[name].pixels([sample]))
 
     def source(self, sample: int, side: int) -> npt.NDArray[Any]:
-        """The source image, upright, 8 bits, RGB, (height, width, 3); scaled down where that is fast, to no less than
-        `side` pixels of its longer side. ImageError where the file is not in the raw folder, or not an image."""
+        """Return the source image: upright, 8-bit RGB, (height, width, 3). It is scaled down if that is fast, but its
+        longer side keeps at least `side` pixels. Raises ImageError if the file is missing or not an image."""
         row = self.row(sample)
         if self.raw is None:
             raise ImageError("no raw folder was given")
@@ -161,7 +157,7 @@ class ViewedDataset:
 
 
 def _read(folder: Path, path: str) -> bytes:
-    """A file below `folder`. Raises ImageError when there is none that can be read."""
+    """Return the content of a file below `folder`. Raises ImageError if it cannot be read."""
     if not is_safe(path):
         raise ImageError("its path leads out of the folder")
     try:
@@ -170,18 +166,17 @@ def _read(folder: Path, path: str) -> bytes:
             if not stat.S_ISREG(status.st_mode):
                 raise ImageError("it is not a regular file")
             if status.st_size > _MAX_BYTES:
-                raise ImageError(f"it has {status.st_size} bytes, more than the {_MAX_BYTES} that are read")
+                raise ImageError(f"it has {status.st_size} bytes; at most {_MAX_BYTES} are read")
             return file.read()
     except OSError as error:
         raise ImageError(f"cannot be read: {error.strerror}") from None
 
 
-MOST_MARKS = 300  # boxes, and points, of a sample; more would hide the image, and make pages large
+MOST_MARKS = 300  # limit on boxes, and on points, per sample: more would hide the image and make pages large
 
 
 class Marks(NamedTuple):
-    """The boxes (left, top, width, height, name) and visible keypoints (x, y) drawn over an image, and the columns that
-    they come from."""
+    """Boxes (left, top, width, height, name) and visible keypoints (x, y) drawn over an image, and their columns."""
 
     boxes: list[tuple[float, float, float, float, str]]
     points: list[tuple[float, float]]
@@ -189,8 +184,8 @@ class Marks(NamedTuple):
 
 
 def marks_of(row: Mapping[str, Any], options: Mapping[str, Any]) -> Marks:
-    """Return the marks of a sample with the columns `row`, by the recorded options of its build. Both may be hostile:
-    anything but boxes and keypoints is left out."""
+    """Return the marks of a sample from its columns `row` and the recorded options of its build. Both may be hostile:
+    anything but boxes and keypoints is ignored."""
     marks = Marks([], [], set())
     for column in _coordinates(options.get("boxes"), Coordinates.parse_boxes):
         marks.columns.add(column.column)
@@ -209,13 +204,13 @@ def marks_of(row: Mapping[str, Any], options: Mapping[str, Any]) -> Marks:
 
 
 def _coordinates(texts: object, parse: Callable[[str], Coordinates]) -> list[Coordinates]:
-    """Parse the columns of an option; none where it is not recorded as a build does."""
+    """Parse the columns of a recorded option; ignore values that no build records."""
     listed = texts if isinstance(texts, list) else []
     return [parse(text) for text in listed if isinstance(text, str) and ":" in text]
 
 
 def _lists(lists: object) -> list[list[float]]:
-    """Return lists of finite numbers, with an empty one in place of any other thing."""
+    """Return lists of finite numbers; any other value becomes an empty list."""
 
     def are_finite(one: object) -> bool:
         return isinstance(one, list) and all(isinstance(n, int | float) and math.isfinite(n) for n in one)
@@ -232,13 +227,13 @@ def _names(row: Mapping[str, Any], count: int, column: str) -> list[str]:
     return [""] * count
 
 
-_MOST_CLASS_NUMBERS = 64  # a mask with more is taken for a depth map, and shown in shades of grey
+_MOST_CLASS_NUMBERS = 64  # a mask with more is shown in shades of grey, like a depth map
 _MOST_TEXT, _MOST_TEXTS = 300, 12
 _MASK_SHARE = 0.6
 
 
 class Picture(NamedTuple):
-    """A picture on a card: "source", "stored", or a companion's. Where it cannot be shown, `problem` says why."""
+    """A picture on a card: "source", "stored", or a companion's name. If it cannot be shown, `problem` says why."""
 
     what: str
     jpeg: bytes
@@ -246,8 +241,8 @@ class Picture(NamedTuple):
 
 
 class Card(NamedTuple):
-    """A sample as a page shows it: its columns of the index, the name of its class, its pictures, marks in pixels of
-    the stored image, and texts (column, value) of the label table."""
+    """A sample as a page shows it: its row of the index, the name of its class, pictures, marks in pixels of the stored
+    image, and texts (column, value) of the label table."""
 
     sample: int
     row: dict[str, Any]
@@ -262,14 +257,14 @@ class Card(NamedTuple):
 
 
 def cards_of(viewed: ViewedDataset, samples: Iterable[int], side: int, jobs: int) -> list[Card]:
-    """Return the cards of `samples`, in their order, decoded in `jobs` threads; see card_of()."""
+    """Return the cards of `samples`, in order, decoded in `jobs` threads; see card_of()."""
     with ThreadPoolExecutor(jobs) as threads:
         return list(threads.map(lambda sample: card_of(viewed, sample, side), samples))
 
 
 def card_of(viewed: ViewedDataset, sample: int, side: int) -> Card:
     """Return the card of a sample, with pictures of at most `side` pixels. A picture that cannot be shown says why.
-    Raises DatasetError where the columns of the sample are damaged."""
+    Raises DatasetError if the columns of the sample are damaged."""
     row, manifest = viewed.row(sample), viewed.manifest
     marks = marks_of(row, manifest.identity["options"])
     classes, label = manifest.classes or (), row.get("label", -1)
@@ -302,9 +297,8 @@ def _pictures(viewed: ViewedDataset, sample: int, side: int) -> Iterable[Picture
 
 
 def seen(pixels: npt.NDArray[Any]) -> Pixels:
-    """Return the pixels of any dataset as a page shows them, uint8 (height, width, 3) or (height, width): alpha
-    composed on white, numbers that are not colours as shades from the smallest to the largest. ImageError for an array
-    that is no picture."""
+    """Convert the pixels of any dataset to uint8 (height, width, 3) or (height, width). Alpha is composed on white;
+    numbers that are not colours are scaled from smallest to largest. Raises ImageError for other arrays."""
     if pixels.ndim == 1 or pixels.shape[2:] not in ((), (3,), (4,)) or not pixels.size or pixels.dtype.kind == "c":
         raise ImageError(f"an array of {' x '.join(map(str, pixels.shape))} {pixels.dtype}")
     if pixels.dtype == np.uint8 or (pixels.dtype == np.uint16 and pixels.ndim == 3):
@@ -320,8 +314,7 @@ def _is_mask(values: npt.NDArray[Any]) -> bool:
 
 
 def masked(picture: Pixels, mask: npt.NDArray[Any]) -> Pixels:
-    """Return `picture` with a colour over it for each number of a mask (height, width) of any size; 0, the background,
-    stays as it is."""
+    """Return `picture` with a colour over each number of a mask (height, width) of any size but 0, the background."""
     height, width = picture.shape[:2]
     small = cv2.resize(mask, (width, height), interpolation=cv2.INTER_NEAREST)
     base = picture if picture.ndim == 3 else np.repeat(picture[:, :, np.newaxis], 3, axis=2)
@@ -330,14 +323,14 @@ def masked(picture: Pixels, mask: npt.NDArray[Any]) -> Pixels:
     return np.asarray(np.where((small == 0)[:, :, np.newaxis], base, blended), np.uint8)
 
 
-# Colours of numbers near to each other differ: hues go on by the golden angle.
+# Hues advance by the golden angle, so that the colours of close numbers differ.
 _HUES = np.arange(256) * 137.508 % 360 / 2
 _TONES = np.stack((_HUES, np.full(256, 190), np.full(256, 245)), axis=1).round().astype(np.uint8)
 _PALETTE = np.asarray(cv2.cvtColor(_TONES[np.newaxis], cv2.COLOR_HSV2RGB)[0], np.uint8)
 
 
 def _texts(viewed: ViewedDataset, row: dict[str, Any], marks: Marks) -> list[tuple[str, str]]:
-    """The label columns that are not drawn."""
+    """Return the label columns that are not drawn, as text."""
     found = []
     names = [name for name in viewed.label_columns if name not in marks.columns and row[name] not in (None, "", [])]
     for name in names[:_MOST_TEXTS]:

@@ -1,4 +1,4 @@
-"""Contents of a page: filters, as they stand in the query string of its address, and the rows that pass them. Pure."""
+"""Filters of a page, parsed from the query string of its address, and the rows that match them. Pure."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _MOST_DIGITS = 12
 
 @dataclass(frozen=True)
 class Filters:
-    """The state of a page; the fields have the names that they have in a query string.
+    """The state of a page; fields have the names used in the query string.
 
     Attributes:
         show: stored images, or files that were not stored.
-        text: part of the path, of another text column, or of the reason; upper and lower case are alike.
-        label, split, reason: a class, a value of the column ``split``, why files were not stored; empty for all.
-        min_side, max_side: of the source, its shorter side in pixels, inclusive; 0 for any.
-        page: from 1.
-        sample: the only sample to show, larger; -1 for a page of many.
+        text: part of the path, of another text column, or of the reason; case-insensitive.
+        label, split, reason: a class, a value of the column ``split``, a reason for not storing files; empty for all.
+        min_side, max_side: limits on the shorter side of the source in pixels, inclusive; 0 for no limit.
+        page: number of the page, from 1.
+        sample: the only sample to show, enlarged; -1 for a page of many.
     """
 
     show: Show = "stored"
@@ -55,12 +55,12 @@ class Filters:
             if getattr(self, name) < least:
                 raise OptionError(f"{name}: expected at least {least}, got {getattr(self, name)}")
         if self.show == "rejects" and self.sample >= 0:
-            raise OptionError(f"sample: files that were not stored have no page of their own, got {self.sample}")
+            raise OptionError(f"sample: cannot be combined with show=rejects, got {self.sample}")
 
     @classmethod
     def parse(cls, query: str) -> Filters:
-        """Read a query string, such as ``label=cat&page=2``; empty values, as forms send them, are defaults.
-        OptionError where a name is unknown or there twice, or a value is invalid."""
+        """Parse a query string, such as ``label=cat&page=2``; empty values, which forms send, mean defaults. Raises
+        OptionError if a name is unknown or occurs twice, or a value is invalid."""
         try:
             pairs = parse_qsl(query, max_num_fields=_MOST_FIELDS, errors="strict")
         except ValueError:
@@ -78,7 +78,7 @@ class Filters:
         return cls(**values)  # type: ignore[arg-type]
 
     def query(self, **changes: str | int) -> str:
-        """The query string of this state with `changes`: ``?`` and the fields that are not at their defaults."""
+        """Return the query string of this state with `changes`: ``?`` and the fields that are not at their defaults."""
         state = replace(self, **changes)  # type: ignore[arg-type]
         pairs = ((field.name, getattr(state, field.name), field.default) for field in fields(state))
         return "?" + urlencode([(name, value) for name, value, default in pairs if value != default])
@@ -90,8 +90,8 @@ class Filters:
 
 
 def matching(viewed: ViewedDataset, filters: Filters) -> Rows:
-    """The numbers of the stored samples that pass all filters, in dataset order, or the rows of the files that were not
-    stored. OptionError where there is no such class, split or sample, DatasetError where a column is damaged."""
+    """Return the numbers of the stored samples that match all filters, in dataset order, or the rows of rejects. Raises
+    OptionError for an unknown class, split or sample, and DatasetError if a column is damaged."""
     classes = viewed.manifest.classes or ()
     if filters.label:
         _check_known("label", "classes", filters.label, classes)
@@ -118,7 +118,7 @@ def matching(viewed: ViewedDataset, filters: Filters) -> Rows:
 
 
 def matching_rejects(rejects: Rejects, filters: Filters) -> Rows:
-    """The rows of files that were not stored that pass the filters by text and reason."""
+    """Return the rows of rejects that match the filters by text and reason."""
     keep = np.ones(len(rejects), bool)
     reason = rejects.columns.column("reason")
     if filters.reason:
@@ -130,7 +130,7 @@ def matching_rejects(rejects: Rejects, filters: Filters) -> Rows:
 
 
 def class_counts(viewed: ViewedDataset) -> list[tuple[str, int]]:
-    """The classes and how many samples each has; none without classes."""
+    """Return (class, number of samples) for each class."""
     classes = viewed.manifest.classes
     if not classes:
         return []
@@ -140,7 +140,7 @@ def class_counts(viewed: ViewedDataset) -> list[tuple[str, int]]:
 
 
 def split_counts(viewed: ViewedDataset) -> list[tuple[str, int]]:
-    """The splits by name, and how many samples each has; none without a column ``split`` of text."""
+    """Return (split, number of samples), sorted by name; empty without a text column ``split``."""
     if "split" not in viewed.text_columns:
         return []
     counts = viewed.column("split").value_counts().to_pylist()
@@ -148,7 +148,7 @@ def split_counts(viewed: ViewedDataset) -> list[tuple[str, int]]:
 
 
 def reason_counts(rejects: Rejects, most: int) -> list[tuple[str, int]]:
-    """The most frequent reasons, at most `most`, and how many files each has."""
+    """Return (reason, number of files) for the `most` most frequent reasons."""
     reason = rejects.columns.column("reason")
     counts = np.bincount(reason.indices.to_numpy(), minlength=len(reason.dictionary))
     order = np.argsort(-counts, kind="stable")[:most].tolist()

@@ -1,9 +1,8 @@
-"""Pages of a dataset for a browser on this machine, and for nobody else.
+"""Serves pages of a dataset, only to a browser on this machine.
 
-The address holds a random token, so that other users of the machine and other pages in the browser cannot guess it; the
-Host header has to name this machine, by any port, since one may be forwarded to it; so no domain that resolves to
-127.0.0.1 gets anything (DNS rebinding).
-There is one page, whose query string is parsed by Filters: no part of an address is ever a path of a file.
+The address contains a random token, which other users of the machine and other pages in the browser cannot guess. The
+Host header must name this machine, with any port, since ports may be forwarded; so a domain that resolves to 127.0.0.1
+gets nothing (DNS rebinding). Filters parses the query string of the only page: no part of an address is a file path.
 """
 
 from __future__ import annotations
@@ -44,12 +43,12 @@ HEADERS = {
 
 
 def is_this_machine(host: str) -> bool:
-    """Return whether a Host header names this machine, by any port. Nobody can register a name that does."""
+    """Return whether a Host header names this machine, with any port. Nobody can register such a name."""
     found = re.fullmatch(r"(?:\[([0-9a-f:.]+)\]|([\w-][\w.-]*?)\.?)(?::\d*)?", host.lower(), re.ASCII)
     if found is None:
         return False
     literal, name = found.groups()
-    if name is not None and (name in _LOOPBACK or name.endswith(".localhost")):  # which is reserved: RFC 6761, 6.3
+    if name is not None and (name in _LOOPBACK or name.endswith(".localhost")):  # reserved by RFC 6761, 6.3
         return True
     try:
         address = ip_address(literal or name)
@@ -59,15 +58,15 @@ def is_this_machine(host: str) -> bool:
 
 
 class GalleryServer(ThreadingHTTPServer):
-    """Serves one dataset at `url` while serve_forever() runs. A context manager that closes the port, a free one for 0.
-    Raises OptionError where that cannot be used."""
+    """A server of one dataset at `url` while serve_forever() runs. As a context manager it closes the port. Port 0
+    chooses a free one. Raises OptionError if the port cannot be used."""
 
     daemon_threads = True
 
     def __init__(self, viewed: ViewedDataset, port: int = 0) -> None:
         self.viewed = viewed
         self.token = secrets.token_urlsafe(24)
-        self.rendering = threading.Lock()  # the decoded sources of one page at a time are enough
+        self.rendering = threading.Lock()  # one page at a time: decoded sources take much memory
         try:
             super().__init__((ADDRESS, port), _Handler)
         except (OSError, OverflowError) as error:
@@ -83,7 +82,7 @@ class GalleryServer(ThreadingHTTPServer):
         return f"http://{self.host}/{self.token}/"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that hangs up is no error."""
+        """Ignore browsers that close the connection."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             super().handle_error(request, client_address)
 
@@ -99,7 +98,7 @@ class _Handler(BaseHTTPRequestHandler):
             host, port = self.server.host, self.server.server_address[1]
             return self._say(
                 HTTPStatus.FORBIDDEN,
-                f"presize view serves its own machine alone; open the address that it printed, which begins with "
+                f"presize view serves only its own machine; open the address that it printed, which begins with "
                 f"http://{host}/. From another machine run `ssh -L {port}:{host} MACHINE` first, and open the same "
                 "address there",
             )
@@ -133,4 +132,4 @@ class _Handler(BaseHTTPRequestHandler):
         self._say(HTTPStatus(code), message or HTTPStatus(code).phrase)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: library code does not print."""
+        """Discard the message: library code does not print."""

@@ -16,38 +16,38 @@ from presize.system.resources import limit_of
 MANIFEST = "manifest.json"
 REPORT = "report.html"
 STATE = ".presize.json"
-"""In OUT while a build is unfinished."""
+"""The journal of an unfinished build, in OUT."""
 FETCHING = ".presize-fetching.json"
-"""The manifest of a dataset while the rest is being fetched."""
+"""The manifest of a dataset whose other files are being fetched."""
 _FILE_NAMES = re.compile(
     r"index(-\d+)?\.arrow|rejects(-\d+)?\.jsonl|report(-\d+)?\.html"
     rf"|shards/({COMPANION_NAME}-)?\d{{5,}}(-\d+)?\.lmdb",
     re.ASCII,
 )
 OUR_NAMES = r"^(manifest\.json|index(-\d+)?\.arrow|rejects(-\d+)?\.jsonl|report(-\d+)?\.html|\.presize[^/]*)(/|$)"
-"""Names, for Arrow, that neither an image of a folder dataset nor its folder may have."""
+"""Arrow regular expression of names reserved for presize: no image or first folder in a folder dataset may use them."""
 
 
 class CannotOpenError(DatasetError):
-    """A file cannot be read for no fault of its own: too many files are open, for example."""
+    """Error for a file that is intact but cannot be read, for example because too many files are open."""
 
 
 def require(holds: object, otherwise: str) -> None:
-    """Raise ValueError, which its caller words, about content that does not hold."""
+    """Raise ValueError with the text `otherwise` unless `holds`."""
     if not holds:
         raise ValueError(otherwise)
 
 
 def raise_limit(what: object, error: BaseException) -> None:
-    """Raise CannotOpenError if `error` tells of a limit of this process, not of damage."""
+    """Raise CannotOpenError if a limit of this process, not damage, caused `error`."""
     if why := limit_of(error):
         raise CannotOpenError(f"{what} cannot be read: {why}") from None
 
 
 @dataclass(frozen=True)
 class DataFile:
-    """A file of a dataset: its path from there, size in bytes and SHA-256 in hexadecimal. `rows` are samples of a shard
-    or the index, lines of rejects.jsonl, images compared in report.html."""
+    """A file of a dataset: its path relative to the dataset, size in bytes and SHA-256 in hexadecimal. `rows` counts
+    samples of a shard or the index, lines of rejects.jsonl, or images compared in report.html."""
 
     file: str
     bytes: int
@@ -61,9 +61,8 @@ class DataFile:
 
 @dataclass(frozen=True)
 class CompanionFiles:
-    """The shards of a companion, row for row as those of the images. The filter "nearest" has kept the values of its
-    pixels. `depth` is 16 where at least one image needs such values, else 8; arrays say their own. `bytes` are those of
-    its stored values."""
+    """The shards of a companion, with the same rows as the images' shards. Filter "nearest" keeps pixel values. `depth`
+    is 16 if any image needs 16 bits, else 8; arrays record their own. `bytes` is the size of all stored values."""
 
     name: str
     format: CompanionFormat
@@ -78,15 +77,15 @@ class ShardFetcher(Protocol):
 
     @property
     def max_bytes(self) -> int | None:
-        """Room for shards; None for any number of bytes."""
+        """Limit on the shards in the folder, in bytes; None without a limit."""
         ...
 
     def provide(self, files: Sequence[DataFile]) -> None:
-        """Have these shards in the folder at the same time."""
+        """Ensure that all of these shards are in the folder at the same time."""
         ...
 
     def fetch_ahead(self, groups: Sequence[Sequence[DataFile]]) -> None:
-        """Begin to fetch shards that will be read, group after group."""
+        """Start to fetch shards that will be read, group by group."""
         ...
 
 
@@ -101,5 +100,5 @@ def is_data_file(name: str) -> bool:
 
 
 def companion_shard(name: str, shard: str) -> str:
-    """The file of a companion beside an image's shard, ``shards/mask-00000.lmdb``; without a name the image's."""
+    """Return a companion's file for the image shard `shard`, ``shards/mask-00000.lmdb``; `shard` if `name` is empty."""
     return shard.replace("shards/", f"shards/{name}-", 1) if name else shard

@@ -1,4 +1,4 @@
-"""A published dataset, read without torch: its manifest, its index, and its records by sample number."""
+"""Reads a published dataset without torch: its manifest, its index, and its records by sample number."""
 
 from __future__ import annotations
 
@@ -31,23 +31,22 @@ OnDamage = Callable[[int, DatasetError], None]
 
 
 class Dataset:
-    """The LMDB dataset in `root`, opened for reading.
+    """An LMDB dataset opened for reading.
 
-    Threads and forked children can share it; a pickle holds the path. The index is mapped: all processes share its
-    memory. Samples are numbered from 0; negative numbers are not accepted.
+    Thread-safe, and usable in forked children; a pickle holds only the path. The index is memory-mapped, so processes
+    share its memory. Samples are numbered from 0; negative numbers are not accepted.
 
     Args:
         root: the folder of the dataset.
-        readahead: whether the kernel reads more of a shard than the missing page. None chooses for reading in random
-            order, by the size of records, memory and file system. The first dataset of a process to read a file
-            decides.
-        max_pixels: an image of more pixels (height x width), at least 1, counts as damaged.
-        check: compare the SHA-256 of the index (up to 256 MB) when it is opened, and the CRC-32 of each record when a
-            process first reads it. False leaves both out: then a flipped bit may change pixels, labels or paths.
-        origin: where shards come from that are not in `root`; None when all are.
+        readahead: whether the kernel reads ahead in shards. None chooses for random reads, by the size of records,
+            memory and file system. The first dataset that opens a file in a process decides.
+        max_pixels: limit on pixels (height x width), at least 1; a larger image counts as damaged.
+        check: verify the SHA-256 of the index (up to 256 MB) when it is opened, and the CRC-32 of each record when a
+            process first reads it. With False, a flipped bit may change pixels, labels or paths.
+        origin: source of the shards that are not in `root`; None if all are.
 
     Raises:
-        DatasetError: there is no dataset, or it is damaged, newer than this presize, or foreign.
+        DatasetError: the dataset is missing, damaged, newer than this presize, or of another program.
     """
 
     def __init__(
@@ -68,9 +67,9 @@ class Dataset:
         self._readahead = readahead  # as requested, for pickling
         self.origin = origin
         self.read_with = self.companions
-        """The companions that are read with the images, and fetched ahead with them; all of them at first."""
+        """Companions that are read and prefetched with the images; all of them by default."""
         self.companion_name: str | None = None
-        """The companion whose records these are; None for the images."""
+        """The companion that this dataset reads; None for the images."""
         self._set_up()
 
     def _opened(self, manifest: Manifest) -> tuple[Manifest, pa.RecordBatch]:
@@ -88,27 +87,25 @@ class Dataset:
             window = window_bytes(self.root / "shards")
             self.readahead = readahead_pays(nbytes / len(self), nbytes, read_memory().available, window)
         self.shards = list(map(self._reader, self.manifest.shards))
-        """The readers of the shards, by number."""
         self._renewed: set[int] = set()
-        # As memoryviews, which give Python ints, in a third of the time of an array.
+        # Indexing a memoryview returns a Python int in a third of the time that an array takes.
         self._shard_of = self.numbers("shard").data
         self._row_of = self.numbers("row").data
         self._nbytes = self.numbers("nbytes").data
         self._crc32 = self.numbers("crc32").data
-        self._checked: bytearray | None = None  # a bit a sample, once a record was read
+        self._checked: bytearray | None = None  # one bit per sample: its record passed the check
         self._heights, self._widths = self.numbers("height").data, self.numbers("width").data
         self._path_ends, self._path_bytes = _offsets_and_text(self.column("path"))
 
     @property
     def companions(self) -> tuple[str, ...]:
-        """Names of the further images of every sample, such as its mask."""
+        """Names of the additional images of every sample, such as its mask."""
         return tuple(companion.name for companion in self.manifest.companions)
 
     def companion(self, name: str) -> Dataset:
-        """Return the records of a companion, such as masks, as a dataset of the same samples over the same index.
-
-        ``manifest.color`` is "exact" where pixels have the values of the source, and ``manifest.depth`` their bits:
-        arrays are uint8 or uint16, (height, width) or (height, width, 3). Raises DatasetError for an unknown name."""
+        """Return a companion, such as the masks, as a dataset with the same samples and index. ``manifest.color`` is
+        "exact" if pixels keep the values of the source, and ``manifest.depth`` is their number of bits. Raises
+        DatasetError for an unknown name."""
         data = Dataset.__new__(Dataset)
         vars(data).update(vars(self))
         data.manifest, data.index = self.manifest.companion(name), companion_index(self.index, name)
@@ -128,20 +125,20 @@ class Dataset:
         return _reopen, (arguments, self.manifest.index.sha256, self.companion_name, self.read_with)
 
     def __getattr__(self, name: str) -> Any:
-        """Called for what is missing: all of it, where a pickle could not be opened."""
+        """Raise the error of unpickling, if that failed: then all attributes are missing."""
         if "_failure" in vars(self):
             raise vars(self)["_failure"]
         raise AttributeError(name)
 
     def preload(self, how: Preload) -> list[MappedFile]:
-        """Read all shards into the page cache, as presize.system.pagecache.preload."""
+        """Read all shards into the page cache; see presize.system.pagecache.preload."""
         self._provide(range(len(self.shards)))
         return preload([(self.root / shard.file, shard.bytes) for shard in self.manifest.shards], how)
 
     def fetch_ahead(self, groups: Iterable[Sequence[int]]) -> None:
-        """Begin to fetch the shards of these numbers, with those of companions, unless all stay in the folder. `groups`
-        are read together, in this order: when one is read, those of the groups before may be removed. Raises
-        OptionError when two groups in a row are more than the cache can hold."""
+        """Start to fetch shards, given by number, and those of companions. Does nothing without an origin. Groups are
+        read in order, each as a whole: while one is read, earlier ones may be removed. Raises OptionError if two
+        consecutive groups exceed the cache."""
         if self.origin is not None:
             shards = self._read_together()
             self.origin.fetch_ahead([[files[number] for number in group for files in shards] for group in groups])
@@ -151,7 +148,7 @@ class Dataset:
         return [self.manifest.shards, *(companion.shards for companion in companions)]
 
     def check_order(self, by_shards: bool) -> None:
-        """Raise OptionError when reading, unless `by_shards` (ShardShuffled), needs more room than there is."""
+        """Raise OptionError if the dataset exceeds its cache, unless it is read `by_shards` (ShardShuffled)."""
         most = None if self.origin is None else self.origin.max_bytes
         nbytes = sum(file.bytes for files in self._read_together() for file in files)
         if most is not None and nbytes > most and not by_shards:
@@ -167,38 +164,38 @@ class Dataset:
                 self.origin.provide(closed)
 
     def column(self, name: str) -> pa.Array:
-        """An index column. Raises DatasetError, with the names of all columns, when there is no such column."""
+        """Return an index column. Raises DatasetError for an unknown name."""
         names = self.index.schema.names
         if name not in names:
             raise DatasetError(f"{self.root} has no column {name!r}; it has {', '.join(names)}")
         return self.index.column(names.index(name))
 
     def numbers(self, name: str) -> npt.NDArray[Any]:
-        """A numeric index column without nulls, as a read-only array over the mapped file."""
+        """Return a numeric index column without nulls as a read-only array over the mapped file."""
         try:
             return np.asarray(self.column(name).to_numpy(zero_copy_only=True))
         except pa.ArrowInvalid:
             raise DatasetError(f"column {name!r} of {self.root} is not numeric, or has nulls") from None
 
     def check_column(self, name: str) -> None:
-        """Raise DatasetError unless the offsets of a column are valid. Reads all of it."""
+        """Raise DatasetError unless a column has valid offsets and UTF-8 text. Reads the whole column."""
         validate_column(self.column(name), name, self.root)
 
     def shape(self, sample: int) -> tuple[int, int]:
-        """(height, width) of a sample in pixels."""
+        """Return (height, width) of a sample in pixels."""
         return self._heights[sample], self._widths[sample]
 
     def path(self, sample: int) -> str:
-        """The path of a sample in the source that it was built from."""
+        """Return the path of a sample in its source."""
         start, end = self._path_ends[sample], self._path_ends[sample + 1]
         if not 0 <= start <= end <= len(self._path_bytes):
             raise DatasetError(f"the index of {self.root} is damaged: the path of sample {sample} is out of bounds")
         return bytes(self._path_bytes[start:end]).decode("utf-8", "replace")
 
     def values(self, samples: Sequence[int], on_damage: OnDamage | None = None) -> Iterator[tuple[int, memoryview]]:
-        """Yield, for each of `samples`, its position in that list and its stored value, in the order on disk. A view is
-        valid until the next one is requested. Raises DatasetError when a shard or a record is missing, or is not the
-        one that the index describes; `on_damage` is called with position and error instead where a CRC-32 is wrong."""
+        """Yield (position in `samples`, stored value), in the order on disk. A view is valid until the next one is
+        requested. Raises DatasetError if a shard or record is missing or differs from the index. If only the CRC-32 is
+        wrong and `on_damage` is given, it is called with the position and the error instead."""
         shard_of, row_of = self._shard_of, self._row_of
         places = sorted((shard_of[i], row_of[i], at) for at, i in enumerate(samples))
         if places and not 0 <= places[0][0] <= places[-1][0] < len(self.shards):
@@ -228,18 +225,18 @@ class Dataset:
                     on_damage(position, error)
 
     def _renew(self, shard: int, damaged: ShardReader) -> bool:
-        """Return whether to read once more: a damaged shard of a cache is removed, once, and fetched again."""
-        if self.shards[shard] is not damaged:  # another thread has been here
+        """Return whether to retry: a damaged shard of a cache is removed and fetched again, but only once."""
+        if self.shards[shard] is not damaged:  # another thread has replaced it
             return True
         if self.origin is None or shard in self._renewed:
             return False
         self._renewed.add(shard)
         damaged.remove()
-        self.shards[shard] = self._reader(self.manifest.shards[shard])  # another thread may be reading with that one
+        self.shards[shard] = self._reader(self.manifest.shards[shard])  # another thread may be using the old reader
         return True
 
     def _is_sound(self, sample: int, value: memoryview) -> bool:
-        """Compare the CRC-32 of a record, once: if two threads mark one byte and a mark is lost, once more."""
+        """Return whether the CRC-32 of a record is right; checked when it is first read, or twice if threads race."""
         if not self.check:
             return True
         if self._checked is None:
@@ -253,13 +250,13 @@ class Dataset:
         return True
 
     def value(self, sample: int) -> bytes:
-        """The stored bytes of one sample, a copy."""
+        """Return a copy of the stored bytes of one sample."""
         return next(bytes(view) for _, view in self.values((sample,)))
 
     def pixels(self, samples: Sequence[int]) -> Iterator[tuple[int, Pixels]]:
-        """Yield, for each of `samples`, its position in that list and its pixels, in the order of values(): a new uint8
-        array, (height, width, 3) RGB or (height, width) grey, depending on the options of the build. Raises as values()
-        does, and DatasetError for a value that cannot be decoded."""
+        """Yield (position in `samples`, pixels), in the order on disk. Pixels are a new array, by the options of the
+        build: uint8 or uint16, (height, width, 3) RGB, (height, width, 4) RGBA or (height, width) grey; for companions
+        of format "npy" any dtype and shape. Raises DatasetError as values() does, or if a value cannot be decoded."""
         format, color, depth = self.manifest.format, self.manifest.color, self.manifest.depth
         for position, value in self.values(samples):
             try:
@@ -277,7 +274,7 @@ class Dataset:
 
 
 class _ChangedError(DatasetError):
-    """A record is not the one that was written."""
+    """Error for a record with a wrong CRC-32."""
 
 
 def _at(position: int, on_damage: OnDamage | None) -> OnDamage | None:
@@ -285,11 +282,11 @@ def _at(position: int, on_damage: OnDamage | None) -> OnDamage | None:
 
 
 def _reopen(arguments: tuple[Any, ...], index_sha256: str, companion: str | None, read_with: Sequence[str]) -> Dataset:
-    """Open a pickle. Errors are raised on first use: while unpickling, one would end a worker silently."""
+    """Open a pickled dataset. Errors are raised on first use: while unpickling, they would end a worker silently."""
     origin = arguments[-1]
     try:
         if origin is not None:
-            origin.provide(())  # the folder itself, if somebody has removed it
+            origin.provide(())  # creates the folder again if it was removed
         data = Dataset(*arguments)
         if data.manifest.index.sha256 != index_sha256:
             raise DatasetError(f"{data.root} was updated or replaced since it was opened; open it again")
@@ -303,7 +300,7 @@ def _reopen(arguments: tuple[Any, ...], index_sha256: str, companion: str | None
 
 
 def _offsets_and_text(strings: pa.Array) -> tuple[memoryview, memoryview]:
-    """Offsets and UTF-8 text of a column: string k is ``text[offsets[k] : offsets[k + 1]]``."""
+    """Return offsets and UTF-8 text of a column: string k is ``text[offsets[k] : offsets[k + 1]]``."""
     _, ends, text = strings.buffers()
     first, last = strings.offset, strings.offset + len(strings)
     return memoryview(ends)[8 * first : 8 * (last + 1)].cast("q"), memoryview(text or b"")

@@ -1,5 +1,4 @@
-"""Exports a dataset: as image files, as tar shards for WebDataset, as Parquet for Hugging Face's datasets, or
-as an LMDB with the keys of another program."""
+"""Exports a dataset: image files, tar shards for WebDataset, Parquet for Hugging Face, or LMDBs for other programs."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ _BATCH = 256
 
 @dataclass(frozen=True)
 class ImageFiles:
-    """An image file or .npy for each sample, of images or a companion, whose paths are safe and distinct."""
+    """Files to export, one image or .npy file for each sample of the images or a companion; `names` are safe paths."""
 
     dataset: Dataset
     names: pa.ChunkedArray
@@ -47,14 +46,14 @@ class ImageFiles:
         return SUFFIXES[self.dataset.manifest.format][0]
 
     def contents(self, samples: Sequence[int]) -> Iterator[tuple[int, bytes]]:
-        """Yield, for each of `samples`, its position in that list and the content of its file, in the order on disk."""
+        """Yield (position in `samples`, content of the file), in the order on disk."""
         if self.dataset.manifest.format == "raw":
             yield from ((position, encode(pixels, _RAW_AS)) for position, pixels in self.dataset.pixels(samples))
         else:
             yield from ((position, bytes(value)) for position, value in self.dataset.values(samples))
 
     def all_contents(self) -> Iterator[tuple[int, bytes]]:
-        """Yield each sample and the content of its file, batch by batch in the order on disk."""
+        """Yield (sample, content of its file) for all samples, batch by batch in the order on disk."""
         for start in range(0, len(self.names), _BATCH):
             batch = range(start, min(start + _BATCH, len(self.names)))
             yield from ((start + position, content) for position, content in self.contents(batch))
@@ -65,7 +64,7 @@ class ImageFiles:
 
 @dataclass(frozen=True)
 class Exported:
-    """A dataset whose paths and columns were checked, and the columns of its label table, ``label`` among them."""
+    """A dataset with checked paths and columns, and the names of its label table's columns, including ``label``."""
 
     dataset: Dataset
     images: ImageFiles
@@ -74,7 +73,7 @@ class Exported:
 
     @classmethod
     def of(cls, root: str | os.PathLike[str]) -> Exported:
-        """Raise DatasetError when the dataset is damaged, or has a path that is no file of a folder."""
+        """Open the dataset in `root`. Raises DatasetError if it is damaged, or a path cannot be a file of a folder."""
         dataset = Dataset(root, readahead=True)  # shards are read from beginning to end
         own = index_columns(dataset.manifest.layout, True, dataset.companions)
         columns = tuple(name for name in dataset.index.schema.names if name not in own)
@@ -88,7 +87,7 @@ class Exported:
         return cls(dataset, ImageFiles(dataset, names), companions, columns)
 
     def all_files(self, taken: Collection[str] = ()) -> dict[str, ImageFiles]:
-        """Return ``image`` and the companions by name; with ``_`` behind a name that is taken."""
+        """Return the images, as ``image``, and the companions by name; ``_`` is appended to a name that is taken."""
         companions: dict[str, ImageFiles] = {}
         for name, files in self.companions.items():
             companions[_free(name, {*taken, *companions})] = files
@@ -103,7 +102,7 @@ def _free(name: str, taken: Collection[str]) -> str:
 
 def write_folder(exported: Exported, out: Path, on_image: Callable[[], None]) -> None:
     """Write a file for each image, and a folder for each class; with companions below ``out/image`` and ``out/mask``,
-    as ``--pair mask=mask/{subdir}/{stem}.png`` reads them, without a folder that held all images in the source."""
+    as ``--pair mask=mask/{subdir}/{stem}.png`` reads them, and without a single folder above all classes."""
     folders = exported.all_files() if exported.companions else {"": exported.images}
     classes = exported.dataset.manifest.classes or ()
     first, second = (_parts_at(exported.images.names, depth) for depth in (0, 1))
@@ -125,14 +124,14 @@ def write_folder(exported: Exported, out: Path, on_image: Callable[[], None]) ->
 
 
 def _parts_at(names: pa.ChunkedArray, depth: int) -> set[str]:
-    """Return the parts of paths at a depth: their first folders at 0."""
+    """Return the distinct parts of paths at a depth: at 0, their first folders."""
     parts = pc.replace_substring_regex(names, rf"(?s)^(?:[^/]*/){{{depth}}}([^/]*).*$", r"\1")
     return {*parts.unique().to_pylist()}
 
 
 def write_tars(exported: Exported, out: Path, on_image: Callable[[], None]) -> None:
-    """Write a tar for each shard, and ``classes.txt`` (docs/derive.md). WebDataset shuffles a few thousand samples at a
-    time, so a tar has the samples of a shard, a random part of the dataset, in random order."""
+    """Write a tar for each shard, and ``classes.txt`` (docs/derive.md). WebDataset shuffles only a few thousand samples
+    at a time, so each tar holds the samples of one shard, a random part of the dataset, in random order."""
     dataset = exported.dataset
     classes = _class_list(exported)
     number_labels = "label" in exported.columns and pa.types.is_integer(dataset.column("label").type)
@@ -145,7 +144,7 @@ def write_tars(exported: Exported, out: Path, on_image: Callable[[], None]) -> N
     order = np.lexsort((mix(np.arange(len(shard_of), dtype=np.uint64)), shard_of))
 
     def fields(samples: pa.Array) -> Iterator[list[tuple[str, bytes]]]:
-        """For each sample the names and contents of its files."""
+        """Yield, for each sample, the (name, content) of its files."""
         columns = [dataset.column(name).take(samples).to_pylist() for name in exported.columns]
         for row, (sample, key) in enumerate(zip(samples.to_pylist(), keys.take(samples).to_pylist(), strict=True)):
             values = {name: column[row] for name, column in zip(exported.columns, columns, strict=True)}
@@ -168,14 +167,14 @@ def write_tars(exported: Exported, out: Path, on_image: Callable[[], None]) -> N
                             member.size = len(content)
                             tar.addfile(member, io.BytesIO(content))
                         on_image()
-                    tar.members.clear()  # type: ignore[attr-defined]  # which it keeps for readers
+                    tar.members.clear()  # type: ignore[attr-defined]  # only reading needs them, and they take memory
         if classes:
             new_file("classes.txt").write_bytes(classes)
 
 
 def sample_keys(names: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return WebDataset's keys for `names`: without suffix and other dots, where a key ends. One that would be there
-    twice ends with the sample's number."""
+    """Return WebDataset's keys for `names`: without suffix, and with ``_`` for other dots, since a key ends at a dot.
+    The sample's number is appended to keys that would occur twice."""
     keys = pc.replace_substring_regex(names, r"\.[^./]*$", "")
     dot = r"\.([^./]*)$"
     while pc.any(pc.match_substring_regex(keys, dot)).as_py():
@@ -188,7 +187,7 @@ def sample_keys(names: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _class_list(exported: Exported) -> bytes:
-    """Class names, one a line, as ``presize build --classes`` reads them."""
+    """Return the class names, one per line, as ``presize build --classes`` reads them."""
     names = exported.dataset.manifest.classes or ()
     for name in names:
         if "\n" in name or "\r" in name:
@@ -197,7 +196,7 @@ def _class_list(exported: Exported) -> bytes:
 
 
 def _fits_json(kind: pa.DataType) -> bool:
-    """Return whether JSON can hold values of a type. Dates and times become text, as ISO 8601 has it."""
+    """Return whether JSON can hold values of a type. Dates and times become ISO 8601 text."""
     if pa.types.is_nested(kind):
         return all(_fits_json(kind.field(i).type) for i in range(kind.num_fields))
     return any(is_one(kind) for is_one in _JSON_TYPES)
@@ -213,22 +212,22 @@ def _json(values: dict[str, Any]) -> bytes:
     encode = partial(json.dumps, ensure_ascii=False, default=lambda moment: moment.isoformat())
     try:
         return encode(values, allow_nan=False).encode()
-    except ValueError:  # it has NaN or infinities, for which null stands
+    except ValueError:  # NaN and infinities become null
         return encode(json.loads(encode(values), parse_constant=lambda _: None)).encode()
 
 
 GROUP_BYTES = 16 << 20
 FILE_BYTES = 32 * GROUP_BYTES
-"""Of images and arrays in a row group, held in memory, and in a file: a little more than Hugging Face's 500 MB."""
+"""Bytes of images and arrays per row group, which is held in memory, and per file: just over Hugging Face's 500 MB."""
 
 _IMAGE = pa.struct({"bytes": pa.binary(), "path": pa.string()})
 
 
 def write_parquet(exported: Exported, out: Path, on_image: Callable[[], None]) -> None:
-    """Write a row for each sample, in dataset order (docs/derive.md): ``image`` and the companions, with ``_`` behind a
-    name that the label table has, come before the columns of that."""
+    """Write a row for each sample, in dataset order (docs/derive.md). ``image`` and the companions come before the
+    columns of the label table; ``_`` is appended to a name that the label table uses."""
     schema, others = _schema(exported), list(exported.columns)
-    # Images are neither compressed nor looked through for statistics.
+    # Images are stored without compression or statistics.
     encoding: Any = {"compression": "none", "use_dictionary": others, "write_statistics": others}
     numbers_of_group = _numbers(exported, GROUP_BYTES)
     files = list(_runs(_numbers(exported, FILE_BYTES)))
@@ -237,7 +236,7 @@ def write_parquet(exported: Exported, out: Path, on_image: Callable[[], None]) -
         for number, (first, end) in enumerate(files):
             name = f"{out.name}-{number:05d}-of-{len(files):05d}.parquet"
             with (
-                new_file(name).open("wb") as file,  # by Python: Arrow takes no name that is not UTF-8
+                new_file(name).open("wb") as file,  # opened by Python: Arrow accepts only UTF-8 names
                 pyarrow.parquet.ParquetWriter(file, schema, **encoding) as writer,
             ):
                 for low, high in _runs(numbers_of_group[first:end]):
@@ -256,7 +255,7 @@ def _schema(exported: Exported) -> pa.Schema:
 
 
 def _numbers(exported: Exported, nbytes: int) -> npt.NDArray[np.int64]:
-    """Number each sample's part, where parts of about `nbytes` each follow one another."""
+    """Return the number of each sample's part; parts are consecutive, of about `nbytes` each."""
     companions = (files.dataset for files in exported.companions.values())
     arrays = (data.numbers("nbytes") for data in companions if data.manifest.is_array)
     lengths = sum(arrays, exported.dataset.numbers("nbytes"))
@@ -264,7 +263,7 @@ def _numbers(exported: Exported, nbytes: int) -> npt.NDArray[np.int64]:
 
 
 def _runs(numbers: npt.NDArray[np.integer]) -> Iterator[tuple[int, int]]:
-    """Yield where each run of equal numbers begins and ends."""
+    """Yield (start, end) of each run of equal numbers."""
     return pairwise([0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)])
 
 
@@ -288,7 +287,7 @@ def _image_column(files: ImageFiles, samples: range) -> pa.StructArray:
 _KEY_BYTES = 511
 _COMMIT_RECORDS = 10_000
 _BASICSR_KEY = r"^[!-\-/-~][ -\-/-~]*$"
-"""ASCII without a dot, where BasicSR's reader ends a name."""
+"""Printable ASCII without dots: BasicSR's reader ends a name at a dot."""
 
 
 def write_lmdb(
@@ -298,13 +297,11 @@ def write_lmdb(
     dataset = exported.dataset
     if exported.companions:
         names = ", ".join(exported.companions)
-        raise DatasetError(
-            f"export: --to lmdb holds images alone, and there are companions ({names}); choose --to folder"
-        )
+        raise DatasetError(f"export: --to lmdb cannot hold companions ({names}); choose --to folder")
     if dataset.manifest.format == "raw":
         raise DatasetError(
-            "export: readers of other programs cannot take raw pixels; build with --format png, for which the files of "
-            "presize export --to folder will do"
+            "export: other programs cannot read raw pixels; build with --format png, for example from the files that "
+            "presize export --to folder writes"
         )
     image_keys, others = _lmdb_keys(exported, keys, label_keys)
     _check_keys([*image_keys, *others])
@@ -326,10 +323,12 @@ def write_lmdb(
 
 
 def _lmdb_keys(exported: Exported, keys: str, label_keys: str | None) -> tuple[list[bytes], dict[bytes, bytes]]:
-    """Keys of the images, and all other records."""
+    """Return the keys of the images, and all other records."""
     names = exported.images.names
     if keys in get_args(KeyPreset) and label_keys is not None:
-        raise OptionError(f"label_keys: --keys {keys} has its own; give patterns for both, or leave it out")
+        raise OptionError(
+            f"label_keys: --keys {keys} has its own label keys; leave --label-keys out, or give patterns for both"
+        )
     if keys == "lsun":
         return [name.encode() for name in names.to_pylist()], {}
     if keys == "basicsr":
@@ -337,7 +336,7 @@ def _lmdb_keys(exported: Exported, keys: str, label_keys: str | None) -> tuple[l
         bad = names.filter(pc.invert(pc.match_substring_regex(stems, _BASICSR_KEY)))
         if len(bad):
             raise DatasetError(
-                f"export: BasicSR reads names in ASCII up to their first dot, and {bad[0].as_py()!r} is none; "
+                f"export: BasicSR needs ASCII names without dots before the suffix, got {bad[0].as_py()!r}; "
                 "rename it in the source and build with --update, or choose --keys lsun"
             )
         return [stem.encode() for stem in stems.to_pylist()], {}
@@ -357,7 +356,7 @@ def _lmdb_keys(exported: Exported, keys: str, label_keys: str | None) -> tuple[l
 
 
 def _texts(exported: Exported, column: str) -> list[str]:
-    """Values of a column as text; class names for labels that have them."""
+    """Return the values of a column as text: class names for labels of classes."""
     if column not in exported.columns:
         has = ", ".join(exported.columns) or "none"
         raise DatasetError(
@@ -370,12 +369,12 @@ def _texts(exported: Exported, column: str) -> list[str]:
         values = pa.chunked_array([pa.array(classes, pa.large_string())]).take(values)
     kind = values.type
     if not (pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind)):
-        raise DatasetError(f"export: labels of an LMDB are text or whole numbers, and {column!r} is {kind}")
+        raise DatasetError(f"export: labels of an LMDB must be text or whole numbers, but {column!r} is {kind}")
     if values.null_count:
         row = values.is_null().index(True).as_py()
         name = exported.images.names[row].as_py()
         raise DatasetError(
-            f"export: {name!r} has no {column!r}, which its reader needs; leave it out with presize derive"
+            f"export: {name!r} has no {column!r}, which readers need; leave the sample out with presize derive"
         )
     texts: list[str] = values.cast(pa.large_string()).to_pylist()
     return texts
@@ -385,13 +384,13 @@ def _check_keys(keys: list[bytes]) -> None:
     taken = set()
     for key in keys:
         if len(key) > _KEY_BYTES or key in taken:
-            problem = "is there twice" if key in taken else f"has more than {_KEY_BYTES} bytes"
+            problem = "occurs twice" if key in taken else f"has more than {_KEY_BYTES} bytes"
             raise DatasetError(f"export: the key {key.decode()!r} {problem}; choose --keys image-{{:09d}}")
         taken.add(key)
 
 
 def _meta_info(exported: Exported) -> str:
-    """Name, size and compression level, which nobody reads, of each image, as BasicSR has them."""
+    """Return BasicSR's lines: name, size, and a compression level that nobody reads."""
     lines = []
     for sample, name in enumerate(exported.images.names.to_pylist()):
         height, width = exported.dataset.shape(sample)
@@ -416,23 +415,23 @@ def export_dataset(
 ) -> int:
     """Write every image of a dataset for other programs, and return their number.
 
-    They are the stored bytes, at the path that each image had in its source, with the suffix of the stored format; raw
+    The stored bytes are written under the path of each image in its source, with the suffix of the stored format; raw
     pixels become PNG. The same dataset gives the same bytes in every file.
 
     Args:
-        root: the dataset.
-        out: the folder to write, absent or empty.
+        root: the dataset's folder.
+        out: the folder to write; it must be empty or not exist.
         on_image: called after each image.
-        layout: "folder" writes image files. "tar" and "parquet" write labels and the other columns of the label table,
-            too (docs/derive.md), and name their files when all of them are whole. So does "lmdb".
-        keys: for "lmdb", whose keys to use: text-recognition, basicsr, lsun, or a pattern such as ``image-{:09d}``,
-            numbered from 1 (docs/imports.md).
-        label_keys: for a pattern, where to write labels: ``label-{:09d}``, or ``COLUMN=label-{:09d}``.
+        layout: "folder" writes image files. "tar" and "parquet" also write labels and the other columns of the label
+            table (docs/derive.md). Files of "tar", "parquet" and "lmdb" get their names when all are complete.
+        keys: keys of "lmdb": text-recognition, basicsr, lsun, or a pattern such as ``image-{:09d}``, numbered from 1
+            (docs/imports.md).
+        label_keys: keys of the labels if `keys` is a pattern: ``label-{:09d}``, or ``COLUMN=label-{:09d}``.
 
     Raises:
-        DatasetError: the dataset is damaged, or `layout` has no place for one of its columns.
+        DatasetError: the dataset is damaged, or `layout` cannot hold one of its columns.
         BuildError: `out` is not empty, or cannot be written.
-        OptionError: there is no such layout, or `keys` is missing, no pattern, or of another layout.
+        OptionError: `layout` is unknown, or `keys` is missing, is not a pattern, or does not apply to `layout`.
     """
     check_choice("to", layout, ExportLayout)
     if layout == "lmdb" and keys is None:
@@ -440,12 +439,12 @@ def export_dataset(
             f"keys: --to lmdb needs one of {', '.join(get_args(KeyPreset))}, or a pattern: image-{{:09d}}"
         )
     if layout != "lmdb" and (keys, label_keys) != (None, None):
-        raise OptionError("keys: only --to lmdb has --keys and --label-keys")
+        raise OptionError("keys: --keys and --label-keys need --to lmdb")
     if keys is not None and keys not in get_args(KeyPreset):
         KeyPattern.parse("keys", keys)  # before the dataset is read
     out = Path(os.path.abspath(expanded(out)))
     with writing(out):
-        if os.path.lexists(out) and (not out.is_dir() or os.listdir(out)):  # which a name of any length may be asked
+        if os.path.lexists(out) and (not out.is_dir() or os.listdir(out)):  # lexists accepts names of any length
             raise BuildError(f"export: {out} is not an empty folder; choose a new one")
     exported = Exported.of(root)
     try:

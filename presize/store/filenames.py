@@ -1,4 +1,4 @@
-"""Names the image files of a folder dataset after the paths of their sources. Pure."""
+"""Derives the names of image files in a folder dataset from the paths of their sources. Pure."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ SUFFIXES: dict[CompanionFormat, tuple[str, str]] = {
     "jpeg": (".jpg", r"(?i)\.(jpe?g|jpe|jfif)$"),
     "png": (".png", r"(?i)\.png$"),
     "webp": (".webp", r"(?i)\.webp$"),
-    "raw": (".png", r"(?i)\.png$"),  # pixels leave a dataset as PNG
+    "raw": (".png", r"(?i)\.png$"),  # raw pixels are exported as PNG
     "npy": (".npy", r"(?i)\.npy$"),
 }
-"""The suffix of each format's files, and a regular expression for Arrow of all that they may have."""
+"""Default suffix of each format, and an Arrow regular expression of all its suffixes."""
 
 NAME_MAX_BYTES = 255
 PATH_MAX_BYTES = 4095
 """PATH_MAX of Linux, without the NUL that ends a path."""
 
 MAX_FOLDERS = 250
-"""What makes and removes nested folders may call itself for each, and Python allows a thousand such calls."""
+"""Functions that create or remove nested folders may recurse for each, and Python allows a thousand calls."""
 
 _UNSAFE = r"(?s)\x00|^$|(^|/)\.{0,2}(/|$)"
-"""What is_safe does not take, as a regular expression for Arrow."""
+"""Arrow regular expression of the paths that is_safe rejects."""
 
 
 def file_names(paths: pa.ChunkedArray | pa.Array, format: Format) -> pa.ChunkedArray:
-    """Return distinct names of files for `paths` (large_string, distinct, relative, POSIX).
+    """Return distinct file names for `paths` (large_string, distinct, relative, POSIX).
 
-    A suffix of `format` is kept. Any other is replaced by the format's, which follows it where the name would collide
-    with another file or a folder: ``a.png`` and ``a.gif`` become ``a.png.jpg`` and ``a.gif.jpg``. ``.png`` has no
-    suffix. Raises SourceError when a name would be too long for file systems, or `paths` are not distinct."""
+    A suffix of `format` is kept, any other is replaced. If the name would collide with another file or a folder, the
+    new suffix is appended instead: ``a.png`` and ``a.gif`` become ``a.png.jpg`` and ``a.gif.jpg``. The name ``.png``
+    has no suffix. Raises SourceError if a name would exceed 255 bytes, or `paths` are not distinct."""
     suffix, fits = SUFFIXES[format]
     paths = pa.chunked_array([paths]) if isinstance(paths, pa.Array) else paths
     if pc.count_distinct(paths).as_py() < len(paths):
-        raise SourceError("a path is there twice, so that two images would have one file")
+        raise SourceError("a path occurs twice, so two images would share a file")
     folders = _folders(paths)
     kept = pc.match_substring_regex(paths, fits)
     names = pc.if_else(kept, paths, _append(pc.replace_substring_regex(paths, r"([^/])\.[^./]+$", r"\1"), suffix))
@@ -63,8 +63,8 @@ def file_names(paths: pa.ChunkedArray | pa.Array, format: Format) -> pa.ChunkedA
 
 
 def folder_files(paths: pa.ChunkedArray, format: Format, class_folders: Sequence[str]) -> pa.ChunkedArray:
-    """Return the files of a folder dataset, as file_names. `class_folders` exist even without an image. Raises
-    SourceError when a name is one of presize's own, too long, or cannot be a folder."""
+    """Return the file names of a folder dataset, as file_names does. `class_folders` are created even without images.
+    Raises SourceError if a name is reserved for presize, too long, or cannot be a folder."""
     files = file_names(paths, format)
     taken = files.filter(pc.match_substring_regex(files, OUR_NAMES))
     if len(taken):
@@ -73,7 +73,7 @@ def folder_files(paths: pa.ChunkedArray, format: Format, class_folders: Sequence
         )
     for name in class_folders:
         if not is_safe(name) or "/" in name or len(name.encode()) > NAME_MAX_BYTES:
-            raise SourceError(f"--to folder makes a folder for each class, and {name!r} cannot be one")
+            raise SourceError(f"--to folder creates a folder for each class, but {name!r} cannot be a folder name")
     return files
 
 
@@ -90,7 +90,7 @@ def _folders(paths: pa.ChunkedArray) -> pa.Array:
 
 
 def path_problem(paths: pa.Array) -> str | None:
-    """Return what first keeps `paths` (large_string, valid UTF-8) from being distinct files of one folder."""
+    """Return the first reason why `paths` (large_string, valid UTF-8) cannot be distinct files of a folder, or None."""
     for what, problem in _problems(paths).items():
         found = paths.filter(problem)
         if len(found):
@@ -101,13 +101,13 @@ def path_problem(paths: pa.Array) -> str | None:
 
 
 def repeated(texts: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """Return the texts that occur more than once, each once, in the order of their first places."""
+    """Return the texts that occur more than once, each once, in the order of their first occurrence."""
     counts = texts.value_counts()
     return counts.filter(pc.greater(counts.field("counts"), 1)).field("values")
 
 
 def unsafe_paths(paths: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """Return which of `paths` (large_string) leave their folder, or are too long or too deep; null for null."""
+    """Return a mask of `paths` (large_string) that leave their folder, or are too long or too deep; null for null."""
     return functools.reduce(pc.or_, _problems(paths).values())
 
 

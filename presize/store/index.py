@@ -33,16 +33,16 @@ INDEX_COLUMNS = {
     "source_facts": pa.uint32(),
     "source_crc32": pa.uint32(),
 }
-"""LMDB datasets have shard and row, folders have file, builds with checksums source_crc32; label columns follow."""
+"""LMDB datasets have shard and row, folders have file, builds with checksums source_crc32. Label columns follow."""
 
 COMPANION_COLUMNS = (
     "width", "height", "nbytes", "crc32", "source_nbytes", "source_mtime_ns", "source_facts", "source_crc32",
 )  # fmt: skip
-"""Columns of each companion, as ``mask_width``. Its records lie in shards of its own, in the rows of the images."""
+"""Columns of each companion, such as ``mask_width``. Its shards have its records in the same rows as the images."""
 
 
 def record_columns(companion: str = "", checksum: bool = False) -> dict[str, pa.DataType]:
-    """Return the columns that say what is stored of images, or of a companion without its prefix."""
+    """Return the columns that describe the records of images or of a companion, without its prefix."""
     planned = {"path", "shard", "row", "file", "source_nbytes", "source_mtime_ns"}
     names = COMPANION_COLUMNS if companion else tuple(INDEX_COLUMNS)
     return {name: INDEX_COLUMNS[name] for name in names if name not in planned and (checksum or name != "source_crc32")}
@@ -55,7 +55,7 @@ ARROW_OPTIONS = pa.ipc.IpcWriteOptions(
 
 
 def index_columns(layout: Layout, checksum: bool = False, companions: Sequence[str] = ()) -> dict[str, pa.DataType]:
-    """Return the columns of the index of such a dataset, in order, without labels."""
+    """Return the index columns of a dataset, in order, without labels."""
     absent = {"file"} if layout == "lmdb" else {"shard", "row"}
     if not checksum:
         absent.add("source_crc32")
@@ -65,7 +65,7 @@ def index_columns(layout: Layout, checksum: bool = False, companions: Sequence[s
 
 
 def companion_index(index: pa.RecordBatch, name: str) -> pa.RecordBatch:
-    """Return the index of a companion as a dataset of its own."""
+    """Return the index of a companion, with the column names that images have."""
     names = index.schema.names
     columns = [f"{name}_{column}" if column in COMPANION_COLUMNS else column for column in names]
     return pa.RecordBatch.from_arrays([index.column(column) for column in columns], names)
@@ -88,13 +88,13 @@ def write_arrow(path: Path, table: pa.Table) -> None:
 
 
 HASHED_BYTES = 256_000_000
-"""The largest index that is hashed when opened, of about two million samples: up to a second."""
+"""Size of the largest index that is hashed on opening: about two million samples, up to a second."""
 
 
 def read_index(root: str | os.PathLike[str], manifest: Manifest, check: bool = True) -> pa.RecordBatch:
-    """Return the mapped index, whose memory all processes share. Columns have the types of INDEX_COLUMNS and no nulls;
-    with classes there is an int32 ``label``. Values are checked where they are used. `check` compares the SHA-256, up
-    to 256 MB. Raises DatasetError when the file is missing, damaged, or does not fit the manifest."""
+    """Return the memory-mapped index, shared by all processes. Columns have the types of INDEX_COLUMNS and no nulls;
+    with classes there is an int32 ``label``. Values are checked where they are used. `check` verifies the SHA-256 of an
+    index of up to 256 MB. Raises DatasetError if the file is missing, damaged, or does not match the manifest."""
     path = Path(root) / manifest.index.file
     check_file(path, manifest.index.bytes)
     try:
@@ -111,7 +111,7 @@ def read_index(root: str | os.PathLike[str], manifest: Manifest, check: bool = T
         _check_columns(batch, manifest)
         return batch
     except struct.error:
-        reason = "it does not end as an Arrow file does"
+        reason = "it does not end like an Arrow file"
     except UnicodeDecodeError:
         reason = "the name of a column is not UTF-8"
     except (OSError, ValueError, pa.ArrowException) as error:
@@ -133,7 +133,7 @@ def _check_columns(batch: pa.RecordBatch, manifest: Manifest) -> None:
 
 
 def validate_column(column: pa.Array | pa.ChunkedArray, name: str, place: object) -> None:
-    """Raise DatasetError, about `place`, unless offsets are valid and text is UTF-8. Reads all of a column."""
+    """Raise DatasetError, naming `place`, unless a column has valid offsets and UTF-8 text. Reads the whole column."""
     try:
         column.validate(full=True)
     except pa.ArrowInvalid as error:
@@ -145,7 +145,7 @@ T = TypeVar("T")
 
 
 def open_settled(root: str | os.PathLike[str], read: Callable[[Manifest], T]) -> T:
-    """Return what `read` makes of the manifest in `root` and its files; again if the dataset was replaced meanwhile."""
+    """Return the result of `read` for the manifest in `root`; call it again if the dataset was replaced meanwhile."""
     while True:
         manifest = read_manifest(root)
         try:
@@ -157,35 +157,35 @@ def open_settled(root: str | os.PathLike[str], read: Callable[[Manifest], T]) ->
 
 def _number(layout: str, data: memoryview, place: int) -> int:
     if not 0 <= place < len(data):
-        raise struct.error("a place outside of the file")
+        raise struct.error("an offset outside of the file")
     return int(struct.unpack_from(layout, data, place)[0])
 
 
 def _field(data: memoryview, table: int, number: int) -> int | None:
-    """Return the place of a field of a table of a flatbuffer (flatbuffers.dev, internals); None where it is absent."""
+    """Return the offset of a field of a flatbuffer table (flatbuffers.dev, internals); None if it is absent."""
     fields, at = table - _number("<i", data, table), 4 + 2 * number
     offset = _number("<H", data, fields + at) if at < _number("<H", data, fields) else 0
     return table + offset if offset else None
 
 
 def _below(data: memoryview, place: int | None) -> int:
-    """Return the place of the table or vector that a field refers to."""
+    """Return the offset of the table or vector that a field refers to."""
     if place is None:
-        raise struct.error("a field that is missing")
+        raise struct.error("a missing field")
     return place + _number("<I", data, place)
 
 
 def _is_plain(file: memoryview) -> bool:
-    """Return whether reading an Arrow file allocates nothing: no batch is compressed, and there are no dictionaries. A
-    few kB can become GB as Arrow reads; only the metadata (Footer, Message and RecordBatch) tells. Raises struct.error
-    for what is no Arrow file."""
+    """Return whether reading an Arrow file allocates nothing: no batch is compressed, and there are no dictionaries.
+    Otherwise, a few kB can become GB while Arrow reads; only the metadata (Footer, Message and RecordBatch) shows it.
+    Raises struct.error for other files."""
     end = len(file) - 10  # the footer's length and "ARROW1"
     begin = end - _number("<i", file, end)
     footer = _below(file, begin)
     dictionaries, batches = _field(file, footer, 2), _field(file, footer, 3)
     if dictionaries is not None and _number("<I", file, _below(file, dictionaries)):
         return False
-    if batches is None:  # which read_index refuses, as it does several
+    if batches is None:  # read_index rejects all counts but 1
         return True
     at = _number("<q", file, _below(file, batches) + 4)
     at += 8 if _number("<I", file, at) == 0xFFFFFFFF else 4

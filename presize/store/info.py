@@ -1,4 +1,4 @@
-"""Facts about a dataset: its content and how it was made, without reading its images."""
+"""Summary of a dataset: its content and how it was built, without reading its images."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from presize.system.files import expanded
 
 @dataclass(frozen=True)
 class DatasetInfo:
-    """Content of a dataset, and how it was made.
+    """Content of a dataset, and how it was built.
 
     Attributes:
-        bytes: of the stored images and their companions.
+        bytes: size of the stored images and companions.
         classes: names of the classes; None without classes.
-        splits: samples of each split; empty without a column of splits.
+        splits: number of samples of each split; empty without a column of splits.
         shards: number of shards; 0 for a folder of files.
         layout: "lmdb" or "folder".
         size: the target size, as ``Size.parse`` reads it.
-        options: the build's options as the manifest records them.
-        companions: with their `name`, `bytes`, `format` and `filter`.
-        left_out: files of the source that were not stored, by reason.
-        versions: of the libraries that made it.
-        digest: identifies source, options and codecs.
-        derived: how the datasets that it was derived from differ from it.
+        options: the build's options as recorded in the manifest.
+        companions: the companions, each with `name`, `bytes`, `format` and `filter`.
+        left_out: number of source files that were not stored, by reason.
+        versions: versions of the libraries that built it.
+        digest: hash that identifies source, options and codecs.
+        derived: differences from the datasets that it was derived from.
     """
 
     samples: int
@@ -51,7 +51,7 @@ class DatasetInfo:
 
 
 def info_dataset(root: str | os.PathLike[str]) -> DatasetInfo:
-    """Return what the dataset in `root` holds and how it was made. Raises DatasetError when it is none, or damaged."""
+    """Return the content of the dataset in `root` and how it was built. Raises DatasetError if missing or damaged."""
     root = expanded(root)
     manifest = read_manifest(root)
     return DatasetInfo(
@@ -72,7 +72,7 @@ def info_dataset(root: str | os.PathLike[str]) -> DatasetInfo:
 
 
 def split_counts(samples: pa.RecordBatch | pa.Table, place: object) -> dict[str, int]:
-    """Return how many samples each split has, by name. Raises DatasetError as validate_column does."""
+    """Return the number of samples of each split, by name. Raises DatasetError as validate_column does."""
     names = samples.schema.names
     if names.count("split") != 1 or not pa.types.is_large_string(samples.schema.field("split").type):
         return {}

@@ -1,4 +1,4 @@
-"""Patterns of the keys of other programs' LMDBs, for imports and exports. Pure."""
+"""Key patterns of other programs' LMDBs, for import and export. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Numbers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class KeyPattern:
-    """Keys that differ in a number of at least `width` digits: ``image-{:09d}``, or as C writes it, ``image-%09d``."""
+    """Pattern of keys with a number of at least `width` digits: ``image-{:09d}``, or in C's notation ``image-%09d``."""
 
     before: str
     width: int
@@ -45,7 +45,7 @@ class KeyPattern:
         return f"{self.before}{number:0{self.width}d}{self.behind}"
 
     def numbers(self, keys: pa.LargeBinaryArray) -> tuple[Numbers, Numbers]:
-        """Return the rows of the keys that fit, and their numbers, ascending."""
+        """Return the rows of the matching keys, and their numbers, ordered by number."""
         digits = rf"[0-9]{{{self.width}}}|[1-9][0-9]{{{self.width},{_MOST_DIGITS}}}"
         fits = rf"^{re.escape(self.before)}(?P<number>{digits}){re.escape(self.behind)}$"
         matches = pc.extract_regex(keys, fits)
@@ -56,7 +56,7 @@ class KeyPattern:
 
 
 def label_pattern(label_keys: str) -> tuple[str, KeyPattern]:
-    """Return column and pattern of ``text=label-{:09d}``; without a column it is ``label``."""
+    """Parse ``text=label-{:09d}`` into column and pattern; the default column is ``label``."""
     column, equals, pattern = label_keys.rpartition("=")
     if equals and not column:
         raise OptionError(f"label_keys: expected a column before =, such as text=label-{{:09d}}, got {label_keys!r}")
@@ -64,4 +64,4 @@ def label_pattern(label_keys: str) -> tuple[str, KeyPattern]:
 
 
 TEXT_RECOGNITION = (KeyPattern("image-", 9, ""), KeyPattern("label-", 9, ""), "text")
-"""Images, labels and their column in the layout of CRNN and its kin."""
+"""Image keys, label keys and label column in the layout of CRNN and similar programs."""

@@ -1,5 +1,4 @@
-"""manifest.json: validated reading and atomic publishing. It names every file of a dataset, so its rename is the moment
-at which a dataset changes."""
+"""manifest.json: validated reading, atomic publishing. It names all files: renaming it changes the dataset."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ from presize.store.data_files import FETCHING, MANIFEST, STATE, CompanionFiles, 
 from presize.system.files import open_at_once, write_atomically
 
 VERSION = 3
-"""The latest version that this presize reads; see version_of."""
+"""The latest format version that this presize reads; see version_of."""
 
 
 @dataclass(frozen=True)
@@ -30,16 +29,17 @@ class Manifest:
     """The content of manifest.json.
 
     Attributes:
-        identity: what decided every byte (presize.builder.plan); it includes the options.
-        generation: 0 for a first build, one more for each --overwrite, --update, and repair that changes shards' bytes;
-            names the files.
+        identity: everything that determines the bytes (presize.builder.plan), including the options.
+        generation: 0 for the first build, plus 1 for each --overwrite, --update, and repair that changes shards' bytes;
+            part of the file names.
         size: the target size, as Size.parse reads it.
-        classes: their names by label.
-        bytes: of the stored images.
-        left_out: counts of ``rejected``, ``skipped`` (not images), ``hidden`` and ``outside`` (class folders) files.
-        engine: the LMDB file format; None for folders.
-        shards: in the order in which the index numbers them.
-        companions: further images of every sample, in the order of their names.
+        classes: class names by label.
+        bytes: size of the stored images.
+        left_out: counts of ``rejected``, ``skipped`` (not images), ``hidden``, ``outside`` (class folders) and, if any,
+            ``unreadable`` files.
+        engine: version of the LMDB file format; None for folders.
+        shards: in the order of their numbers in the index.
+        companions: additional images of every sample, ordered by name.
     """
 
     layout: Layout
@@ -77,7 +77,7 @@ class Manifest:
 
     @property
     def channels(self) -> int:
-        """Number of channels of a batch; "keep" is RGB there."""
+        """Number of channels of a batch; the color "keep" is read as RGB."""
         return {"gray": 1, "rgba": 4}.get(self.color, 3)
 
     @property
@@ -87,10 +87,10 @@ class Manifest:
         return tuple(map(str, texts)) if isinstance(texts, list) else (str(texts),)
 
     def check_plain(self, what: str) -> None:
-        """Raise DatasetError for alpha or 16 bits, which `what` does not take."""
+        """Raise DatasetError if images have alpha or 16 bits, which `what` does not support."""
         if self.channels == 4 or self.depth == 16:
             built = "this dataset was built with --color rgba or --depth 16"
-            raise DatasetError(f"{what} trains on 8-bit RGB, and {built}")
+            raise DatasetError(f"{what} trains on 8-bit RGB, but {built}")
 
     @property
     def checksum(self) -> bool:
@@ -98,7 +98,7 @@ class Manifest:
         return self.identity["options"].get("checksum") is True
 
     def files(self) -> tuple[DataFile, ...]:
-        """All files of the dataset except the manifest and a folder's images."""
+        """Return all files of the dataset except the manifest and the images of a folder dataset."""
         return (self.index, self.rejects, *self.every_shard, *((self.report,) if self.report else ()))
 
     @property
@@ -111,7 +111,7 @@ class Manifest:
         return self.bytes + sum(companion.bytes for companion in self.companions)
 
     def companion(self, name: str) -> Manifest:
-        """Return the manifest of a companion as a dataset of its own. Raises DatasetError for an unknown name."""
+        """Return a manifest that describes only a companion. Raises DatasetError for an unknown name."""
         found = next((companion for companion in self.companions if companion.name == name), None)
         if found is None:
             names = ", ".join(companion.name for companion in self.companions) or "none"
@@ -128,8 +128,8 @@ class Manifest:
 
 
 def version_of(options: dict[str, Any], companions: Sequence[CompanionFiles] = ()) -> int:
-    """Return the smallest version of the format that fits BuildOptions.to_json: 1 unless its readers would miss
-    `companions` or misread alpha or 16 bits; 3 where companions are arrays."""
+    """Return the lowest format version for `options` (BuildOptions.to_json): 1, or 2 if its readers would miss
+    `companions` or misread alpha or 16 bits, or 3 if companions are arrays."""
     image = options["image"]
     if any(companion.format == "npy" for companion in companions):
         return 3
@@ -141,20 +141,20 @@ def digest_of(identity: dict[str, Any]) -> str:
 
 
 def classes_digest(classes: Sequence[str] | None) -> str:
-    """Return ``classes`` of an identity."""
+    """Return the field ``classes`` of an identity."""
     return hashlib.sha256(json.dumps(classes).encode()).hexdigest()
 
 
 def publish_manifest(root: Path, manifest: Manifest, name: str = MANIFEST) -> None:
     values = asdict(manifest)
     if not manifest.companions:
-        del values["companions"]  # which version 1 does not have
+        del values["companions"]  # version 1 does not have it
     version = version_of(manifest.identity["options"], manifest.companions)
     write_atomically(root / name, sealed({"format": "presize", "version": version, **values}))
 
 
 def sealed(values: dict[str, Any]) -> bytes:
-    """Return the bytes of a manifest. Its last key, ``sha256``, is the SHA-256 of what they would be without it."""
+    """Return the bytes of a manifest. Its last key, ``sha256``, is the SHA-256 of the manifest without that key."""
     return _encoded({**values, "sha256": hashlib.sha256(_encoded(values)).hexdigest()})
 
 
@@ -163,8 +163,8 @@ def _encoded(values: dict[str, Any]) -> bytes:
 
 
 def read_manifest(root: str | os.PathLike[str]) -> Manifest:
-    """Return the manifest of the dataset in `root`; no changed byte goes unnoticed. Raises DatasetError when there is
-    none, which says what is there instead, or it is damaged, newer than this presize, or foreign."""
+    """Return the manifest of the dataset in `root`; any changed byte is detected. Raises DatasetError if it is missing
+    (the message describes `root`), damaged, newer than this presize, or of another program."""
     root = Path(root)
     try:
         with open(root / MANIFEST, "rb", opener=open_at_once) as file:
@@ -179,18 +179,18 @@ def read_manifest(root: str | os.PathLike[str]) -> Manifest:
 
 
 def _what_is_there(root: Path) -> str:
-    """Say what is in a folder that holds no dataset, and what to do."""
+    """Return the error message for a folder without a dataset: what it holds, and the fix."""
     try:
-        names = sorted(os.listdir(root))  # first, and once: somebody may be replacing it
+        names = sorted(os.listdir(root))  # first, and only once: another process may be replacing it
     except FileNotFoundError:
-        if url := re.search(r"(?:^|/)(s3|https?|gs|az):/([^/].*)", os.fspath(root)):  # as Path has it
+        if url := re.search(r"(?:^|/)(s3|https?|gs|az):/([^/].*)", os.fspath(root)):  # Path has merged the slashes
             return (
                 f"{url[1]}://{url[2]} is not a folder; copy a dataset from a URL with presize fetch, or read it with "
                 "LMDBDataset(URL)"
             )
-        return f"{root} does not exist; expected a folder that presize build has made"
+        return f"{root} does not exist; expected a folder made by presize build"
     except NotADirectoryError:
-        return f"{root} is a file; expected a folder that presize build has made"
+        return f"{root} is a file; expected a folder made by presize build"
     except OSError as error:
         return f"{root}: {error.strerror}"
     if STATE in names or (root.parent / STATE).exists():
@@ -205,7 +205,7 @@ def _what_is_there(root: Path) -> str:
 
 
 def replaced(root: str | os.PathLike[str], manifest: Manifest) -> DatasetError | None:
-    """Return the error to raise when `root` no longer holds the dataset of `manifest`; else None."""
+    """Return the error to raise if `root` no longer holds the dataset of `manifest`, else None."""
     try:
         now = read_manifest(root)
     except DatasetError:
@@ -219,18 +219,18 @@ def replaced(root: str | os.PathLike[str], manifest: Manifest) -> DatasetError |
 
 
 def parse_manifest(text: bytes, root: Path | str) -> Manifest:
-    """Return the manifest with this content, of the dataset in `root`, as read_manifest does."""
+    """Return the manifest parsed from `text`, for the dataset in `root`. Raises as read_manifest does."""
     where = f"{root}/{MANIFEST}"
     try:
         values = json.loads(text)
         if not isinstance(values, dict) or values.get("format") != "presize":
-            raise DatasetError(f"{where} is not a presize manifest, but that of another program")
+            raise DatasetError(f"{where} is not a presize manifest: another program wrote it")
         version = _from_json(int, values["version"], "version")
         if version > VERSION:
             raise DatasetError(
                 f"{root} has format version {version}; this presize reads up to {VERSION}: upgrade presize"
             )
-        del values["sha256"]  # a KeyError says that it is missing
+        del values["sha256"]  # raises KeyError if it is missing
         if text != sealed(values):
             raise ValueError("its SHA-256 differs from its content")
         return _manifest(values)
@@ -255,10 +255,10 @@ def _manifest(values: dict[str, Any]) -> Manifest:
         require(is_name, f"{reprlib.repr(companion.name)} is not the name of a companion")
         check_choice("depth", companion.depth, Depth)
         has_rows = [shard.rows for shard in companion.shards] == rows
-        require(has_rows, "the shards of a companion have other rows than those of the images")
+        require(has_rows, "the shards of a companion differ in rows from those of the images")
     for file in manifest.files():
-        if not is_data_file(file.file):  # which also keeps it inside the dataset
-            raise ValueError(f"{reprlib.repr(file.file)} is not the name of a file of a dataset")
+        if not is_data_file(file.file):  # also keeps it inside the dataset
+            raise ValueError(f"{reprlib.repr(file.file)} is not a valid name for a file of a dataset")
     is_whole = manifest.layout == "folder" or sum(rows) == manifest.samples
     companions, classes = [companion.name for companion in manifest.companions], manifest.classes or ()
     require(manifest.samples > 0, "it has no samples")
@@ -267,7 +267,7 @@ def _manifest(values: dict[str, Any]) -> Manifest:
     require(len({*classes}) == len(classes), "it has a class twice")
     require(manifest.digest == digest_of(manifest.identity), "its digest is not the SHA-256 of its identity")
     is_its_own = manifest.identity["classes"] == classes_digest(manifest.classes)
-    require(is_its_own, "its classes are not those of its identity")
+    require(is_its_own, "its classes do not match its identity")
     return manifest
 
 
@@ -275,9 +275,9 @@ _type_hints = functools.cache(get_type_hints)
 
 
 def _from_json(kind: Any, value: Any, name: str) -> Any:
-    """Return a value of JSON as a dataclass, tuple[X, ...], dict[str, X], X | None, Literal, count (int) or str.
+    """Convert a JSON value to `kind`: a dataclass, tuple[X, ...], dict[str, X], X | None, Literal, count (int) or str.
 
-    Raises ValueError, which says `name`, for another type, and KeyError for a missing field without default."""
+    Raises ValueError, naming `name`, for another type, and KeyError for a missing field without default."""
     if kind is str:
         return _instance(str, "text", value, name)
     if kind is int:

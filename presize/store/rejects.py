@@ -1,4 +1,4 @@
-"""A file that a build could not store, and why. Without pyarrow: workers reject files, too."""
+"""A file that a build could not store, and why. Does not import pyarrow: worker processes use this module."""
 
 from __future__ import annotations
 
@@ -8,42 +8,42 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 NOT_AN_IMAGE = "NotAnImageError"
-"""The error of files that are skipped, not rejected: they are not images and are not named like one."""
+"""Error of files that are skipped, not rejected: they are not images and are not named like one."""
 
 IMAGE_SUFFIXES = frozenset(
     ".jpg .jpeg .jpe .jfif .png .gif .bmp .webp .tif .tiff .ppm .pgm .pbm .pnm .avif .jp2 .heic .heif .hif .jxl "
     ".tga .ico .sgi .pcx .dds".split()
 )
-"""Suffixes that claim an image. They decide whether other content is rejected or skipped, never what is stored."""
+"""Suffixes of images. They decide whether a file that is not an image is rejected or skipped, never what is stored."""
 
 IMAGE_NAMES = rf"(?i)({'|'.join(map(re.escape, sorted(IMAGE_SUFFIXES)))})$"
 
 CRASH = "CrashError"
-"""The error of files that ended the process which decoded them."""
+"""Error of files that crashed the process that decoded them."""
 
 UNREADABLE = "UnreadableError"
-"""The error of files that could not be read: later runs try them again."""
+"""Error of files that could not be read; later runs retry them."""
 
 _COMPANION = "companion "
 
 
 def of_companion(name: str) -> str:
-    """Begin the reason of a sample rejected for a companion; without a path, so that reports count them together."""
+    """Return the start of the reason for rejecting a sample for a companion; it has no path, so reports group it."""
     return f"{_COMPANION}{name}"
 
 
 BOXES = "boxes"
-"""Begins the reason of an image that was rejected for its boxes in the label table."""
+"""Start of the reason for rejecting an image for its boxes in the label table."""
 
 
 MAY_PASS = (_COMPANION, f"{BOXES}:")
-"""Reasons and errors that do not depend on an image's content alone: an update tries such files again."""
+"""Reasons that do not depend only on an image's content: an update retries such files, and those of MAY_PASS_ERRORS."""
 
 MAY_PASS_ERRORS = (UNREADABLE, CRASH)
 
 
 LEFT_OUT = {"skipped": "not images", "hidden": "hidden", "outside": "outside class folders"}
-"""Words for files that a build did not try to store, by the names of their counts."""
+"""Words for files that a build did not try to store, by the name of their count."""
 
 
 def left_out_text(counts: Mapping[str, int]) -> str:
@@ -52,7 +52,7 @@ def left_out_text(counts: Mapping[str, int]) -> str:
 
 
 class Reject(NamedTuple):
-    """A file that was not stored: its path from the source, the class and message of the error, and, if it was rejected
+    """A file that was not stored: its path in the source, the class and message of the error, and, if it was rejected
     for its content, its size and modification time."""
 
     path: str

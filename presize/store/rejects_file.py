@@ -1,4 +1,4 @@
-"""rejects.jsonl and its lines as columns: ten million rejects are not ten million Python objects."""
+"""rejects.jsonl, held as Arrow columns: ten million Python objects would take too much memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from presize.errors import DatasetError
 from presize.store.rejects import MAY_PASS, MAY_PASS_ERRORS, NOT_AN_IMAGE, UNREADABLE, Reject
 
 REJECTS_TOLD = 3
-"""Rejected images that a build names when it ends."""
+"""Number of rejected images that a build prints at its end."""
 
 ROWS_AT_ONCE = 65536
 
@@ -38,20 +38,20 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class Rejects:
-    """Files that were not stored, in any order. A Reject is made when a row is asked for."""
+    """Files that were not stored, in any order. Indexing and iterating create Reject objects."""
 
     columns: pa.RecordBatch = field(default_factory=lambda: pa.RecordBatch.from_pylist([], SCHEMA))
 
     @classmethod
     def of(cls, rejects: Iterable[Reject]) -> Rejects:
-        """Raise UnicodeEncodeError for texts with lone surrogates."""
+        """Convert Reject objects to columns. Raises UnicodeEncodeError for texts with lone surrogates."""
         rest = iter(rejects)
         parts = iter(lambda: list(islice(rest, ROWS_AT_ONCE)), [])
         return cls.joined(cls.with_columns(zip(*part, strict=True)) for part in parts)
 
     @classmethod
     def with_columns(cls, columns: Iterable[object]) -> Rejects:
-        """Take arrays, chunked arrays or lists of values, in the order of SCHEMA."""
+        """Combine arrays, chunked arrays or lists of values, in the order of SCHEMA."""
         arrays = []
         for column, kind in zip(columns, SCHEMA.types, strict=True):
             arrays.append(pa.array(column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column, kind))
@@ -59,7 +59,7 @@ class Rejects:
 
     @classmethod
     def joined(cls, parts: Iterable[Rejects]) -> Rejects:
-        """Join parts. A column that nobody else holds is freed once copied: ten million rejects have a gigabyte."""
+        """Concatenate parts. Each column is freed once copied, as ten million rejects take a gigabyte."""
         batches = [part.columns for part in parts if len(part)]
         if len(batches) == 1:
             return cls(batches[0])
@@ -83,7 +83,7 @@ class Rejects:
 
     @property
     def is_skipped(self) -> pa.BooleanArray:
-        """True for files that are not images and not named like one."""
+        """Mask of the files that are not images and not named like one."""
         return self._have(NOT_AN_IMAGE)
 
     @property
@@ -99,7 +99,7 @@ class Rejects:
         return pc.is_in(column.dictionary, value_set=pa.array(errors, pa.large_string())).take(column.indices)
 
     def order(self) -> npt.NDArray[np.uint64]:
-        """Return the rows by path, then by all other columns, None before values: the same for any order of one set."""
+        """Return row numbers sorted by path, then by the other columns, None first; the order of rows has no effect."""
         path, error, reason, *counts = self.columns.columns
         keys = [path, _ranks(error), _ranks(reason)]
         for count in counts:
@@ -109,7 +109,7 @@ class Rejects:
         return np.asarray(order.to_numpy())
 
     def forgetting(self) -> Rejects:
-        """Forget size and time of files that may be stored the next time, so that updates try them again."""
+        """Return a copy without size and time of the files that may succeed next time, so that updates retry them."""
         path, error, reason, *counts = self.columns.columns
         passing = functools.reduce(pc.or_, (pc.starts_with(reason.dictionary, begin) for begin in MAY_PASS))
         may_pass = pc.or_(passing.take(reason.indices), self._have(*MAY_PASS_ERRORS))
@@ -118,7 +118,7 @@ class Rejects:
 
 
 def to_jsonl(rejects: Rejects) -> Iterator[bytes]:
-    """Yield rejects.jsonl in pieces: UTF-8, one JSON object per line, sorted by path and so independent of --jobs."""
+    """Yield rejects.jsonl in pieces: UTF-8, one JSON object per line, sorted by path, so independent of --jobs."""
     encode = json.JSONEncoder(ensure_ascii=False).encode
     order = rejects.order()
     for start in range(0, len(order), ROWS_AT_ONCE):
@@ -127,7 +127,7 @@ def to_jsonl(rejects: Rejects) -> Iterator[bytes]:
 
 
 def read_rejects(path: Path) -> Rejects:
-    """Read a rejects.jsonl. Raises DatasetError when a line is invalid."""
+    """Read a rejects.jsonl. Raises DatasetError if it is missing or a line is invalid."""
     try:
         with path.open("rb") as file:
             return Rejects.of(_reject(json.loads(line)) for lines in file for line in lines.splitlines())
@@ -139,7 +139,7 @@ def read_rejects(path: Path) -> Rejects:
 
 
 def first_rejects(path: Path, count: int, unreadable: bool = False) -> tuple[Reject, ...]:
-    """Return up to `count` rejected or `unreadable` images, for people to read; none of a damaged file."""
+    """Return up to `count` rejected images, or `unreadable` ones, to display; none if the file is damaged."""
     try:
         with path.open("rb") as file:
             images = (each for each in map(_reject, map(json.loads, file)) if each.error != NOT_AN_IMAGE)
@@ -159,7 +159,7 @@ def _reject(line: dict[str, object]) -> Reject:
 
 
 def _values(column: pa.Array) -> Any:
-    """Values of a column; of a dictionary, which may be large, only those that are used."""
+    """Return the values of a column; of a large dictionary, only the values in use are converted."""
     return (column.dictionary_decode() if pa.types.is_dictionary(column.type) else column).to_pylist()
 
 

@@ -1,5 +1,5 @@
 """The format of a shard: a single-file LMDB environment whose keys are row numbers from 0 (8 bytes, big-endian) and
-whose values are the bytes of records. It is immutable once it has its name, so readers need no lock file."""
+whose values are the bytes of records. A published shard is immutable, so readers need no lock file."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from presize.store.data_files import raise_limit
 from presize.system.files import file_digest, temporary_name
 
 ENGINE = "0.9"
-"""LMDB's file format, as the manifest records it. LMDB 0.9 cannot read files of version 1.0."""
+"""Version of LMDB's file format, recorded in the manifest. LMDB 0.9 cannot read files of version 1.0."""
 
 ENGINE_MAJOR = 0
 _OVERHEAD_BYTES = 4096 + 64
-"""What LMDB may add to a record: the unused end of its last page, a page header, its key and node."""
+"""Bytes that LMDB may add to a record: the unused end of its last page, a page header, its key and node."""
 _COMMIT_BYTES = 64 << 20
 
 
 class MapFull(Exception):
-    """The records did not fit into the map: write the shard again, with a map of twice the size."""
+    """Error for records that do not fit into the map: write the shard again, with a map twice as large."""
 
 
 def key(row: int) -> bytes:
@@ -33,36 +33,36 @@ def key(row: int) -> bytes:
 
 
 def map_bytes(records: int, record_bytes: int) -> int:
-    """Return a map size, a multiple of 1 MiB, for records of about `record_bytes`. Bytes of shards depend on it."""
+    """Return a map size, a multiple of 1 MiB, for records of about `record_bytes`. A shard's bytes depend on it."""
     needed = (records + 64) * (record_bytes + _OVERHEAD_BYTES)
     return -(-needed // (1 << 20)) << 20
 
 
 def map_bytes_in_any_order(records: int, value_bytes: int) -> int:
-    """Return a map size for `records` with keys of any length in any order, and values of `value_bytes` in all."""
-    # Pages split in halves, so a record takes at most 4/3 pages of the tree, with the longest keys. Each transaction
-    # copies the pages that it changes, and those of the last two wait to be used again: 4 pages in all. What a value
-    # leaves empty of pages of its own is less than its size.
+    """Return a map size for `records` with keys of any length in any order, and `value_bytes` of values in total."""
+    # Pages split in half, so a record takes at most 4/3 pages of the tree, with the longest keys. Each transaction
+    # copies the pages that it changes, and the copies of the last two cannot be reused yet: 4 pages in total. A value
+    # on overflow pages leaves less than its own size unused.
     needed = 2 * value_bytes + 4 * 4096 * records + (64 << 20)
     return -(-needed // (1 << 20)) << 20
 
 
 def commit_records(record_bytes: int) -> int:
-    """Return the records of a transaction, which holds its pages in memory until it commits."""
+    """Return the number of records per transaction. A transaction holds its pages in memory until it commits."""
     return max(1, _COMMIT_BYTES // (record_bytes + _OVERHEAD_BYTES))
 
 
 class ShardWriter:
-    """Writes one shard, or an LMDB with other keys, under a temporary name; publish() renames it, and leaving its
-    context without that removes what was written. For one thread. The same records, map size and commit count give the
-    same bytes. Any method raises BuildError when the disk is full or cannot be written to."""
+    """Writer of one shard, or of an LMDB with other keys, under a temporary name. publish() renames the file; leaving
+    the context without it removes the file. Not thread-safe. The same records, map size and commit count give the same
+    bytes. Any method raises BuildError if the disk is full or cannot be written to."""
 
     def __init__(
         self,
         path: Path,
         map_bytes: int,
         commit_records: int,
-        advice: str = "what is finished is kept, run again to resume",
+        advice: str = "finished work is kept, run again to resume",
     ) -> None:
         self.path = path
         self._advice = advice
@@ -74,11 +74,11 @@ class ShardWriter:
             self._env = lmdb.open(
                 os.fsencode(self._temporary),
                 map_size=map_bytes,
-                mode=0o666,  # less the umask, as any file
+                mode=0o666,  # minus the umask, as for any file
                 subdir=False,
                 lock=False,  # nobody else knows the name
                 sync=False,  # once, in publish()
-                meminit=True,  # or unused bytes would differ from run to run
+                meminit=True,  # otherwise unused bytes would differ between runs
                 lib_version=ENGINE_MAJOR,
             )
         except lmdb.Error as error:
@@ -94,7 +94,7 @@ class ShardWriter:
         return self.rows - 1
 
     def put(self, name: bytes, value: bytes, append: bool = False) -> None:
-        """Store `value` at the key `name`; with `append` that is behind all others."""
+        """Store `value` under the key `name`; with `append`, it must sort after all other keys."""
         try:
             if self._txn is None:
                 self._txn = self._env.begin(write=True)
@@ -109,14 +109,14 @@ class ShardWriter:
             raise self._failure(error) from None
 
     def _commit(self) -> None:
-        txn, self._txn = self._txn, None  # a failed commit ends the transaction, too
+        txn, self._txn = self._txn, None  # even a failed commit ends the transaction
         self._waiting_records = self._waiting_bytes = 0
         if txn is not None:
             txn.commit()
 
     def publish(self) -> tuple[int, str]:
-        """Make the bytes durable, rename the shard, and return its size and SHA-256. The name is durable once its
-        folder is synced. Raises MapFull when the records did not fit."""
+        """Sync the shard, rename it, and return its size and SHA-256. The name is durable once its folder is synced.
+        Raises MapFull if the records do not fit."""
         try:
             self._commit()
             with ThreadPoolExecutor(1) as disk:  # syncing takes about as long as hashing
@@ -133,7 +133,7 @@ class ShardWriter:
 
     def _failure(self, error: lmdb.Error | OSError) -> BuildError:
         try:
-            # LMDB reports a full disk as an input/output error. Writing more gives the true reason.
+            # LMDB reports a full disk as an input/output error. Writing more reveals the reason.
             with self._temporary.open("ab") as file:
                 file.write(bytes(1 << 20))
         except OSError as reason:
@@ -156,7 +156,7 @@ def reason_of(error: lmdb.Error | OSError) -> str:
 
 
 def check_structure(path: Path) -> list[str]:
-    """Return what is wrong with a shard, parsed without LMDB: a hostile file is harmless. Raises CannotOpenError."""
+    """Return structural problems of a shard, parsed without LMDB, so hostile files are safe. Raises CannotOpenError."""
     try:
         return [str(finding) for finding in lmdb.verify.verify(str(path), subdir=False)]  # type: ignore[no-untyped-call]
     except (OSError, MemoryError, lmdb.verify.VerifyError) as error:

@@ -1,5 +1,5 @@
-"""The pages of a shard, checked before LMDB maps it, which trusts the length of a value: a crafted shard would kill its
-reader. The layout is that of LMDB 0.9 on little-endian 64 bits (mdb.c: MDB_meta, MDB_page, MDB_node)."""
+"""Checks the pages of a shard before LMDB maps it. LMDB trusts the lengths of values: a crafted shard would crash its
+reader. The layout is LMDB 0.9's on little-endian 64-bit machines (mdb.c: MDB_meta, MDB_page, MDB_node)."""
 
 from __future__ import annotations
 
@@ -17,19 +17,18 @@ from presize.errors import DatasetError
 _MAGIC, _VERSION = 0xBEEFC0DE, 1
 BRANCH, LEAF, _META = 0x01, 0x02, 0x08
 OVERFLOW_VALUE = 0x01
-"""The flag of a node whose value lies on pages of its own."""
+"""Flag of a node whose value is on overflow pages."""
 _FREE_FLAGS = 0x4008
-"""MDB_NOSUBDIR and MDB_INTEGERKEY, as LMDB writes them for a file of its own."""
+"""MDB_NOSUBDIR and MDB_INTEGERKEY, which LMDB writes for a single-file environment."""
 HEADER_BYTES, NODE_BYTES, _KEY_BYTES = 16, 8, 8
 _NODE_SHORTS = np.arange((NODE_BYTES + _KEY_BYTES + 8) >> 1)
-"""A node's header, its key, and the 64 bits behind."""
+"""Offsets, in 16-bit units, of a node's header, its key, and the 64 bits after it."""
 _DENSE = 0.1
-"""The share of leaves above which they hold the records."""
-_NO_KEY = "a key is not one of ours"
+"""Share of leaf pages above which leaves hold the records."""
+_NO_KEY = "a key is not a row number"
 _NO_PAGE = 2**64 - 1
 _META_PAGE = struct.Struct("<8x 2xH 4x II 8x 8x IH 42x 4xHH 24x QQ QQ")
-"""flags of the page; magic, version; page size and flags of the free list; flags, depth, entries and root of the tree;
-last page, transaction."""
+"""Page flags; magic, version; page bytes, free list's flags; flags, depth, entries, root; last page, transaction."""
 
 
 Numbers = npt.NDArray[np.int64]
@@ -54,8 +53,8 @@ class Meta(NamedTuple):
 
 def check_pages(path: str | os.PathLike[str], readahead: bool = True) -> None:
     """Raise DatasetError unless LMDB can look up rows 0, 1, 2, … of the shard in `path` without leaving the file, which
-    must not shrink meanwhile. Reads one page for about 150 records of more than 2 kB, and all of smaller ones; with
-    `readahead` the kernel may read more. Raises OSError when it cannot be opened. Thread-safe."""
+    must not shrink meanwhile. Reads one page for about 150 records of more than 2 kB, or the whole file if records are
+    smaller; with `readahead` the kernel may read more. Raises OSError if the file cannot be opened. Thread-safe."""
     try:
         with open(path, "rb", buffering=0) as opened:
             nbytes = os.fstat(opened.fileno()).st_size & ~1
@@ -71,17 +70,17 @@ def _check(mapped: mmap.mmap, nbytes: int, readahead: bool) -> None:
         mapped.madvise(mmap.MADV_RANDOM)
     file: Shorts = np.frombuffer(mapped, "<u2")
     meta = newest_meta(file.data.cast("B"))
-    require((meta.free_flags, meta.flags) == (_FREE_FLAGS, 0), "its tree is of another kind")
+    require((meta.free_flags, meta.flags) == (_FREE_FLAGS, 0), "its tree has unexpected flags")
     leaves = leaf_pages(file, meta, nbytes, _children)
     if len(leaves) > _DENSE * meta.last_page:
-        mapped.madvise(mmap.MADV_NORMAL)  # nearly all is read, which page by page would take ten times as long
+        mapped.madvise(mmap.MADV_NORMAL)  # nearly all pages are read: one by one, that takes ten times as long
     if len(leaves):
         _check_leaves(read_nodes(file, leaves, meta.page_bytes, LEAF), meta, nbytes)
 
 
 def leaf_pages(file: Shorts, meta: Meta, nbytes: int, children: Callable[[Nodes], Words]) -> Words:
-    """Return the leaves of the tree in the order of their keys, each once, reached through checked pages. `children`
-    gives the pages below the nodes of a branch. Raises Damaged when the tree leaves the file of `nbytes`, or itself."""
+    """Return the leaf pages of the tree in key order, each once, reached through checked pages. `children` returns the
+    child pages of a branch's nodes. Raises Damaged if the tree leaves the file of `nbytes`, or has a page twice."""
     require((meta.last_page + 1) * meta.page_bytes <= nbytes, f"it has {nbytes} bytes, too few for its pages")
     if meta.root == _NO_PAGE:
         require(meta.entries == 0, "it has no root")
@@ -90,9 +89,9 @@ def leaf_pages(file: Shorts, meta: Meta, nbytes: int, children: Callable[[Nodes]
     pages, seen = np.array([meta.root], np.uint64), 0
     for level in range(meta.depth, 0, -1):
         seen += len(pages)
-        # No page can be reached twice, or a few pages could make a tree without end.
+        # Pages must be distinct: otherwise a few pages could form an endless tree.
         require(seen <= meta.last_page and len(np.unique(pages)) == len(pages), "its tree has a page twice")
-        require(int(pages.min()) >= 2 and int(pages.max()) <= meta.last_page, "a page of its tree lies outside of it")
+        require(int(pages.min()) >= 2 and int(pages.max()) <= meta.last_page, "a page of its tree is out of range")
         if level > 1:
             pages = children(read_nodes(file, pages, meta.page_bytes, BRANCH))
     return pages
@@ -116,8 +115,8 @@ def _meta(file: memoryview, begin: int) -> Meta:
 
 
 class Nodes(NamedTuple):
-    """Nodes in the order of their keys: 64 bits each of header, key and what follows (nonsense at the end of a page);
-    the bytes at which their page begins in the file, and they in their page; and the size of a page."""
+    """Nodes in key order. `header`, `key` and `value` are 64 bits each; `value` is undefined at the end of a page.
+    `page` is the byte offset of the node's page in the file, `begin` the byte offset of the node in its page."""
 
     header: Words
     key: Words
@@ -128,13 +127,13 @@ class Nodes(NamedTuple):
 
 
 def read_nodes(file: Shorts, pages: Words, page_bytes: int, kind: int) -> Nodes:
-    shorts = page_bytes >> 1  # in a page
+    shorts = page_bytes >> 1  # per page
     start = pages.astype(np.int64) * shorts
     headers = file[start[:, np.newaxis] + np.arange(HEADER_BYTES >> 1)]
     number, flags = headers[:, :4].copy().view("<u8")[:, 0], headers[:, 5]
-    lower, upper = headers[:, 6:].T.astype(np.int64)  # the bounds of the free room
-    require((number == pages).all(), "a page of its tree has another's number")
-    require((flags == kind).all(), "a page of its tree is of another kind")
+    lower, upper = headers[:, 6:].T.astype(np.int64)  # the bounds of the free space
+    require((number == pages).all(), "a page of its tree has the wrong number")
+    require((flags == kind).all(), "a page of its tree has unexpected flags")
     require(((lower > HEADER_BYTES) & (lower <= upper) & (upper <= page_bytes)).all(), "a page overlaps itself")
     counts = (lower - HEADER_BYTES) >> 1
     require(kind == LEAF or counts.min() > 1, "a page of its tree has no children")
@@ -149,14 +148,14 @@ def read_nodes(file: Shorts, pages: Words, page_bytes: int, kind: int) -> Nodes:
 
 
 def child_pages(nodes: Nodes) -> Words:
-    """Return the pages that the nodes of a branch lead to, whatever their keys."""
+    """Return the child pages of a branch's nodes; keys are not checked."""
     return nodes.header & np.uint64(2**48 - 1)
 
 
 def _children(nodes: Nodes) -> Words:
     key_bytes = nodes.header >> np.uint64(48)
     ours = (key_bytes == _KEY_BYTES) & (nodes.begin + NODE_BYTES + _KEY_BYTES <= nodes.page_bytes)
-    require((ours | (key_bytes == 0)).all(), _NO_KEY)  # the first of a page may have none
+    require((ours | (key_bytes == 0)).all(), _NO_KEY)  # the first node of a page may have no key
     return child_pages(nodes)
 
 
@@ -168,7 +167,7 @@ def _check_leaves(nodes: Nodes, meta: Meta, nbytes: int) -> None:
     require(len(nodes.key) == meta.entries, f"it has {len(nodes.key)} records where it says {meta.entries}")
     require((nodes.key.byteswap() == np.arange(len(nodes.key), dtype=np.uint64)).all(), "its rows are not 0, 1, 2, …")
     elsewhere = flags == OVERFLOW_VALUE
-    require((elsewhere | (flags == 0)).all(), "a node is of another kind")
+    require((elsewhere | (flags == 0)).all(), "a node has unexpected flags")
     require((value_begin + np.where(elsewhere, 8, lengths) <= nodes.page_bytes).all(), "a value leaves its page")
     first_pages = nodes.value[elsewhere]
     require(((first_pages >= 2) & (first_pages <= meta.last_page)).all(), "a value lies outside of the file")

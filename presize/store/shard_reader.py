@@ -1,4 +1,4 @@
-"""Reads shards: each is opened once a process, whoever asks for it, and closed when too many are open."""
+"""Reads shards. A process opens each shard at most once, and closes idle ones when too many are open."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from presize.system.resources import max_open_shards
 
 
 class ShardReader:
-    """Reads one shard: ``with reader as get: value = get(row)``, a memoryview that is valid inside the ``with`` block.
+    """A reader of one shard: ``with reader as get: value = get(row)``, a memoryview valid inside the ``with`` block.
 
-    For all threads and forked children. Readers of a file in a process share an LMDB environment, which LMDB refuses to
-    open twice; it is opened on first use and, when many are open, closed while idle. The first reader to open a file
-    decides on its readahead. `fetch` is called, in any thread, to bring a file of a cache that is not there."""
+    Thread-safe, and usable in forked children. All readers of a file in a process share one LMDB environment, as LMDB
+    refuses to open a file twice. It is opened on first use and, if many are open, closed while idle. The first reader
+    to open a file decides on its readahead. `fetch` is called, in any thread, to fetch a missing file of a cache."""
 
     def __init__(
         self, path: str | os.PathLike[str], nbytes: int, readahead: bool = True, fetch: Callable[[], None] | None = None
@@ -39,14 +39,14 @@ class ShardReader:
         self._shard: _OpenShard | None = None
 
     def __enter__(self) -> Callable[[int], memoryview]:
-        """Raise DatasetError when the file is missing, is not a shard, or does not have its size."""
+        """Open the shard. Raises DatasetError if the file is missing, is not a shard, or has the wrong size."""
         while (shard := self._entered()) is None:
             if self._fetch is not None:
-                self._fetch()  # not under the lock, and again where others have removed it meanwhile
+                self._fetch()  # without the lock; repeated if the file is removed meanwhile
         return shard.get
 
     def _entered(self) -> _OpenShard | None:
-        """Return None when the file has to be fetched first."""
+        """Return the open shard, or None if the file must be fetched first."""
         with _lock:
             try:
                 if self._shard is None or self._shard.closed:
@@ -61,16 +61,16 @@ class ShardReader:
 
     @property
     def is_open(self) -> bool:
-        """Return whether it can be read even if the file has gone."""
+        """Return whether the shard is open, and can be read even if its file is removed."""
         return self._shard is not None and not self._shard.closed
 
     def __exit__(self, *_: object) -> None:
         with _lock:
-            if self._shard is not None:  # the one that was entered: it is not closed while read from
+            if self._shard is not None:  # the one that __enter__ opened: it stays open while it has readers
                 self._shard.readers -= 1
 
     def remove(self) -> None:
-        """Remove the file, unless it is no longer the one that this reader has opened."""
+        """Remove the file, unless it was replaced since this reader opened it."""
         with _lock, suppress(FileNotFoundError):
             if self._shard is None or is_same_file(self.path, self._shard.inode):
                 os.unlink(self.path)
@@ -80,7 +80,7 @@ class ShardReader:
             return 0 if self._shard is None else int(self._shard.env.stat()["entries"])
 
     def close(self) -> None:
-        """Close the file, for other code to open it, unless it is read from or a parent opened it."""
+        """Close the file so that other code can open it, unless it has readers or a parent process opened it."""
         with _lock:
             shard = self._shard
             if shard is not None and not shard.closed and shard.readers == 0 and shard.pid == os.getpid():
@@ -92,7 +92,7 @@ class ShardReader:
 
 @dataclass(eq=False)
 class _OpenShard:
-    """One LMDB environment of this process. Counted and closed under _lock; `get` needs no lock."""
+    """An LMDB environment of this process. _lock guards counting and closing; `get` needs no lock."""
 
     path: str
     inode: tuple[int, int]
@@ -104,8 +104,8 @@ class _OpenShard:
     _idle: list[Callable[[bytes], memoryview | None]] = field(default_factory=list)
 
     def get(self, row: int) -> memoryview:
-        """Return a view of a record. A transaction serves one thread at a time; since shards never change it stays open
-        and is reused: a new one for each call would leak in forked children, where lmdb frees none."""
+        """Return a view of a record. A transaction serves one thread at a time. It stays open for reuse, since shards
+        never change: a new one per call would leak in forked children, where lmdb frees none."""
         try:
             try:
                 lookup = self._idle.pop()
@@ -121,12 +121,12 @@ class _OpenShard:
 
 
 open_shards: OrderedDict[tuple[int, int], _OpenShard] = OrderedDict()
-"""All environments of this process by device and inode, least recently used first."""
+"""All environments of this process, by (device, inode), least recently used first."""
 
 # Reentrant, since the garbage collector may finalize a reader while this thread opens a shard.
 _lock = threading.RLock()
-# A forked child must find the table consistent. It keeps using what its parent opened: LMDB would refuse to open
-# those files again, and closing them can hang while threads of the parent read.
+# A forked child must find the table consistent. It keeps using the shards that its parent opened: LMDB would refuse to
+# open those files again, and closing them can hang while threads of the parent read.
 os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 
@@ -134,12 +134,12 @@ def _open(path: str, nbytes: int, readahead: bool, is_cached: bool) -> _OpenShar
     status = check_file(path, nbytes)
     inode = (status.st_dev, status.st_ino)
     if inode not in open_shards:
-        for shard in _idle()[: max(0, len(open_shards) + 1 - max_open_shards())]:  # to have room for one more
+        for shard in _idle()[: max(0, len(open_shards) + 1 - max_open_shards())]:  # makes room for one more
             _close(shard)
         if is_cached:
             _close_removed()
-            with suppress(FileNotFoundError):  # as it may be by now, of which the next line tells
-                os.utime(path, ns=(time.time_ns(),) * 2)  # for whoever looks for what was not used for long
+            with suppress(FileNotFoundError):  # removed meanwhile: opening it fails below
+                os.utime(path, ns=(time.time_ns(),) * 2)  # the cache removes the least recently used files first
         open_shards[inode] = _OpenShard(path, inode, _open_environment(path, readahead), is_cached)
     return open_shards[inode]
 
@@ -152,7 +152,7 @@ def _open_environment(path: str, readahead: bool) -> lmdb.Environment:
             subdir=False,
             readonly=True,
             create=False,
-            lock=False,  # shards never change; and it works on read-only media
+            lock=False,  # shards never change; also works on read-only media
             readahead=readahead,
             lib_version=ENGINE_MAJOR,
         )
@@ -163,7 +163,7 @@ def _open_environment(path: str, readahead: bool) -> lmdb.Environment:
 
 
 def _idle() -> list[_OpenShard]:
-    """Return the readers of this process that are not in use, least recently used first."""
+    """Return the shards that this process opened and that have no readers, least recently used first."""
     return [shard for shard in open_shards.values() if shard.readers == 0 and shard.pid == os.getpid()]
 
 
@@ -171,7 +171,7 @@ _opened_from_caches = 0
 
 
 def _close_removed() -> None:
-    """Close, at every fifth opening, files that a cache has removed, which frees their room."""
+    """Close files that a cache has removed, to free their disk space; only on every fifth call."""
     global _opened_from_caches
     _opened_from_caches += 1
     if _opened_from_caches % 5 == 0:

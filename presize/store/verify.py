@@ -1,4 +1,4 @@
-"""Verifies a dataset: reads all of it and lists what is wrong. Changes nothing."""
+"""Verifies a dataset: reads every byte and lists all problems. Changes nothing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from presize.system.resources import usable_cores
 
 
 class Problem(NamedTuple):
-    """Problem of a file, given by its path from the dataset's folder."""
+    """Problem of a file, given by its path relative to the dataset's folder."""
 
     file: str
     what: str
@@ -40,7 +40,7 @@ class Problem(NamedTuple):
 
 @dataclass(frozen=True)
 class VerifyResult:
-    """The number of samples of a dataset, and all that is wrong with its files."""
+    """Number of samples of a dataset, and all problems of its files."""
 
     samples: int
     problems: tuple[Problem, ...] = ()
@@ -54,17 +54,16 @@ def verify_dataset(
 ) -> VerifyResult:
     """Read every byte of a dataset and list all problems.
 
-    It checks size and SHA-256 of each file that the manifest names; the structure of shards, with a reader that hostile
-    files cannot crash; that index and shards agree; the CRC-32 of each value; and that each image decodes to its size.
+    Checks the size and SHA-256 of each file in the manifest; the structure of shards, with a parser that hostile files
+    cannot crash; that index and shards agree; the CRC-32 of each value; and that each image decodes to its size.
 
     Args:
-        root: the dataset.
-        jobs: threads; all cores by default.
-        on_images: called with the number of images and companions that were checked since the last call.
+        root: the dataset's folder.
+        jobs: number of threads; one per usable core by default.
+        on_images: called with the number of images and companions checked since the last call.
 
     Raises:
-        DatasetError: there is no dataset, it was updated or replaced meanwhile, or a limit, of memory for example,
-            keeps this process from reading it.
+        DatasetError: the dataset is missing, is updated or replaced meanwhile, or a limit such as memory is reached.
     """
     root = Path(expanded(root))
     manifest = read_manifest(root)
@@ -102,7 +101,7 @@ def _problems(root: Path, manifest: Manifest, jobs: int | None, on_images: Calla
 
 
 def check_data_file(root: Path, expected: DataFile) -> Iterator[str]:
-    """Yield what is wrong with size and SHA-256 of a file."""
+    """Yield the problems of a file's type, size and SHA-256."""
     try:
         if not stat.S_ISREG((root / expected.file).stat().st_mode):  # a named pipe would never end
             yield "is not a regular file"
@@ -119,8 +118,8 @@ def check_data_file(root: Path, expected: DataFile) -> Iterator[str]:
 
 
 def damaged_records(root: Path, file: DataFile, records: pa.RecordBatch) -> tuple[str, npt.NDArray[np.bool_]]:
-    """Read a whole shard and each of `records`, given by ``row``, ``nbytes`` and ``crc32``. Return what is wrong with
-    the file, or "", and for each record whether it is damaged: all of them where the tree is."""
+    """Check a whole shard and `records` of it (columns ``row``, ``nbytes``, ``crc32``). Return the first problem of the
+    file, or "", and a mask of the damaged records: all of them if the structure of the shard is damaged."""
     what = next(check_data_file(root, file), "")
     damaged = np.ones(len(records), np.bool_)
     try:
@@ -134,7 +133,7 @@ def damaged_records(root: Path, file: DataFile, records: pa.RecordBatch) -> tupl
         raise
     except DatasetError:
         pass
-    return what or ("has other records than the index says" if damaged.any() else ""), damaged
+    return what or ("its records differ from the index" if damaged.any() else ""), damaged
 
 
 def _check_index(manifest: Manifest, index: pa.RecordBatch) -> Iterator[str]:
@@ -156,7 +155,7 @@ def _check_index(manifest: Manifest, index: pa.RecordBatch) -> Iterator[str]:
 
 
 _Part = tuple[pa.RecordBatch, Callable[[pa.RecordBatch], Iterator[Problem]]]
-"""The rows of a shard, or of some files of a folder, and what checks them."""
+"""Index rows of a shard, or of some files of a folder, and the function that checks them."""
 
 
 def _parts(root: Path, manifest: Manifest, index: pa.RecordBatch, broken: set[str]) -> list[_Part]:
@@ -217,9 +216,9 @@ _CHECKED = ("nbytes", "crc32", "height", "width")
 
 
 def _check_value(value: memoryview, manifest: Manifest, row: dict[str, Any]) -> str:
-    """Return what is wrong with a stored value, as the end of a sentence; empty if nothing."""
+    """Return the problem of a stored value as a predicate, such as "cannot be decoded: ..."; "" if there is none."""
     if len(value) != row["nbytes"] or zlib.crc32(value) != row["crc32"]:
-        return "is not what was stored: its length or CRC-32 differs from the index"
+        return "is damaged: its length or CRC-32 differs from the index"
     shape = (row["height"], row["width"])
     try:
         decode_value(value, manifest.format, manifest.color, shape, MAX_SIDE**2, manifest.depth)

@@ -1,4 +1,4 @@
-"""A process of our own that runs functions for this one: what ends it does not end us."""
+"""A child process that runs functions for this process. A crash there cannot kill this process."""
 
 from __future__ import annotations
 
@@ -23,25 +23,24 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 SILENT_S = 60.0
-"""How long a child may give no sign of life."""
+"""Seconds without a sign of life after which a child is killed."""
 _START_S = 30.0
-"""Python may have to be read over a network before the first sign of life."""
+"""Minimum for the first sign of life: Python may have to be read over a network."""
 _ENDS_WITHIN_S = 5.0
 _POLL_S = 1.0
 _WATCH_S = 0.5
 _ALIVE = None
-"""The sign of life, in place of a result."""
+"""Message that is a sign of life, not a result."""
 _OUT_OF_MEMORY_SCORE = 200
 _ENVIRONMENT = {
-    # NumPy would start a thread for each further core, in each child: they spin before they sleep, and have nothing to
-    # do.
+    # NumPy would start a thread per core in each child. These threads have nothing to do, but spin before they sleep.
     "OPENBLAS_NUM_THREADS": "1",
-    # The memory of an image goes to the next one. glibc would give it back to the kernel and get it again page by page,
-    # which is a tenth of the time of a build from photographs of 12 megapixels. The first is the most that glibc takes.
+    # Keeps the memory of an image for the next one. glibc would return it to the kernel and get it back page by page, a
+    # tenth of the time of a build from photographs of 12 megapixels. The first value is glibc's maximum.
     "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
     "MALLOC_TRIM_THRESHOLD_": str(64 << 20),
 }
-"""Of children, where the user has not set it; bytes."""
+"""Environment variables of children, unless the user has set them; sizes are in bytes."""
 
 
 FOR_PARENTS = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2})
@@ -50,23 +49,23 @@ FOR_PARENTS = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SI
 
 @contextmanager
 def starting_workers() -> Iterator[None]:
-    """Hold back FOR_PARENTS: in this thread for the block, in a process that it starts until leave_to_parent()."""
+    """Block FOR_PARENTS: in this thread for the block, in processes started there until leave_to_parent()."""
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, FOR_PARENTS)
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)  # those that came meanwhile are delivered here
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)  # pending signals are delivered now
 
 
 def leave_to_parent(numbers: frozenset[signal.Signals] = FOR_PARENTS) -> None:
-    """Ignore signals in this process, whose parent ends it. For the main thread."""
+    """Ignore signals in this process, which its parent will end. Call it from the main thread."""
     for number in numbers:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
 
 
 class ChildDiedError(Exception):
-    """A child ended while, or before, it ran a function. `code` is its exit code, or minus the signal."""
+    """Error for a child that ended before or while it ran a function. `code` is its exit code, or minus the signal."""
 
     def __init__(self, code: int, said: str = "") -> None:
         super().__init__(said or (f"exit code {code}" if code >= 0 else signal.Signals(-code).name))
@@ -74,23 +73,23 @@ class ChildDiedError(Exception):
 
 
 class ChildStoppedError(ChildDiedError):
-    """A child gave no sign of life, and was killed: it was stopped, or waited for a silent file system."""
+    """Error for a child that was killed because it gave no sign of life, as when waiting for a silent file system."""
 
 
 class Child:
-    """Runs functions in a process of its own, one at a time; for one thread at a time.
+    """A child process that runs functions, one at a time. Only kill() is thread-safe.
 
-    It is started afresh and not forked, so it holds no lock or environment of its parent. It leaves Ctrl-C and the
-    signals of job schedulers to its parent, ends when that does, and is the first to go when memory runs out. Its
-    standard output is closed. While it runs a function, a thread of it gives signs of life.
+    It is spawned, not forked, so it inherits no locks or LMDB environments. It leaves Ctrl-C and the signals of job
+    schedulers to its parent, ends when its parent ends, and is killed first when memory runs out. Its standard output
+    is discarded. While it runs a function, one of its threads sends signs of life.
 
     Args:
-        keep: open files that it inherits, under the same numbers.
-        silent_s: how long it may give no sign of life before it is killed, in seconds in which this process runs.
+        keep: descriptors of open files that it inherits, under the same numbers.
+        silent_s: seconds without a sign of life after which it is killed; only time in which this process runs counts.
 
     Raises:
-        OSError: no process can be started, or none with a thread.
-        ChildDiedError: it ended before it could run anything; what it wrote to standard error says why.
+        OSError: the process, or a thread in it, cannot be started.
+        ChildDiedError: it ended before it could run anything; its standard error says why.
     """
 
     def __init__(self, keep: Sequence[int] = (), silent_s: float = SILENT_S) -> None:
@@ -122,8 +121,8 @@ class Child:
         return self._process.pid
 
     def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return or raise what ``function(*args, **kwargs)`` does there. All of it is pickled. Raises ChildDiedError
-        when the process ended, ChildStoppedError when it was killed without a sign of life."""
+        """Run ``function(*args, **kwargs)`` in the child, and return its result or raise its error; all are pickled.
+        Raises ChildDiedError if the child ended, ChildStoppedError if it was killed because it gave no sign of life."""
         with suppress(OSError):  # it has died or stopped, and _receive says which
             self._pipe.send((function, args, kwargs))
         raised, result = self._receive(self._silent_s)
@@ -132,7 +131,7 @@ class Child:
         return result  # type: ignore[no-any-return]
 
     def _receive(self, silent_s: float) -> Any:
-        silence_s = 0.0  # not by a clock: after Ctrl-Z both go on, and this process may be the first
+        silence_s = 0.0  # counted without a clock: after Ctrl-Z, this process may continue before the child
         try:
             while silence_s < silent_s and not self._is_killed:
                 if not self._pipe.poll(_POLL_S):
@@ -152,20 +151,20 @@ class Child:
         raise ChildStoppedError(-signal.SIGKILL, f"it gave no sign of life for {silent_s:g} s")
 
     def leave(self, function: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
-        """Have it run a function that nobody waits for, and end then, or with close(). It can be called no more."""
+        """Run a function in the child without waiting for it; the child then ends. No other call may follow."""
         with suppress(BrokenPipeError, ConnectionResetError):
             self._pipe.send((function, args, kwargs))
         self._pipe.close()
 
     def kill(self) -> None:
-        """End it at once, from any thread. A call in progress raises ChildDiedError."""
+        """Kill the child. Thread-safe: a call in progress raises ChildDiedError."""
         self._is_killed = True
         self._process.kill()
-        with suppress(subprocess.TimeoutExpired):  # the kernel holds it, as for a frozen mount, and ends it when it can
+        with suppress(subprocess.TimeoutExpired):  # the kernel holds it, as on a frozen mount, and ends it when it can
             self._process.wait(_ENDS_WITHIN_S)
 
     def close(self) -> None:
-        """End it at once. It can be called no more."""
+        """Kill the child. No other call may follow."""
         self.kill()
         self._pipe.close()
 
@@ -202,7 +201,7 @@ def _serve(pipe: int, parent: int) -> None:
 
 def _outcome(message: bytes) -> tuple[bool, Any]:
     try:
-        function, args, kwargs = pickle.loads(message)  # which imports what they are of
+        function, args, kwargs = pickle.loads(message)  # also imports their modules
         return False, function(*args, **kwargs)
     except Exception as error:  # call() raises it
         error.add_note(f"In a child process:\n{''.join(traceback.format_exception(error))}")
@@ -210,7 +209,7 @@ def _outcome(message: bytes) -> tuple[bool, Any]:
 
 
 def _offer_memory() -> None:
-    """Be chosen before the parent when the kernel ends a process for want of memory."""
+    """Make the OOM killer choose this process before its parent."""
     with suppress(OSError, ValueError), open("/proc/self/oom_score_adj", "r+") as file:
         score = int(file.read())
         file.seek(0)

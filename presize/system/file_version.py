@@ -1,4 +1,4 @@
-"""Tells whether a path still leads to the same file, and whether that file has been changed."""
+"""Detects whether a path still leads to the same file, and whether that file has changed."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ from presize.system.storage import read_mounts
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _RENUMBERING = {"exfat", "fuse", "msdos", "vfat"}
-"""File systems that may number a forgotten file anew, as most kinds of FUSE do."""
+"""File systems that may give a file a new inode number after forgetting it, as most kinds of FUSE do."""
 
 
 class FileVersion(NamedTuple):
-    """A file at a point in time. The device is left out: network file systems, btrfs and overlays get another with each
-    mount.
+    """A file at a point in time, without its device: on network file systems, btrfs and overlays each mount changes it.
 
     Attributes:
-        nbytes, mtime_ns: size and time of the content, as all hosts see them.
-        ctime_ns: when anything of it was changed, its name or a link to it included.
-        inode: its number; 0 where the file system does not keep numbers.
-        host: identifies the host that looked at it, from one boot to the next.
+        nbytes, mtime_ns: size in bytes and modification time, the same on all hosts.
+        ctime_ns: time of the last change of anything, including its name or a link to it.
+        inode: inode number; 0 if the file system does not keep it.
+        host: ID of the host that read these values, which changes with each boot.
     """
 
     nbytes: int
@@ -40,7 +39,7 @@ class FileVersion(NamedTuple):
 
     @classmethod
     def at(cls, path: str) -> FileVersion:
-        """Return the version of the file at `path` now. Opening makes NFS ask its server; stat() does not."""
+        """Return the current version of the file at `path`. Opening it makes NFS ask its server; stat() does not."""
         file = open_at_once(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             return cls.of(os.fstat(file))
@@ -48,7 +47,7 @@ class FileVersion(NamedTuple):
             os.close(file)
 
     def same_as(self, other: FileVersion) -> bool:
-        """Return whether both are the same content. Between hosts, size and modification time decide."""
+        """Return whether both have the same content. Between hosts, size and modification time decide."""
         compared = 4 if self.host == other.host else 2
         return self[:compared] == other[:compared]
 

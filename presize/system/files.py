@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all: temporary names, durable renames; sizes and digests."""
+"""Atomic writing of files, with temporary names and durable renames; sizes and digests of files."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from presize.errors import BuildError, DatasetError
 
 
 def is_url(name: str | os.PathLike[str]) -> bool:
-    """Return whether `name` is a URL, such as s3://BUCKET/PATH, and no path."""
+    """Return whether `name` is a URL, such as s3://BUCKET/PATH, not a path."""
     return re.match(r"[A-Za-z][\w+.-]*://", os.fspath(name)) is not None
 
 
 def expanded(path: str | os.PathLike[str]) -> str:
-    """Return `path` with ``~`` in front replaced by the home folder, as a shell does."""
+    """Return `path` with a leading ``~`` replaced by the home folder, as a shell does."""
     return os.path.expanduser(os.fspath(path))
 
 
@@ -37,7 +37,7 @@ def writing(path: Path) -> Iterator[None]:
         raise BuildError(f"cannot write {path}: {reason_and_fix(error)}") from None
 
 
-_RESUME = "what is finished is kept, run again to resume"
+_RESUME = "finished work is kept, run again to resume"
 _FIXES = {
     **dict.fromkeys((errno.EISDIR, errno.EEXIST, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG), "choose another"),
     **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "get permission for it, or choose another"),
@@ -46,19 +46,19 @@ _FIXES = {
 
 
 def reason_and_fix(error: OSError, otherwise: str = _RESUME) -> str:
-    """Return why a file cannot be written, and what to do; `otherwise` where the reason does not tell."""
-    # By the number, since Arrow's texts are its own.
+    """Return why a file cannot be written, and the fix: `otherwise` unless the reason has its own."""
+    # From the number, since Arrow has its own messages.
     reason = os.strerror(error.errno) if error.errno else " ".join(str(error).split())
     return f"{reason}; {_FIXES.get(error.errno or 0, otherwise)}"
 
 
 def open_at_once(path: str, flags: int) -> int:
-    """An opener for open() that does not wait for whoever writes to a named pipe."""
+    """Open a file without waiting for the writer of a named pipe. An opener for open()."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 
 def anonymous_file(name: str) -> int:
-    """Return a descriptor of a new file in memory, which ends with its last user; `name` is for lists of open files."""
+    """Return a descriptor of a new file in memory, freed with its last descriptor. Lists of open files show `name`."""
     if hasattr(os, "memfd_create"):  # Linux
         return os.memfd_create(name)
     with tempfile.TemporaryFile() as file:
@@ -76,13 +76,13 @@ def working_in(folder: Path) -> Iterator[None]:
 
 
 def temporary_name(path: Path) -> Path:
-    """Return a hidden name beside `path` that no other attempt uses. A hidden file's begins as its own does."""
+    """Return a unique hidden name next to `path`, with only one leading dot if `path` is hidden."""
     return path.with_name(f".{path.name.removeprefix('.')}.{uuid.uuid4().hex}.tmp")
 
 
 @contextmanager
 def made_folder(folder: Path) -> Iterator[None]:
-    """Make a folder and those above; remove it at the end if it was made here and is empty."""
+    """Create a folder and its parents; at the end, remove it if this call created it and it is empty."""
     created = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -96,7 +96,7 @@ def made_folder(folder: Path) -> Iterator[None]:
 
 
 def names_in(folder: Path) -> list[str]:
-    """List a folder; nothing where there is none. One that cannot be listed raises OSError."""
+    """Return the names in a folder; none if it does not exist. Raises OSError if it cannot be listed."""
     try:
         return os.listdir(folder)
     except (FileNotFoundError, NotADirectoryError):
@@ -107,7 +107,7 @@ _TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{32}\.tmp", re.DOTALL)
 
 
 def remove_temporary(folder: Path, of: Collection[str] | None = None) -> None:
-    """Remove temporary files that stopped processes have left in `folder`, of files with these names; None for any."""
+    """Remove temporary files that stopped processes left in `folder`: those of files named in `of`, or all for None."""
     names = None if of is None else {name.removeprefix(".") for name in of}
     for name in names_in(folder):
         match = _TEMPORARY.fullmatch(name)
@@ -116,15 +116,14 @@ def remove_temporary(folder: Path, of: Collection[str] | None = None) -> None:
 
 
 def write_atomically(path: Path, content: bytes | Iterable[bytes]) -> None:
-    """Write `content`, whole or in pieces: `path` holds its old content or all of the new, even after a crash."""
+    """Write `content`, bytes or pieces, atomically: even after a crash, `path` holds all of the old or the new."""
     with writing(path), new_files(path.parent) as new_file, new_file(path.name).open("wb") as file:
         file.writelines([content] if isinstance(content, bytes) else content)
 
 
 @contextmanager
 def new_files(folder: Path) -> Iterator[Callable[[str], Path]]:
-    """Yield a function from a file's name to its temporary path. All get their names, durably, when the block ends, and
-    are removed when it fails."""
+    """Yield a function from file name to temporary path. At the end all are renamed durably, or removed on failure."""
     temporary: dict[str, Path] = {}
 
     def new_file(name: str) -> Path:
@@ -150,11 +149,11 @@ def rename(temporary: Path, path: Path) -> None:
 
 
 NOT_OFFERED = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL}
-"""Errors of calls that a file system does not have, as flock and fsync of a folder on some of FUSE and NFS."""
+"""Errors of calls that a file system does not support, such as flock and fsync of a folder on some FUSE and NFS."""
 
 
 def sync_folder(folder: Path) -> None:
-    """Make renames in `folder` durable, where its file system can."""
+    """Make renames in `folder` durable, if its file system supports that."""
     fd = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -206,17 +205,17 @@ def check_file(path: str | os.PathLike[str], nbytes: int) -> os.stat_result:
 
 @contextmanager
 def temporary_folder(prefix: str) -> Iterator[Path]:
-    """A new folder, removed with the block. Those with its prefix that killed processes of this user have left, on
-    which nobody holds a lock (flock), are removed first."""
+    """Yield a new folder, removed when the block ends. First removes the folders with `prefix` that killed processes of
+    this user left: nobody holds a lock (flock) on them."""
     place = Path(tempfile.gettempdir())
     for name in names_in(place):
         if name.startswith(prefix):
             _remove_if_left(place / name)
     while True:
         folder = Path(tempfile.mkdtemp(prefix=prefix))
-        with suppress(FileNotFoundError):  # another process took it for one that was left
+        with suppress(FileNotFoundError):  # another process removed it as a leftover
             held = _open_folder(folder)
-            with suppress(OSError):  # the file system has no locks: no other process will take it away
+            with suppress(OSError):  # the file system has no locks: no other process will remove it
                 fcntl.flock(held, fcntl.LOCK_EX)
             if folder.exists():
                 break
@@ -233,7 +232,7 @@ def _open_folder(folder: Path) -> int:
 
 
 def _remove_if_left(folder: Path) -> None:
-    with suppress(OSError):  # it has an owner, or belongs to another user
+    with suppress(OSError):  # it is in use, or belongs to another user
         held = _open_folder(folder)
         try:
             if os.fstat(held).st_uid == os.geteuid():

@@ -1,4 +1,4 @@
-"""Locks on files, which end with the process that holds them; and a lock held by many processes, or by one alone."""
+"""Locks on files, released when their process ends; and a readers-writer lock for processes."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ _POLL_S = 0.02
 
 
 class NoLocksError(BuildError):
-    """A file system has no locks, and several processes would have to share it."""
+    """Error for a file system without locks that several processes would share."""
 
 
 @contextmanager
 def file_lock(path: Path, shared: bool = False, patience_s: float = 0.0, optional: bool = False) -> Iterator[int]:
-    """Hold a lock (flock) on `path`, which is made when absent, and stays; yield its descriptor.
+    """Hold a lock (flock) on a file and yield its descriptor.
 
     Args:
-        path: the file.
-        shared: with others who hold it so; otherwise alone.
-        patience_s: how long to wait until others have released it.
-        optional: go on without one, and warn, where the file system has no locks.
+        path: the file; it is created if missing, and remains after the block.
+        shared: share the lock with other shared holders; otherwise it is exclusive.
+        patience_s: seconds to wait until others have released it.
+        optional: if the file system has no locks, warn and continue without one.
 
     Raises:
         BlockingIOError: others hold it.
-        NoLocksError: its file system has no locks.
-        OSError: the file cannot be made.
+        NoLocksError: the file system has no locks, and the lock is not optional.
+        OSError: the file cannot be created.
     """
     deadline = time.monotonic() + patience_s
     held = _open(path)
@@ -54,15 +54,15 @@ def file_lock(path: Path, shared: bool = False, patience_s: float = 0.0, optiona
                 what = f"{path.parent}: its file system has no locks (flock: {error.strerror})"
                 if not optional:
                     raise NoLocksError(
-                        f"{what}, and several processes share this folder; mount it with them (Lustre: -o flock), or "
+                        f"{what}, but several processes share this folder; mount it with locks (Lustre: -o flock), or "
                         "choose a folder on another file system, such as a local disk"
                     ) from None
-                warn(f"{what}, so nothing keeps a second command from writing there; run one at a time")
+                warn(f"{what}, so two commands could write there at the same time; run one at a time")
                 break
             status = os.fstat(held)
             if is_same_file(path, (status.st_dev, status.st_ino)):
                 break
-            os.close(held)  # its holder has ended and removed the file between the two calls
+            os.close(held)  # its holder removed the file between the two calls
             held = -1
             held = _open(path)
         yield held
@@ -72,11 +72,11 @@ def file_lock(path: Path, shared: bool = False, patience_s: float = 0.0, optiona
 
 
 def _open(path: Path) -> int:
-    return os.open(path, os.O_RDWR | os.O_CREAT, 0o666)  # less the umask: others of the group may take it over
+    return os.open(path, os.O_RDWR | os.O_CREAT, 0o666)  # minus the umask: other users of the group may lock it later
 
 
 def is_alone(held: int) -> bool:
-    """Make a shared lock one that is held alone, if nobody shares it."""
+    """Make a shared lock exclusive; return False if others share it."""
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -88,11 +88,11 @@ _GATE, _ROOM = 0, 1
 
 
 class RWLock:
-    """A lock that many processes hold at once, or one alone, which closes a gate first so that it does not wait for
-    ever. A process that dies gives back what it holds. Threads of a process count as one.
+    """A readers-writer lock for processes. A writer first closes a gate to new readers, so it does not wait forever. A
+    process that dies releases its locks. Threads of a process count as one.
 
     Args:
-        file: an open file that all have inherited. Its one byte is set while somebody is alone or waits to be.
+        file: descriptor of a file that all processes inherit. Its one byte is set while a writer holds or awaits it.
     """
 
     def __init__(self, file: int) -> None:
@@ -100,8 +100,8 @@ class RWLock:
         self._file, self._wanted, self._inside = file, mmap.mmap(file, 1), False
 
     def enter(self) -> None:
-        """Hold it with others, until leave(), once nobody is alone or waits to be. Holders call it again now and then,
-        which lets others be alone and costs next to nothing while nobody wants to be."""
+        """Wait until no writer holds the lock or waits for it, then hold it as a reader until leave(). Readers call it
+        again now and then to let writers in, which costs next to nothing while none waits."""
         if self._inside:
             if not self._wanted[0]:
                 return
@@ -125,10 +125,10 @@ class RWLock:
 
     @contextmanager
     def alone(self, patience_s: float = math.inf) -> Iterator[None]:
-        """Wait until all others have left, or for `patience_s`, as the kernel may hold one that cannot be killed."""
+        """Hold the lock as writer once all readers have left, or after `patience_s`, since the kernel may block one."""
         fcntl.lockf(self._file, fcntl.LOCK_EX, 1, _GATE)
         try:
-            self._wanted[0] = 1  # by one process at a time, which holds the gate
+            self._wanted[0] = 1  # set by one process at a time: it holds the gate
             deadline = time.monotonic() + patience_s
             while not self._is_empty() and time.monotonic() < deadline:
                 time.sleep(_POLL_S)
@@ -139,7 +139,7 @@ class RWLock:
             fcntl.lockf(self._file, fcntl.LOCK_UN, 1, _GATE)
 
     def _is_empty(self) -> bool:
-        """Hold the room alone, if nobody else is in it."""
+        """Lock the room exclusively; return False if another process is in it."""
         try:
             fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _ROOM)
         except OSError:

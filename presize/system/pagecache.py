@@ -21,22 +21,22 @@ Preload = Literal["page-cache", "memory"]
 
 _READ_BYTES = 4 << 20
 _READERS = 8
-"""Files read at the same time: a single reader waits for each response of a network disk."""
+"""Number of files read at the same time: a single reader waits for each response of a network disk."""
 
 
 def preload(files: Sequence[tuple[Path, int]], how: Preload) -> list[MappedFile]:
     """Read `files` (path, bytes) into the page cache, which all processes share.
 
-    "memory" locks the pages (mlock, ``ulimit -l``) that readers map anyway, so all workers and ranks share one copy,
-    for as long as this process references the result; "page-cache" leaves their stay to the kernel and returns nothing.
-    Raises OptionError when files do not fit into the available memory or may not be locked, and DatasetError when one
-    is missing or does not have its size."""
+    "memory" locks the pages (mlock, ``ulimit -l``) while this process references the result. Readers map the same
+    pages, so all workers and ranks share one copy. "page-cache" lets the kernel evict them, and returns an empty list.
+    Raises OptionError if the files exceed the available memory or may not be locked, DatasetError if one is missing or
+    has the wrong size."""
     for path, nbytes in files:
         check_file(path, nbytes)
     _check_room(files, how)
     with ThreadPoolExecutor(_READERS) as pool:
         list(pool.map(_read, (path for path, _ in files)))
-    for path, nbytes in files:  # once more: it may have been cut short, or replaced, meanwhile
+    for path, nbytes in files:  # again, since it may have been truncated or replaced meanwhile
         check_file(path, nbytes)
     if how == "page-cache":
         return []
@@ -46,7 +46,7 @@ def preload(files: Sequence[tuple[Path, int]], how: Preload) -> list[MappedFile]
             soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
             allowed = "less" if soft == resource.RLIM_INFINITY else size_text(soft)
             raise OptionError(
-                f"preload: 'memory' locks {size_text(sum(nbytes for _, nbytes in files))}, and this process may lock "
+                f"preload: 'memory' locks {size_text(sum(nbytes for _, nbytes in files))}, but this process may lock "
                 f"{allowed}; allow more with ulimit -l (docker run --ulimit memlock=-1), choose 'page-cache', "
                 "or copy the dataset to /dev/shm and open it there"
             )
@@ -60,7 +60,7 @@ def _check_room(files: Sequence[tuple[Path, int]], how: Preload) -> None:
     # What another process has locked is not available, but some of it may be these very files.
     if missing > 0 and (missing > memory.locked or missing > sum(MappedFile(*file).resident_bytes() for file in files)):
         raise OptionError(
-            f"preload: {how!r} needs {size_text(needed)} of memory, and {size_text(available)} are available; "
+            f"preload: {how!r} needs {size_text(needed)} of memory, but {size_text(available)} are available; "
             "leave preload out, or build smaller images"
         )
 
@@ -84,7 +84,7 @@ _FAILED = ctypes.c_void_p(-1).value
 
 
 class MappedFile:
-    """A file mapped for as long as this object lives. Python's mmap would keep a descriptor open for each."""
+    """A file that is mapped as long as this object lives. Python's mmap would keep a descriptor open for each."""
 
     def __init__(self, path: Path, nbytes: int) -> None:
         fd = os.open(path, os.O_RDONLY)
@@ -98,11 +98,11 @@ class MappedFile:
         weakref.finalize(self, _libc.munmap, address, nbytes).atexit = False
 
     def lock(self) -> bool:
-        """Keep the pages in memory while this process has the file mapped. False where that is not allowed."""
+        """Lock the pages in memory while this process maps the file. Returns False if that is not allowed."""
         return int(_libc.mlock(self._address, self._nbytes)) == 0
 
     def resident_bytes(self) -> int:
-        """Return how much is in memory, in whole pages; all of it if this process may not write the file."""
+        """Return the bytes in memory, in whole pages; all pages count if this process may not write the file."""
         pages = ctypes.create_string_buffer(-(-self._nbytes // mmap.PAGESIZE))
         if _libc.mincore(self._address, self._nbytes, pages) != 0:
             return 0
@@ -112,7 +112,7 @@ class MappedFile:
 def drop_pages(fd: int, nbytes: int = 0) -> None:
     """Ask the kernel to drop the first `nbytes` of an open file, or all of it, from the page cache.
 
-    It keeps pages that are not written to storage yet, mapped, or of a file system in memory. Does nothing on macOS."""
+    The kernel keeps pages that are dirty, mapped, or of a file system in memory. Does nothing on macOS."""
     if hasattr(os, "posix_fadvise"):
         os.posix_fadvise(fd, 0, nbytes, os.POSIX_FADV_DONTNEED)
 
@@ -132,7 +132,7 @@ _FILES_SAMPLED = 1000
 
 
 def resident_share(files: Sequence[Path]) -> float:
-    """Return the share of pages in memory, from 0 to 1, of up to 1,000 files; 1 where they may not be written."""
+    """Return the share of pages in memory, from 0 to 1, of up to 1,000 files; 1 if they may not be written."""
     pages = resident = 0
     for path in files[:: -(-len(files) // _FILES_SAMPLED) or 1]:
         nbytes = path.stat().st_size
@@ -143,15 +143,15 @@ def resident_share(files: Sequence[Path]) -> float:
 
 
 _WINDOW_RECORDS = 12
-"""Reading a record of a twelfth of the window page by page (4 KiB) takes about as long as reading the whole window,
-where a request takes 50 µs and throughput is 1 GB/s. In benchmarks/storage/results/storage.csv (2026-11-25) a window of
+"""Reading a record of a twelfth of the window page by page (4 KiB) takes about as long as reading the whole window
+if a request takes 50 µs and throughput is 1 GB/s. In benchmarks/storage/results/storage.csv (2026-11-25) a window of
 128 KiB breaks even between 10 and 30 kB. Disks of higher latency break even sooner."""
 
 
 def readahead_pays(record_bytes: float, dataset_bytes: int, memory_bytes: int, window_bytes: int) -> bool:
     """Return whether readahead of `window_bytes` makes random reads from a cold cache faster.
 
-    It does when all shards fit into the available memory, since what is read ahead is needed later in the epoch; and
-    when records are large, since LMDB touches them page by page, each a request to the disk without readahead. Else
-    most of a window would be evicted before it is needed."""
+    It does if all shards fit into the available memory, since pages read ahead are needed later in the epoch; or if
+    records are large, since LMDB reads them page by page, and without readahead each page is a request to the disk.
+    Otherwise most of a window would be evicted before it is needed."""
     return dataset_bytes <= memory_bytes or record_bytes * _WINDOW_RECORDS >= window_bytes

@@ -1,5 +1,5 @@
 """The machine: its CPU, memory and GPUs, and how much of them this process can use within the limits of its control
-groups. What cannot be found out is None or empty. Tests pass the roots ``/proc``, ``/sys`` and ``/dev/shm``."""
+groups. Unknown values are None or empty. Tests replace the roots ``/proc``, ``/sys`` and ``/dev/shm``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from presize.system.storage import PROC, SYS, Mount, read_fields, read_mounts, r
 SHM = Path("/dev/shm")
 
 _INSTRUCTIONS = {"sse4_1": "SSE4", "avx2": "AVX2", "avx512bw": "AVX-512", "asimd": "NEON"}
-"""Flags of /proc/cpuinfo for which codecs have code."""
+"""Flags of /proc/cpuinfo for which codecs have special code, and their names."""
 
 _CAP_IPC_LOCK = 1 << 14
 
@@ -38,18 +38,18 @@ def cpu_quota(proc: Path = PROC, sys: Path = SYS) -> float | None:
     """Return the CPU time that control groups (containers) allow this process, in cores; None without a limit."""
     quotas = []
     for group in control_groups("cpu", proc, sys):
-        with contextlib.suppress(ValueError, ZeroDivisionError):  # "max" and "" are no numbers
+        with contextlib.suppress(ValueError, ZeroDivisionError):  # "max" and "" are not numbers
             if (group / "cpu.max").exists():
                 quota, period = map(int, read_text(group / "cpu.max").split())
             else:
                 quota, period = int(read_text(group / "cpu.cfs_quota_us")), int(read_text(group / "cpu.cfs_period_us"))
-            if quota > 0:  # -1 is no limit
+            if quota > 0:  # -1: no limit
                 quotas.append(quota / period)
     return min(quotas, default=None)
 
 
 def usable_cores(proc: Path = PROC, sys: Path = SYS) -> int:
-    """Return how many cores this process can keep busy: the default number of worker processes."""
+    """Return the number of cores that this process can keep busy: the default number of worker processes."""
     return whole_cores(min(allowed_cores(), cpu_quota(proc, sys) or math.inf))
 
 
@@ -72,9 +72,9 @@ class Cpu:
     """The CPU.
 
     Attributes:
-        instructions: those of SSE4, AVX2, AVX-512 and NEON that it has; None if unknown.
-        cores: on which this process may run.
-        online: cores of the machine.
+        instructions: the ones of SSE4, AVX2, AVX-512 and NEON that it supports; None if unknown.
+        cores: number of cores on which this process may run.
+        online: number of cores of the machine.
         quota: CPU time that the control group allows, in cores; None without a limit.
     """
 
@@ -120,7 +120,7 @@ def control_groups(controller: str, proc: Path = PROC, sys: Path = SYS) -> list[
     """Return the folders of this process's control groups, innermost first; each may limit it. Version 1 has a
     hierarchy for each controller, version 2 one for all; a machine may have both."""
     own = {}
-    for line in read_text(proc / "self" / "cgroup").splitlines():  # 4:cpu,cpuacct:/a/b, and of version 2 0::/a/b
+    for line in read_text(proc / "self" / "cgroup").splitlines():  # version 1: 4:cpu,cpuacct:/a/b; version 2: 0::/a/b
         _, _, rest = line.partition(":")
         names, _, path = rest.partition(":")
         own.update(dict.fromkeys(names.split(","), path))
@@ -137,7 +137,7 @@ def control_groups(controller: str, proc: Path = PROC, sys: Path = SYS) -> list[
 
 
 def _inside(path: str, mount: Mount) -> list[str]:
-    """Return the folders from the root of the mount to the group; empty when the group is outside, as in containers."""
+    """Return the folders from the root of the mount to the group; empty if the group is outside, as in containers."""
     root = mount.root.rstrip("/")
     if path != root and not path.startswith(f"{root}/"):
         return []
@@ -150,7 +150,7 @@ def _inside(path: str, mount: Mount) -> list[str]:
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of a process; None without one: the soft and the hard limit on open files, and memory that it may lock."""
+    """Limits of this process, None if unlimited: open files (soft and hard limit), and memory that it may lock."""
 
     open_files: int | None
     open_files_at_most: int | None
@@ -171,22 +171,22 @@ def _limit(kind: int, hard: bool = False) -> int | None:
 
 
 def max_open_shards() -> int:
-    """Return half of ``ulimit -n``, at least 8, at most 30,000: half of the memory maps that Linux allows a process."""
+    """Return half of ``ulimit -n``, at least 8, at most 30,000: about half of a process's memory maps on Linux."""
     files = _limit(resource.RLIMIT_NOFILE)
     return 30_000 if files is None else min(max(8, files // 2), 30_000)
 
 
 _NO_THREAD = ("can't start new thread", "failed to launch worker thread")
 _NO_MEMORY = ("cannot allocate memory", "can't allocate memory", "insufficient memory", "failed to map segment")
-"""What Python, Arrow, torch, OpenCV and the dynamic linker say, in exceptions that have no class of their own."""
+"""Messages of Python, Arrow, torch, OpenCV and the dynamic linker, in exceptions without a specific class."""
 
 _STACK_BYTES = 64 << 20
-"""Address space of a new thread: its stack, and memory of its own for malloc."""
+"""Address space of a new thread: its stack and its malloc arena."""
 
 
 def limit_of(error: BaseException | None, proc: Path = PROC, sys: Path = SYS) -> str | None:
-    """Return the limit that `error`, or its context, tells of, as "ulimit -u 64 allows no more processes and threads";
-    or None. Ask before other processes end, since the nearest limit is named."""
+    """Return the limit that caused `error` or its context, such as "ulimit -u 64 allows no more processes and threads",
+    or None. Call it before other processes end, since it names the limit with the least room."""
     if error is None:
         return None
     code, words = getattr(error, "errno", None), str(error).lower()
@@ -205,7 +205,6 @@ def limit_of(error: BaseException | None, proc: Path = PROC, sys: Path = SYS) ->
 
 
 def _process_limit(proc: Path, sys: Path) -> str:
-    """Return the nearest limit on processes and threads."""
     room = {}
     for group in control_groups("pids", proc, sys):
         allowed, current = (_number(read_text(group / name).strip()) for name in ("pids.max", "pids.current"))
@@ -224,14 +223,14 @@ def _process_limit(proc: Path, sys: Path) -> str:
 
 @dataclass(frozen=True)
 class Memory:
-    """Memory, in bytes; None where unknown.
+    """Memory in bytes; None if unknown.
 
     Attributes:
-        total: of the machine.
-        limit: of the control group, if that is less.
-        available: to this process without swapping; what the page cache holds is available.
+        total: memory of the machine.
+        limit: limit of the control group, if less than `total`.
+        available: memory that this process can use without swapping, including the page cache.
         swap: swap space.
-        swap_used: the part of it in use.
+        swap_used: swap space in use.
         locked: memory that processes have locked.
     """
 
@@ -247,7 +246,7 @@ _GROUP_MEMORY = (
     ("memory.max", "memory.current", ("active_file", "inactive_file")),
     ("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_active_file", "total_inactive_file")),
 )
-"""Versions 2 and 1: the files with limit and usage, and the lines of memory.stat that count the page cache."""
+"""For control groups 2 and 1: the files with limit and usage, and the page cache's lines in memory.stat."""
 
 
 def read_memory(proc: Path = PROC, sys: Path = SYS) -> Memory:
@@ -258,7 +257,7 @@ def read_memory(proc: Path = PROC, sys: Path = SYS) -> Memory:
     limit = None
     for group in control_groups("memory", proc, sys):
         for limit_file, used_file, cached in _GROUP_MEMORY:
-            allowed = _number(read_text(group / limit_file))  # "max", or more than there is, for no limit
+            allowed = _number(read_text(group / limit_file))  # "max", or more than the total: no limit
             if allowed is None or (total is not None and allowed >= total):
                 continue
             lines = (line.partition(" ") for line in read_text(group / "memory.stat").splitlines())
@@ -296,14 +295,13 @@ def read_shared_memory(shm: Path = SHM) -> SharedMemory | None:
 
 
 def is_asynchronous(device: str) -> bool:
-    """Return whether the device that torch calls so copies from pinned memory while the caller goes on. ROCm's is
-    "cuda"."""
+    """Return whether a torch device copies from pinned memory asynchronously. ROCm devices are named "cuda"."""
     return device.partition(":")[0] in ("cuda", "xpu")
 
 
 @dataclass(frozen=True)
 class Nvidia:
-    """The NVIDIA driver's version, the model of each GPU, and its PCIe lanes; none unless pynvml is installed."""
+    """The NVIDIA driver's version, the model of each GPU, and its PCIe lanes; no lanes unless pynvml is installed."""
 
     driver: str
     gpus: tuple[str, ...]
@@ -324,9 +322,9 @@ class Torch:
     """The installed torch: its build, such as "CUDA 12.8", and the devices that it sees.
 
     Attributes:
-        threads: its CPU threads.
+        threads: number of its CPU threads.
         instructions: the CPU instruction set that it uses.
-        accelerator: torch's name of its kind, such as "cuda" or "mps"; None if there is none.
+        accelerator: type of the accelerator in torch, such as "cuda" or "mps"; None without one.
         said: torch's message about a missing accelerator.
     """
 

@@ -18,13 +18,13 @@ _NETWORK = {
     "9p", "afs", "beegfs", "beegfs_nodev", "ceph", "cifs", "daos", "davfs", "glusterfs", "gpfs", "lustre", "ncpfs",
     "nfs", "nfs4", "orangefs", "panfs", "prl_fs", "pvfs2", "smb3", "smbfs", "vboxsf", "virtiofs", "vmhgfs", "wekafs",
 }  # fmt: skip
-"""Over a network, or from the host of a virtual machine. FUSE counts as well, since most of it is."""
+"""File systems over a network, or from the host of a virtual machine. FUSE counts: most of its file systems are."""
 
 _MEMORY = {"tmpfs", "ramfs", "devtmpfs", "hugetlbfs"}
 _LAYERS = {"overlay", "aufs", "fuse.fuse-overlayfs"}
 _VIRTUAL_NAMES = ("vd", "xvd", "loop", "nbd", "rbd", "zram", "ram")
 _VIRTUAL_MODELS = ("Amazon Elastic Block Store", "nvme_card-pd", "PersistentDisk", "Virtual Disk", "QEMU", "VMware")
-"""Disks of clouds and of virtual machines, whose ``rotational`` flag means nothing."""
+"""Disks of clouds and virtual machines, whose ``rotational`` flag is meaningless."""
 
 
 _KINDS = {
@@ -43,7 +43,7 @@ _DEFAULT_WINDOW_BYTES = 128 << 10
 
 @dataclass(frozen=True)
 class Storage:
-    """The file system of a path, what it is stored on, its disk, and how far the kernel reads ahead."""
+    """Storage of a path: its file system, kind, disk, and how far the kernel reads ahead."""
 
     file_system: str | None
     kind: Kind
@@ -52,14 +52,14 @@ class Storage:
 
     @property
     def described(self) -> str:
-        """``ext4 on sda, an SSD``, as far as known."""
+        """Description, such as ``ext4 on sda, an SSD``; unknown parts are left out."""
         on = f" on {self.device}" if self.device else ""
         kind = f", {_KINDS[self.kind]}" if self.kind in _KINDS else ""
         return f"{self.file_system or 'unknown'}{on}{kind}"
 
 
 def find_storage(path: Path, proc: Path = PROC, sys: Path = SYS) -> Storage:
-    """Return the storage behind `path`, which exists."""
+    """Return the storage behind an existing path."""
     try:
         place = os.path.realpath(path)
     except OSError:  # the current folder has been removed
@@ -91,9 +91,9 @@ def _kind(file_system: str, disk: Path | None) -> Kind:
 
 
 def _disk(mount: Mount, sys: Path) -> Path | None:
-    """Return the folder of the disk in /sys: of partitions their disk; of RAID or logical volumes the first."""
+    """Return the folder of a mount's disk in /sys; for RAID or logical volumes the first disk."""
     device = sys / "dev" / "block" / mount.device
-    if mount.device.startswith("0:"):  # btrfs has virtual devices, and names the real one as its source
+    if mount.device.startswith("0:"):  # virtual, as for btrfs, which names the real device as its source
         if not mount.source.startswith("/dev/"):
             return None
         device = sys / "class" / "block" / os.path.basename(os.path.realpath(mount.source))
@@ -111,7 +111,7 @@ def _disk(mount: Mount, sys: Path) -> Path | None:
 
 
 def window_bytes(path: str | os.PathLike[str]) -> int:
-    """Return how far the kernel reads ahead in the file system of `path`: 128 KiB where it does not tell."""
+    """Return how far the kernel reads ahead in the file system of `path`; 128 KiB if that is unknown."""
     with contextlib.suppress(OSError):
         device = os.stat(path).st_dev
         name = f"{os.major(device)}:{os.minor(device)}"
@@ -125,8 +125,8 @@ def window_bytes(path: str | os.PathLike[str]) -> int:
 
 
 class Mount(NamedTuple):
-    """A line of mountinfo: ``major:minor`` (major 0 without a block device), the folder of the file system that is
-    mounted, the mount point, the type, what is mounted, such as /dev/sda1, and options."""
+    """A line of mountinfo: ``major:minor`` (major is 0 without a block device), the mounted folder of the file system,
+    the mount point, the type, the source, such as /dev/sda1, and options."""
 
     device: str
     root: str
@@ -154,18 +154,18 @@ def read_mounts(proc: Path = PROC) -> tuple[Mount, ...]:
 
 
 def _unescaped(text: str) -> str:
-    """The kernel writes white space and backslashes as three octal digits."""
+    """Decode white space and backslashes, which the kernel writes as three octal digits."""
     return re.sub(r"\\([0-3][0-7]{2})", lambda found: chr(int(found[1], 8)), text)
 
 
 def mount_of(path: str, mounts: Iterable[Mount]) -> Mount | None:
-    """Return the mount that holds `path`, absolute and free of links: the innermost, the last at one point."""
+    """Return the mount that holds `path` (absolute, without links): the innermost, and the last of its mount point."""
     holding = [mount for mount in mounts if path == mount.point or path.startswith(f"{mount.point.rstrip('/')}/")]
     return max(reversed(holding), key=lambda mount: len(mount.point.rstrip("/")), default=None)
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a file of /proc or /sys; empty when it is missing or may not be read."""
+    """Return the text of a file of /proc or /sys; empty if it is missing or unreadable."""
     try:
         return path.read_text("utf-8", "replace").strip()
     except OSError:
@@ -173,6 +173,6 @@ def read_text(path: Path) -> str:
 
 
 def read_fields(path: Path) -> dict[str, str]:
-    """Return the lines ``name: value`` of a file of /proc, the first of each name."""
+    """Return the lines ``name: value`` of a file of /proc; the first line of each name counts."""
     lines = (line.partition(":") for line in read_text(path).splitlines())
     return {name.strip(): value.strip() for name, _, value in reversed(list(lines))}

@@ -167,7 +167,7 @@ def test_build_says_how_many_images_kept_their_bytes(build: Build, presize: Call
     assert "  1 stored unchanged, 3 encoded" in build(source=mixed, size="keep").out.splitlines()
     assert "size      their own size" in presize("info", OUT).out.splitlines()
     report = (OUT / "report.html").read_text()
-    assert "in the stored format already" in report and "their own size, jpeg" in report
+    assert "already in the stored format" in report and "their own size, jpeg" in report
     again = json.loads(build("--json", source=mixed, size="keep").out)
     lost = {"deep": 1, "transparent": 1, "palette": 1, "several": 0, "surplus": 0}
     assert (again["unchanged"], again["losses"]) == (1, lost)

@@ -13,7 +13,7 @@ from commands import Ran
 from users import without_privileges
 
 MILLISECONDS = "expected milliseconds above 0 up to 1e9, got"
-RAW_OF_OTHERS = "has no '0-red-disc/0000.jpg', nor others of its images; expected the folder of files that the dataset"
+RAW_OF_OTHERS = "has no '0-red-disc/0000.jpg' and no other source of this dataset; expected the folder of files that"
 SIMULATE = "simulate --workers 7 --load-ms 2000 --step-ms 100"
 
 MISTAKES = [
@@ -128,7 +128,7 @@ MISTAKES = [
     ("view DATASET --serve --label dog", 2, "--label: expected one of 0-red-disc, 1-jade-star, 2-violet-square, got"),
     ("view DATASET --serve --min-side -3", 2, "--min-side: expected at least 0, got -3\n"),
     ("view DATASET --serve --raw /usr", 2, f"--raw: '/usr' {RAW_OF_OTHERS}"),
-    ("view DATASET --serve --raw nowhere", 2, "--raw: 'nowhere' is not a folder; expected the one that the dataset"),
+    ("view DATASET --serve --raw nowhere", 2, "--raw: 'nowhere' is not a folder; expected the folder that the dataset"),
     ("build RAW s3://data/x --part 1/2", 2, "--part: expected a folder shared by all machines"),
     ("build RAW s3://data/x --dry-run --update", 2, "--dry-run: cannot plan an update of a URL"),
     ("build RAW OUT --scratch here", 2, "--scratch: expected an OUT that is a URL"),

@@ -58,7 +58,7 @@ def report_of(
 
 
 def counts(page: str) -> dict[str, int]:
-    """The lines of "What was converted": what, and how many images."""
+    """The lines of "Conversions": what, and how many images."""
     lines = re.findall(r'<th scope="row">([^<]*)</th><td class="n"><span[^>]*></span>([\d,]+)</td>', page)
     return {unescape(what): int(count.replace(",", "")) for what, count in lines}
 
@@ -162,7 +162,7 @@ def test_a_quality_that_stores_fewer_bytes_is_named_with_what_it_was_measured_to
         save_image(raw / f"small {number}.jpg", 40, 40, seed=number, quality=60)
     page = report_of(raw, tmp_path / "out")
     found = re.search(
-        r"quality 75, stored at 90: --quality 80 would store (\d+)% of the bytes, going by 4 images", page
+        r"quality 75, stored at 90: --quality 80 would store (\d+)% of the bytes, estimated from 4 images", page
     )
     assert found
     leaner = BuildOptions(replace(SMALL.image, quality=80))
@@ -230,7 +230,7 @@ def test_jpegs_stored_as_they_were_are_counted_as_that_alone_and_identical(tmp_p
     assert (found["JPEG, baseline"], found["small and plain JPEG"]) == (1, 1)
     assert "1 image is identical to the reference." in page
     assert "quantisation tables of 2 JPEGs" in page
-    assert "2 of them are below the 90 that is stored" in page
+    assert "2 of them are below the stored quality of 90" in page
 
 
 @pytest.mark.parametrize(
@@ -310,7 +310,7 @@ def test_what_is_stored_and_damaged_is_told(photos: Path, tmp_path: Path) -> Non
             staged.write_bytes(bytes(staged.stat().st_size))
 
     page = report_of(photos, tmp_path / "out", replace(SMALL, layout="folder"), on_shard=after_all_shards(damage))
-    assert "what is stored is damaged: " in page
+    assert "the stored image is damaged: " in page
 
 
 def test_a_source_too_large_to_compare_is_left_out(
@@ -518,7 +518,7 @@ def deep(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({"depth": 16, "format": "png", "color": "rgba"}, 0, {"transparency": "kept", "more than 8 bits": "kept"}),
         ({"depth": 16, "format": "png", "color": "gray"}, 1, {"more than 8 bits": "kept"}),
         ({"filter": "nearest", "format": "png"}, 2, {"larger than stored": "resized, nearest<"}),
-        ({"sizes": (KEEP,), "icc": "ignore"}, 2, {"in the stored format already": "stored unchanged"}),
+        ({"sizes": (KEEP,), "icc": "ignore"}, 2, {"already in the stored format": "stored unchanged"}),
     ],
     ids=lambda value: "-".join(map(str, value.values())) if isinstance(value, dict) and "format" in value else None,
 )

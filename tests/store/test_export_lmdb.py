@@ -142,8 +142,8 @@ def test_out_and_back_gives_equal_records(keys: str, texts: Path, tmp_path: Path
     ("keys", "label_keys", "message"),
     [
         ("image-{:09d}", "caption=label-{:09d}", "no column 'caption' for the labels"),
-        ("image-{:09d}", "some=label-{:09d}", "'words/000.png' has no 'some', which its reader needs"),
-        ("image-{:09d}", "text=image-{:09d}", "the key 'image-000000001' is there twice"),
+        ("image-{:09d}", "some=label-{:09d}", "'words/000.png' has no 'some', which readers need"),
+        ("image-{:09d}", "text=image-{:09d}", "the key 'image-000000001' occurs twice"),
         ("x" * 500 + "{:012d}", None, "has more than 511 bytes"),
         ("text-recognition", "label-{:09d}", "has its own"),
         ("image", None, "expected a pattern with one number"),
@@ -159,7 +159,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(
 
 
 def test_names_that_basicsr_would_cut_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match=r"'cats/a.png.jpg' is none"):
+    with pytest.raises(DatasetError, match=r"got 'cats/a.png.jpg'"):
         export_dataset(captioned(tmp_path), tmp_path / "there", layout="lmdb", keys="basicsr")
 
 

@@ -37,7 +37,7 @@ def named(paths: list[str], format: Format = "jpeg") -> list[str]:
 
 
 def test_paths_that_are_there_twice_are_refused() -> None:
-    with pytest.raises(SourceError, match="a path is there twice"):
+    with pytest.raises(SourceError, match="a path occurs twice"):
         named(["a.jpg", "a.jpg"])
 
 
@@ -119,7 +119,7 @@ def files_of_a_folder(path: str, classes: list[str]) -> list[str]:
 @pytest.mark.parametrize("name", ["é" * 128, "a/b", "..", ""])
 def test_a_class_that_cannot_be_a_folder_is_named(name: str) -> None:
     assert files_of_a_folder("cats/a.png", ["cats", "é" * 127 + "d"]) == ["cats/a.jpg"], "of 255 bytes"
-    with pytest.raises(SourceError, match=f"makes a folder for each class, and {name!r} cannot be one"):
+    with pytest.raises(SourceError, match=f"creates a folder for each class, but {name!r} cannot be a folder name"):
         files_of_a_folder("cats/a.png", ["cats", name])
 
 

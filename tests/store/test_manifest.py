@@ -89,7 +89,7 @@ def test_color_and_depth_decide_on_channels_and_what_is_plain(
     change_manifest(damaged, lambda values: values["identity"]["options"]["image"].update(color=color, depth=depth))
     manifest = read_manifest(damaged)
     assert manifest.channels == channels
-    with nullcontext() if plain else pytest.raises(DatasetError, match=r"^bench trains on 8-bit RGB, and this dataset"):
+    with nullcontext() if plain else pytest.raises(DatasetError, match=r"^bench trains on 8-bit RGB, but this dataset"):
         manifest.check_plain("bench")
 
 
@@ -112,8 +112,8 @@ def test_every_flipped_bit_of_a_manifest_is_noticed(damaged: Path) -> None:
     [
         (lambda values: values["identity"]["options"]["image"].update(quality=7), "its digest is not the SHA-256 of"),
         (lambda values: values.update(digest="0" * 64), "its digest is not the SHA-256 of its identity"),
-        (lambda values: values.update(classes=["cat", "dog", "elk"]), "its classes are not those of its identity"),
-        (lambda values: values.update(classes=None), "its classes are not those of its identity"),
+        (lambda values: values.update(classes=["cat", "dog", "elk"]), "its classes do not match its identity"),
+        (lambda values: values.update(classes=None), "its classes do not match its identity"),
     ],
 )  # fmt: skip
 def test_with_a_right_hash_a_manifest_still_has_to_agree_with_itself(
@@ -143,7 +143,7 @@ def test_a_wrong_hash_of_any_kind_is_noticed(damaged: Path, digits: object) -> N
         (b"[" * 100_000, "is damaged: "),
         (b"9" * 10_000, "is damaged: "),
         (b"[]", "is not a presize manifest"),
-        (b'{"format": "webdataset"}', "is not a presize manifest, but that of another program"),
+        (b'{"format": "webdataset"}', "is not a presize manifest: another program wrote it"),
         (b'{"format": "presize"}', "is damaged: it has no 'version'"),
         (b'{"format": "presize", "version": 1, "version": 1, "sha256": ""}', "is damaged: its SHA-256 differs"),
         (b'{"format": "presize", "version": 4}', "has format version 4; this presize reads up to 3: upgrade presize"),
@@ -175,8 +175,8 @@ BUILD_AGAIN = "holds an unfinished build; run the same presize build again to fi
 @pytest.mark.parametrize(
     ("files", "words"),
     [
-        ([], "does not exist; expected a folder that presize build has made"),
-        (["OUT"], "is a file; expected a folder that presize build has made"),
+        ([], "does not exist; expected a folder made by presize build"),
+        (["OUT"], "is a file; expected a folder made by presize build"),
         (["OUT/"], "is not a presize dataset: it has no manifest.json; presize build makes a dataset from a folder of"),
         (["OUT/.presize.json"], BUILD_AGAIN),
         (["OUT/", ".presize.json"], BUILD_AGAIN),  # one size of several

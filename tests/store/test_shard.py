@@ -236,7 +236,7 @@ def test_a_file_that_may_not_grow_or_a_full_disk_is_one_clear_line(
             begun = "publish"
             writer.publish()
         assert os.listdir(tmp_path) == []
-    said = f"cannot write {tmp_path}/a.lmdb: {reason}; what is finished is kept, run again to resume"
+    said = f"cannot write {tmp_path}/a.lmdb: {reason}; finished work is kept, run again to resume"
     assert (begun, str(caught.value)) == (at, said)
 
 

@@ -229,7 +229,7 @@ def column(name: str, kind: str) -> str:
 
 DAMAGED = r"index\.arrow is damaged: "
 LENGTH = r"is damaged: its length differs from the index; presize verify lists all damaged samples$"
-OTHER_RECORD = r"shards/0000\d\.lmdb: row \d \(class-.* is not what was stored: its length or CRC-32 differs from the"
+OTHER_RECORD = r"shards/0000\d\.lmdb: row \d \(class-.* is damaged: its length or CRC-32 differs from the"
 NOT_ONCE = r"index\.arrow: it does not list each of the 3 rows of shards/0000[01]\.lmdb once"
 UNDECODABLE = r"row \d \(.*\) cannot be decoded: "
 BAD_TEXT = r"index\.arrow: In column 0: "
@@ -361,7 +361,7 @@ TABLE: list[tuple[str, dict[str, str], dict[str, Change]]] = [
                 "fetch": "'.*' is not an image name; nothing was written for it"}, {
         "a deep image": index("file", "a/" * 990 + "x.png", 3),
     }),
-    ("folder", {"open": "is a folder", "verify": r"^(manifest|\.presize)\.json: (is not what was stored|cannot be)",
+    ("folder", {"open": "is a folder", "verify": r"^(manifest|\.presize)\.json: (is damaged|cannot be)",
                 "fetch": "'.*' is not an image name; nothing was written for it"}, {
         f"an image at {name!r}": index("file", name, 3) for name in (MANIFEST, ".presize.json")
     }),
@@ -414,7 +414,7 @@ TABLE: list[tuple[str, dict[str, str], dict[str, Change]]] = [
     }) for engine in ("1.0", None)],
 
     # Images that are files, and masks.
-    ("folder", {"open": "is a folder", "verify": "^class-1/1.jpg: is not what was stored: its length or CRC-32 differs",
+    ("folder", {"open": "is a folder", "verify": "^class-1/1.jpg: is damaged: its length or CRC-32 differs",
                 "fetch": "class-1/1.jpg: its CRC-32 differs from the index: it was damaged, replaced or removed"}, {
         "a bit of an image": flipped("class-1/1.jpg"),
         "an image in the place of another": lambda root: shutil.copy(root / "class-0/0.jpg", root / "class-1/1.jpg"),
@@ -432,7 +432,7 @@ TABLE: list[tuple[str, dict[str, str], dict[str, Change]]] = [
         "another height": index("mask_height", 7, 5),
     }),
     ("masks", reading(r"^the mask of sample 5 \(images/05\.jpg\) .* its CRC-32 differs",
-                      r"^shards/mask-0000\d.lmdb: row \d \(images/05.jpg\) is not what was stored"), {
+                      r"^shards/mask-0000\d.lmdb: row \d \(images/05.jpg\) is damaged"), {
         "another sum": index("mask_crc32", 0, 5),
     }),
 ]  # fmt: skip
@@ -477,7 +477,7 @@ def test_each_way_says_what_is_wrong(
 
 
 MANIFESTS: list[tuple[str, list[Change]]] = [
-    ("is not the name of a file of a dataset", [
+    ("is not a valid name for a file of a dataset", [
         *(manifest("index", "file", value=name) for name in (
             "../index.arrow", "/etc/passwd", "index.arrow\n", "index-\u0661.arrow", "x" * 10**6,
         )),
@@ -522,8 +522,8 @@ COMPANIONS: list[tuple[str, list[Change]]] = [
     ("filter: expected one of nearest", [manifest("companions", 0, "filter", value="sharp")]),
     ("depth: expected one of 8, 16, got 12", [manifest("companions", 0, "depth", value=12)]),
     ("expected a count, got -1", [manifest("companions", 0, "bytes", value=-1)]),
-    ("the shards of a companion have other rows than those of", [manifest("companions", 0, "shards", value=[])]),
-    ("is not the name of a file", [manifest("companions", 0, "shards", 0, "file", value="shards/mask.lmdb")]),
+    ("the shards of a companion differ in rows from those of", [manifest("companions", 0, "shards", value=[])]),
+    ("is not a valid name for a file", [manifest("companions", 0, "shards", 0, "file", value="shards/mask.lmdb")]),
     ("it has a companion twice", [
         lambda root: change_manifest(root, lambda values: values["companions"].append(values["companions"][0])),
     ]),

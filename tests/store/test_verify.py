@@ -77,7 +77,7 @@ def test_what_never_ends_in_place_of_an_image_is_a_problem(device: str, small: P
     else:
         os.mkfifo(path)
     found = problems(tmp_path / "out")
-    assert found == ["class-0/2.jpg: is not what was stored: its length or CRC-32 differs from the index"]
+    assert found == ["class-0/2.jpg: is damaged: its length or CRC-32 differs from the index"]
 
 
 @pytest.mark.parametrize("call", ["lmdb.open", "lmdb.verify.verify", "presize.store.verify.decode_value"])

@@ -72,7 +72,7 @@ def test_a_dataset_larger_than_memory_is_refused_with_both_numbers(copied: Path,
     change_manifest(copied, lambda values: next(s for s in values["shards"] if s["file"] == name).update(bytes=1 << 40))
     with pytest.raises(
         OptionError,
-        match=rf"^preload: '{how}' needs 1.1 TB of memory, and [\d.]+ [kMG]B are available; leave preload out",
+        match=rf"^preload: '{how}' needs 1.1 TB of memory, but [\d.]+ [kMG]B are available; leave preload out",
     ):
         LMDBDataset(copied, preload=how)
 
@@ -112,7 +112,7 @@ NOT_ALLOWED = """
 
 def test_memory_that_may_not_be_locked_is_one_line_that_says_what_to_do(file: tuple[Path, int]) -> None:
     said = run_python(NOT_ALLOWED, *file)
-    assert re.match(r"preload: 'memory' locks 3\.15 MB, and this process may lock 4\.1 kB; allow more with ul", said)
+    assert re.match(r"preload: 'memory' locks 3\.15 MB, but this process may lock 4\.1 kB; allow more with ul", said)
     assert "'page-cache'" in said and said.count("\n") == 1
 
 

@@ -71,7 +71,7 @@
       return [0, this.seconds, ...moments.filter((at) => at < Infinity)];
     }
 
-    // The moment to begin at: late in the longest wait of the middle of the first `until` seconds, or where that begins.
+    // Start of the animation: late in the longest wait of the middle half of the first `until` seconds, or at its start.
     telling(until) {
       let best = 0, at = until / 4;
       for (let i = 1; i < this.steps.length; i++) {
@@ -222,7 +222,7 @@
     }
   }
 
-  // One clock for all variants, and what moves it.
+  // One clock for all variants, and its controls.
   class Picture {
     constructor(place) {
       this.place = place;
@@ -288,7 +288,7 @@
         if (!this.playing) return;
         at += Math.min(Math.max(now - last, 0), 250) / 1000 * Number(this.speed.value);
         last = now;
-        // With reduced motion, a still twice a second.
+        // With reduced motion, only two frames a second.
         if (!this.calm.matches || now - drawn >= 500 || at >= this.seconds) {
           drawn = now;
           this.move(at);
