@@ -237,7 +237,7 @@ def test_what_a_loader_does_not_read_is_refused_in_a_line(data: LMDBDataset, oth
         "classes, and those of .* and .* differ$": [data, LMDBDataset(fewer, **how)],
     }  # fmt: skip
     rows: list[tuple[Any, str]] = [
-        ([1, 2], "dataset: expected an LMDBDataset, or a Subset or ConcatDataset of such, got list"),
+        ([1, 2], "dataset: expected an LMDBDataset, or a Subset or ConcatDataset of them, got list"),
         (folder, "got a Subset of FolderDataset; make_lo"),
         (ConcatDataset([data, folder]), "got a ConcatDataset of LMDBDataset and a Subset of FolderDataset"),
         (Own(other), "dataset: a Loader does not call the __getitem__ of Own; use make_loader"),
