@@ -507,7 +507,7 @@ UNEQUAL = "crop: the images of .* have different sizes and cannot be stacked; ch
         ("DataLoader", 0, {"decode": "tensor", "target": ("label", "path")}, UNEQUAL),
         ("make_loader", 0, {"transform": in_a_dict}, UNEQUAL),
         ("DataLoader", 0, {"transform": in_a_dict, "target": None}, UNEQUAL),
-        ("make_loader", 1, {}, 'decode: images of PIL cannot be stacked; choose "tensor", or give a transform'),
+        ("make_loader", 1, {}, 'decode: PIL images cannot be stacked; choose "tensor", or give a transform'),
     ],
 )
 def test_images_that_cannot_be_stacked_are_one_line(

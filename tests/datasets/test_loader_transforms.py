@@ -331,12 +331,12 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "no crop": (
         {"transform": len},
         {},
-        "crop: the images of .*; a Loader calls the transform with crops: give it crop",
+        "crop: the images of .*; a Loader calls the transform with crops: give the Loader crop=",
     ),
     "no crop taken over": (
         {"transform": Compose([to_tensor]), "fuse": True},
         {},
-        r"calls the transform with crops \(function is not one of torchvision's transforms\): give it crop",
+        r"calls the transform with crops \(function is not one of torchvision's transforms\): give the Loader crop=",
     ),
     "fewer crops than views": (
         {"transform": PIPELINES["views that differ"], "fuse": True},
