@@ -62,7 +62,7 @@ class JoinedData:
         return pa.chunked_array([chunk for column in columns for chunk in getattr(column, "chunks", [column])])
 
     def numbers(self, name: str) -> npt.NDArray[Any]:
-        """Return a numeric index column without nulls, as a read-only array. Shard numbers go on from part to part."""
+        """Return a numeric index column without nulls, read-only. Shard numbers continue from part to part."""
         if name not in self._numbers:
             columns = [part.numbers(name) for part in self.parts]
             if name == "shard":
