@@ -567,7 +567,7 @@ NORMALIZE = ((0.5,) * 3, (0.5,) * 3)
         (Loader, {"multiprocessing_context": 3}, "context: expected one of fork, spawn, forkserver, got 3"),
         (Loader, {"sampler": [0], "shuffle": True}, "sampler: expected it without shuffle"),
         (Loader, {"sampler": [0], "ranks": 2, "rank": 0}, "rank: a sampler shares an epoch over ranks itself"),
-        (Loader, {"sampler": iter([0])}, "sampler: expected indices that have a length, got list_iterator"),
+        (Loader, {"sampler": iter([0])}, "sampler: expected indices with a length, got list_iterator"),
         (Loader, {"sampler": EpochSampler(Sequential(56))}, "sampler: give the order of an EpochSampler as shuffle="),
         (Loader, {"batch_sampler": [[0, 1]]}, "batch_sampler: a Loader takes no batch_sampler; give an order as shuf"),
         (Loader, {"collate_fn": list}, "collate_fn: a Loader calls none, .*; use make_loader"),

@@ -301,17 +301,17 @@ def sized(image: Image.Image) -> torch.Tensor:
 BAD: dict[str, tuple[Any, str]] = {
     "text": (
         repr,
-        "transform: gives str; a Loader's batches are of tensors, arrays, images and numbers, use make_loader",
+        "transform: returns str; a Loader's batches are of tensors, arrays, images and numbers, use make_loader",
     ),
-    "None": (lambda _: None, "transform: gives NoneType; "),
-    "nothing": (lambda _: {}, "transform: gives dict; "),
+    "None": (lambda _: None, "transform: returns NoneType; "),
+    "nothing": (lambda _: {}, "transform: returns dict; "),
     "other shapes": (
         sized,
-        r"transform: gives float32 \([34],\) of sample .*, and float32 \([34],\) of the first sample; ",
+        r"transform: returns float32 \([34],\) for sample .*, and float32 \([34],\) for the first sample; ",
     ),
     "another structure": (
         lambda image: [to_tensor(image)] * (1 + int(np.asarray(image).sum() % 2)),
-        r"transform: gives float32 .* of sample .*; batches of a Loader have one shape, use make_loader for others$",
+        r"transform: returns float32 .* for sample .*; batches of a Loader have one shape, use make_loader for others$",
     ),
 }
 
