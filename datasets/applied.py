@@ -86,7 +86,7 @@ def _apply_all(steps: Sequence[Transform], image: Any, rows: LentRows | None) ->
             image, done = tensor
             at += done
         else:
-            # apply() would call this function again for a ToTensor.
+            # Not apply() for a ToTensor, since it would call this function again.
             image = pair[0](image) if _kind(pair[0]) in _TO_TENSOR else apply(pair[0], image, ours)
             at += 1
     return image
@@ -232,7 +232,7 @@ _ENHANCERS = {"Brightness": _brightness, "Color": _saturation, "Contrast": _cont
 
 
 class EachView:
-    """A transform that calls one of `transforms` (None: nothing) with each view; returns a list or tuple, by `kind`."""
+    """A transform that calls one of `transforms` with each view (None keeps it), and returns a list or tuple: `kind`."""
 
     def __init__(self, transforms: tuple[Transform | None, ...], kind: type) -> None:
         self.transforms = transforms

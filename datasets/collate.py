@@ -46,9 +46,9 @@ def cpu_by_default() -> AbstractContextManager[Any]:
 
 
 def collate(samples: Sequence[Any]) -> Any:
-    """Combine samples as torch's default collate_fn does, but views into a tuple of batches. Targets that torch cannot
-    stack, and companion arrays of several shapes, stay lists. Images that were read as one batch become that batch
-    without a copy."""
+    """Combine samples as torch's default collate_fn does, except that views become a tuple of batches. Targets that
+    torch cannot stack, and companion arrays of several shapes, stay lists. Images that were read as one batch become
+    that batch without a copy."""
     as_list = samples.as_list if isinstance(samples, SampleList) else False
     first = samples[0] if samples else None
     if isinstance(first, Views):
@@ -61,7 +61,7 @@ def collate(samples: Sequence[Any]) -> Any:
 
 
 def collate_targets(targets: Sequence[Any], as_list: AsList) -> Any:
-    """Combine the targets of a batch as torch's default collate does, or as a list where `as_list`."""
+    """Combine the targets of a batch as torch's default collate does, or as lists where `as_list` says so."""
     if isinstance(as_list, dict):
         return {key: collate_targets([target[key] for target in targets], stay) for key, stay in as_list.items()}
     if isinstance(as_list, tuple):

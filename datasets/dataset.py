@@ -76,12 +76,12 @@ class LMDBDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
             (height, width, 3), or (height, width) for grey. "tensor": uint8 (3, height, width) in channels-last memory,
             or (1, height, width). Datasets built with --depth 16 give uint16, those with --color rgba four channels.
             "bytes": the stored value, undecoded.
-        crop: one of the crops of presize.datasets, applied before decoding and before `transform`. presize's samplers
-            draw it from (seed, epoch, sample); with other samplers it is drawn from torch's generator. Several crops
-            give as many independent views of each image: a tuple replaces the image, and each view is transformed.
+        crop: one of the crops of presize.datasets, applied before decoding and before `transform`. With presize's
+            samplers it is drawn from (seed, epoch, sample), with others from torch's generator. Several crops give as
+            many independent views of each image: a tuple replaces the image, and `transform` is called for each view.
         flip: the probability of a horizontal flip, from 0 to 1, drawn in the same way.
-        fuse: take over the crop, flip and normalization with which `transform` (torchvision's or timm's) begins; see
-            presize.datasets.fuse. `fused` lists them. Transforms assigned later or changed in place are fused again.
+        fuse: take over the crop, flip and normalization at the beginning of `transform`, torchvision's or timm's (see
+            presize.datasets.fuse). `fused` lists them. Transforms assigned later or changed in place are fused again.
         readahead: whether the kernel reads more of a shard than the missing page. None chooses for random order (see
             presize.store.dataset.Dataset); True suits ShardShuffled.
         preload: "page-cache" reads all shards into the page cache; the kernel may evict them later. "memory" also locks
@@ -92,7 +92,7 @@ class LMDBDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
         companions: names of the companion images to read, None for all. A tuple (image, companion, ...) then replaces
             the image. All are cropped and flipped alike; only the image is transformed.
         flip_pairs: pairs of keypoints, numbered from 0, to swap when an image is flipped: ``[(1, 2), (3, 4)]``.
-        tv_tensors: return boxes, keypoints and masks as torchvision.tv_tensors where they are tensors.
+        tv_tensors: return tensors of boxes, keypoints and masks as torchvision.tv_tensors.
         cache_dir: for a URL, the folder of fetched shards, which all processes and later runs of this user share; None
             for ``~/.cache``.
         cache_bytes: limit for all shards in `cache_dir`, None for no limit. The least recently used are removed.
@@ -240,8 +240,8 @@ class LMDBDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
         return self._over(self.data, self.records(sample_numbers(indices, len(self))))
 
     def split(self, name: Any, column: str = "split") -> LMDBDataset:
-        """Return the subset of samples with the value `name` in `column`, such as a split or the number of a fold.
-        Raises DatasetError if the column does not exist, OptionError if no sample has that value."""
+        """Return the subset of samples with the value `name` in `column`, such as a split or the number of a fold, in
+        their order. Raises DatasetError if the column does not exist, OptionError if no sample has that value."""
         return self.subset(find_split(self.data, self._rows, name, column))
 
     @property

@@ -35,7 +35,7 @@ class FolderDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
     The list of files is an Arrow array. Thread-safe. Works in DataLoader workers with every start method.
 
     Args:
-        root: a folder of class folders, or of images (without targets). It contains the images that a build would
+        root: a folder of class folders, or of images (without targets). The dataset has the images that a build would
             store: files with the suffix of an image format, and others whose content is an image. Pixels are upright
             RGB.
         transform, target_transform, decode, options: as in LMDBDataset. The first two can be assigned later.

@@ -495,7 +495,7 @@ def _one_side(step: Any) -> str:
     """Return why a size is not (height, width); empty if it is."""
     if not isinstance(step.size, int) and len(step.size) == 2:
         return ""
-    return f"{type(step).__name__} has size={step.size}, which torchvision does not take for a square here"
+    return f"{type(step).__name__} has size={step.size}, expected (height, width)"
 
 
 def _size(step: Any) -> Size:

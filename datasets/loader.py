@@ -53,11 +53,12 @@ _ENDED_EARLY = "this epoch ended early, because its Loader was closed or began a
 
 @read_only("make another Loader", torch.utils.data.DataLoader, options="", crop="")
 class Loader:
-    """A loader of batches [images, targets], lists as from a DataLoader, of images cropped before they are decoded.
+    """A loader of batches of crops. Yields lists [images, targets] as a DataLoader does; images are cropped first and
+    only then decoded.
 
     images: uint8 (B, channels, height, width) in channels-last memory, on `device`; uint16 for 16-bit datasets; `dtype`
-    with `normalize`. A tuple with several crops or companions, one tensor for each. With `transform`, its stacked
-    results. targets: int64 (B,), or other columns combined as by torch's default collate. Without targets, a batch is
+    with `normalize`. A tuple with several crops or companions, one tensor for each. With `transform`, its results,
+    stacked. targets: int64 (B,), or other columns combined as by torch's default collate. Without targets, a batch is
     only its images.
 
     A batch that the caller keeps never changes; a forked child must copy what it needs. Workers persist between epochs;
@@ -80,11 +81,11 @@ class Loader:
             its epochs cannot be resumed in the middle. The attribute `sampler` also has the attributes of this sampler.
         seed: random seed of the order and the crops; None for EpochSampler's default.
         num_workers: number of parallel readers; None uses every core, 0 reads in the caller's thread.
-        mode: "processes" or "threads". Threads start faster, but Python's lock lets only about two of them run at once.
+        mode: "processes" or "threads". Threads start faster, but Python's GIL lets only about two of them run at once.
         prefetch_factor: batches that each worker may read ahead, 1 to 64; None for 2, as in DataLoader.
         drop_last: drop a last batch that is not full.
-        last: "keep" returns that batch as it is, "pad" fills it with samples from the epoch's beginning. None keeps it
-            in one process, and pads with several ranks.
+        last: "keep" returns a last batch that is not full, "pad" fills it with samples from the epoch's beginning. None
+            keeps it in one process, and pads it with several ranks.
         device: the device of batches. For CUDA, ROCm and XPU they are copied from pinned memory on a separate stream
             during the step before; copies to other devices are synchronous.
         normalize: (mean, std) of each channel in units of 0 to 1, as in torchvision. CUDA, ROCm and XPU devices apply
@@ -92,7 +93,7 @@ class Loader:
         dtype: type of normalized batches; None for float32.
         on_error: "raise" a DatasetError that names an image that is damaged or too small for the crop, or "skip" it:
             the batch is then shorter, and `skipped` counts the images.
-        rank, ranks: None for torch.distributed's if it is initialized, otherwise 0 of 1.
+        rank, ranks: this process's rank and their number; None for torch.distributed's if initialized, else 0 of 1.
         timeout: seconds to wait for a batch before a LoaderError that names the worker; 0 waits forever.
         multiprocessing_context: start method of the processes, or a context; None for Python's default.
         options: DataLoader's other options, accepted if they change no batch: pin_memory, persistent_workers, in_order.
@@ -426,7 +427,7 @@ class Loader:
         return self._slots, self._pool
 
     def _chosen_maker(self, requests: Iterator[BatchRequest]) -> Reader:
-        """Return the reader of batches, or one that also calls a transform, whose results one sample has shown."""
+        """Return the reader of batches, or one that also calls a transform and has learned its results."""
         reading = self.dataset._reading
         if reading.rest is None:
             return self._reader

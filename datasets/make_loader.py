@@ -41,7 +41,7 @@ SHARED_MEMORY = "/dev/shm"
 _POLL_S = 1.0
 
 _SEMAPHORES_BYTES = 4 * mmap.PAGESIZE
-"""Size of a DataLoader's semaphores in SHARED_MEMORY for each worker; its own take twice as much."""
+"""Size of the semaphores that a DataLoader keeps in SHARED_MEMORY for each worker; its own need twice as much."""
 
 _FIX = (
     f"free some of {SHARED_MEMORY}, or make it larger and writable (docker run --shm-size), or use num_workers=0, or a "
@@ -58,7 +58,7 @@ class CountingLoader(torch.utils.data.DataLoader[Any]):
     _state: Sequence[Any] = ()  # state_of(_source) when the workers started
 
     def __iter__(self) -> Any:
-        # A generator: workers, which start reading at once, and the count begin with the first batch.
+        # A generator, so that the count and the workers, which read ahead at once, start with the first batch.
         self._follow_changes()
         self.delivered = 0
         batches: Any = None

@@ -92,7 +92,7 @@ def _is_fixed(owner: Any, base: type, name: str, value: Any, instead: str) -> bo
 
 
 def names_instead(subset: str, labels: str) -> dict[str, str]:
-    """Return ImageFolder's names for read_only(), with how to choose other samples (`subset`) or `labels` instead."""
+    """Return ImageFolder's names and advice for read_only(): `subset` selects samples, `labels` changes labels."""
     return {
         **dict.fromkeys(("transform", "target_transform", "options"), ""),
         "transforms": "assign transform and target_transform",
@@ -126,8 +126,8 @@ def check_hooks(owner: ImageFolderNames, base: type, options: Mapping[str, Any])
 def check_options(
     owner: str, options: Mapping[str, Any], known: Mapping[str, tuple[Sequence[Any] | None, str]]
 ) -> None:
-    """Raise OptionError for an option that would change something, TypeError for one that is not in `known`, which has
-    for each option the values that change nothing (None: any), and what to do instead of giving another."""
+    """Raise OptionError for an option that would change something, TypeError for one that is not in `known`: for each
+    option the values that change nothing (None: all), and the advice for other values."""
     for name, value in options.items():
         if name not in known:
             raise TypeError(f"{owner}() got an unexpected keyword argument {name!r}")
@@ -187,7 +187,7 @@ class ImageFolderNames:
 
     @property
     def samples(self) -> Samples:
-        """A read-only list of each sample's (path, target), computed when accessed, so that it takes no memory."""
+        """A read-only list of the samples' (path, target), computed when accessed, so that it takes no memory."""
         return Samples(self)
 
     imgs = samples

@@ -88,7 +88,7 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
 
     Attributes:
         order: the order, with its seed once that is chosen.
-        epoch, start: the epoch that began last, or the next one while `begun` is False, and its first global position.
+        epoch, start: the epoch that began last, or while `begun` is False the next one; and its first global position.
         begun: whether `epoch` has begun; False after set_epoch() and load_state_dict().
 
     Raises:
@@ -150,7 +150,7 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
         return replace(self._schedule, ranks=ranks, rank=own_rank if rank is None else rank, last=last)
 
     def _choose_seed(self) -> None:
-        """Give the order a seed if it has none, or one that was drawn before there were several ranks."""
+        """Give the order a seed if it has none, or if its seed was drawn before there were several ranks."""
         ranks = max(self._shared().ranks, _rank()[1])
         if self.order.seed is None or (self._seed_is_drawn and ranks > 1):
             self._seed_is_drawn = ranks == 1

@@ -26,7 +26,7 @@ Target = str | Sequence[str] | Mapping[str, str] | None
 """One column, several for a tuple, or columns by key for a dict."""
 
 Vocabulary = Mapping[str, Sequence[Any] | None]
-"""For some columns the list of values that numbers replace by their positions; None for the column's sorted values."""
+"""Values by column: the number of a value is its position in the list. None for the column's sorted values."""
 
 Records = npt.NDArray[np.int64]
 FlipPairs = Sequence[tuple[int, int]]
@@ -131,7 +131,7 @@ def find_split(data: Data, rows: Records | None, name: Any, column: str) -> Reco
 
 
 def find_splits(data: Data, rows: Records | None, column: str = "split") -> list[Any]:
-    """Return the sorted values of a column of text or whole numbers; none if it is of another type, or missing."""
+    """Return the sorted values of a column of text or whole numbers; [] if it is missing or of another type."""
     try:
         values = data.column(column)
     except DatasetError:
@@ -296,8 +296,8 @@ class BoxColumn(ListColumn):
 
 
 class KeypointColumn(ListColumn):
-    """A column of keypoints: float32 (objects, points, 2 or 3), x and y in pixels, and visibility. With visibility,
-    points that are outside of the crop, or were not visible before, are 0, 0, 0."""
+    """A column of keypoints: float32 (objects, points, 2 or 3), x and y in pixels and perhaps visibility. If it has
+    visibility, points that are outside the crop, or were not visible before, become 0, 0, 0."""
 
     def __init__(self, data: Data, name: str, format: str, pairs: FlipPairs = (), tv: Any = None) -> None:
         super().__init__(data, name)

@@ -177,7 +177,7 @@ class Transfer:
                 self._stream.synchronize()  # else memory could be freed while it is copied
 
     def _begin(self, parts: Parts, staging: _Staging, stream: torch.Stream) -> tuple[Parts, Parts, torch.Event]:
-        """Queue the copies of a batch. Returns them, their source, which must stay alive, and the event of their end."""
+        """Queue the copies of a batch. Returns them, their source, which must stay, and the event of their end."""
         tensors, targets = parts
         # Not in the caller's inference mode, which may end before it gets this batch.
         with torch.inference_mode(False), stream:
