@@ -46,8 +46,7 @@ def _unit(hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:
 
 
 _SORTED_LENGTH = 1024
-"""Permutations up to this length sort hashes: a Feistel network of few rounds is far from uniform on so few positions.
-"""
+"""Permutations up to this length sort hashes: a short Feistel network is far from uniform on so few positions."""
 
 _ROUNDS = 6
 """After four rounds, distances between positions that were a side apart are still biased (13 standard deviations, at

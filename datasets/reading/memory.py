@@ -105,7 +105,7 @@ class SharedSlots:
 
 
 class FreeSlots:
-    """Slots of batches to which nothing refers any more. The slot freed last is taken first."""
+    """Slots that no batch uses. The slot that was freed last is taken first."""
 
     def __init__(self, shared: SharedSlots) -> None:
         self.shared = shared
@@ -113,7 +113,7 @@ class FreeSlots:
         self._taken: set[int] = set()  # being filled, or filled and not yet returned
 
     def can_take(self) -> bool:
-        return bool(self.free) and len(self._taken) <= self.shared.count - HELD_BY_CALLER  # the caller takes one
+        return bool(self.free) and len(self._taken) <= self.shared.count - HELD_BY_CALLER  # one becomes the caller's
 
     def take(self) -> int:
         slot = self.free.pop()

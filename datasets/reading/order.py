@@ -142,7 +142,7 @@ class ClassBalanced(_Drawn):
 
 @dataclass(eq=False)
 class Given:
-    """An order that a sampler of indices gives. draw() stores the indices of an epoch, 8 bytes each. If the sampler has
+    """An order taken from a sampler of indices. draw() stores the indices of an epoch, 8 bytes each. If the sampler has
     an epoch, it is used: set_epoch() sets it too, and an epoch that was set on the sampler is noticed."""
 
     sampler: Any = field(repr=False)
@@ -305,7 +305,7 @@ class ShardShuffled:
     32,768 JPEGs of 20 kB.
 
     Quality: a build assigns samples to shards at random, so that a group is a fair sample of the whole. Batches of one
-    group share its composition: a class of share p has a standard deviation of sqrt(p (1 - p) / M) in a group of M
+    group share its composition: the share p of a class has a standard deviation of sqrt(p (1 - p) / M) in a group of M
     samples (0.06 % for p = 0.1 and M = 262,144). Samples of one shard are in the same group in every epoch.
 
     Hosts: with `by_host` each host reads consecutive shards of the epoch's order, with as many samples as its ranks
@@ -323,7 +323,7 @@ class ShardShuffled:
             for its WORLD_SIZE and LOCAL_WORLD_SIZE. Only with `by_host`.
 
     Raises:
-        OptionError: an option is out of range, or `by_host` has no ranks, neither given nor in the environment.
+        OptionError: an option is out of range, or ranks for `by_host` are neither given nor in the environment.
         DatasetError: the index is damaged and names an impossible shard; raised when samples are first requested.
     """
 

@@ -234,7 +234,7 @@ def _part(pixels: Pixels, box: Box) -> Pixels:
     return pixels[top : top + height, left : left + width]
 
 
-# ---- resizing: 8 bits as the installed Pillow does; 16 bits, where Pillow has only one channel, as torch in float32
+# ---- resizing: 8 bits like the installed Pillow; 16 bits like torch in float32, since Pillow has only one channel
 
 _MODES = {1: "L", 3: "RGB", 4: "RGBX"}
 """Pillow's modes by the number of channels. RGBX, because Pillow would multiply the colours of RGBA by alpha."""

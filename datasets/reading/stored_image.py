@@ -28,9 +28,9 @@ Pixels = npt.NDArray[np.uint8]
 
 
 class StoredJpeg:
-    """A copy of a stored JPEG, shared by the images that are made from it. Thread-safe. For the first box only the box
-    is decoded; for a second one the whole image is decoded and kept. Raises one of DAMAGE (presize.codecs.stored_value)
-    for a wrong header, and for damaged pixels the error that `damage` returns."""
+    """A copy of a stored JPEG, shared by the images that are made from it. Thread-safe. The first request decodes only
+    its box; the second decodes and keeps the whole image. Raises one of DAMAGE (presize.codecs.stored_value) for a
+    wrong header, and for damaged pixels the error that `damage` returns."""
 
     def __init__(
         self,
@@ -90,10 +90,10 @@ class StoredImage(Image.Image):
     """A PIL image that decodes only the pixels that are used. Pixels, attributes and errors equal a plain PIL image's.
 
     crop() and copy() decode nothing. The other methods below decode only the pixels of this image, and their results
-    are arrays inside, which images share and never change. Any other method converts the pixels to Pillow's, which
-    belong to this image alone. An image is valid longer than its dataset, and threads can share it; pickling decodes
-    it. Decoding raises DatasetError for a damaged image. `source`: a record, or pixels that never change: uint8
-    (height, width[, 3 or 4]).
+    hold arrays, which images share and never change. Any other method converts the pixels to Pillow's, which belong to
+    this image alone. An image stays valid without its dataset, and threads can share it; pickling decodes it. Decoding
+    raises DatasetError for a damaged image. `source`: a record, or pixels that never change: uint8 (height, width[, 3
+    or 4]).
     """
 
     _im: Any = None

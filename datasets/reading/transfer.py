@@ -126,7 +126,7 @@ class Transfer:
         self._warn(nbytes, f"error {code}")
 
     def pinned(self, nbytes: int) -> tuple[object, npt.NDArray[np.uint8]]:
-        """Return pinned memory, after the owner that keeps it alive; pageable memory where pin() warns."""
+        """Return the owner that keeps pinned memory alive, and the memory; it is pageable where pin() warns."""
         if self._registers:
             shared = SharedSlots(1, [(nbytes,)])
             self.pin(shared)
@@ -228,8 +228,8 @@ def _moved(tensor: torch.Tensor, array: npt.NDArray[np.uint8]) -> torch.Tensor:
 
 
 class Normalization:
-    """(images / 255 - mean) / std of uint8 images (B, channels, height, width). Workers use `table`, in float32 with
-    torchvision's results to the bit; asynchronous devices use one kernel, which differs by rounding."""
+    """Normalization of uint8 images (B, channels, height, width) to (images / 255 - mean) / std. Workers use `table`,
+    which in float32 equals torchvision to the bit; asynchronous devices use one kernel, which differs by rounding."""
 
     def __init__(self, normalize: Normalize, dtype: torch.dtype | None, channels: int, device: torch.device) -> None:
         try:
@@ -265,7 +265,7 @@ class Normalization:
 def normalized(
     reader: BatchReader, normalize: Normalize | None, dtype: torch.dtype | None = None, device: torch.device = CPU
 ) -> tuple[BatchReader, Normalization | None]:
-    """Return the reader of batches, which normalizes on the CPU, or the normalization for another device with it."""
+    """Return a reader that normalizes on the CPU, or for another device `reader` and the normalization."""
     if normalize is None:
         if dtype is not None:
             raise OptionError(f"dtype: {dtype} needs normalize=(mean, std); without it batches are uint8")

@@ -94,7 +94,7 @@ Reader = BatchReader | TransformedReader
 
 
 class Work(NamedTuple):
-    """Times of reading a batch by time.perf_counter(), one clock for all processes of a machine, and its CPU time."""
+    """Begin and end of reading a batch by time.perf_counter(), one clock for all processes of a machine; CPU time."""
 
     begin_s: float
     end_s: float
