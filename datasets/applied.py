@@ -232,7 +232,7 @@ _ENHANCERS = {"Brightness": _brightness, "Color": _saturation, "Contrast": _cont
 
 
 class EachView:
-    """A transform that calls one of `transforms` with each view (None keeps it), and returns a `kind`: list or tuple."""
+    """A transform that calls one of `transforms` with each view (None keeps it). Returns a `kind`: list or tuple."""
 
     def __init__(self, transforms: tuple[Transform | None, ...], kind: type) -> None:
         self.transforms = transforms

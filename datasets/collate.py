@@ -14,7 +14,7 @@ from torch.utils._pytree import register_pytree_node, tree_leaves
 from presize.errors import OptionError
 
 NEEDS_A_CROP = (
-    "have different sizes and cannot be stacked; choose one, such as RandomResizedCrop(224) or CenterCrop(224)"
+    "have different sizes and cannot be stacked; choose a crop, such as RandomResizedCrop(224) or CenterCrop(224)"
 )
 
 Images = torch.Tensor | tuple[torch.Tensor, ...]

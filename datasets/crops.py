@@ -235,7 +235,7 @@ def check_crops(crop: Crops) -> Crop | tuple[Crop, ...]:
         if not hasattr(view, "boxes"):
             raise OptionError(f"crop: expected one of presize.datasets' crops, such as CenterCrop(224), got {view!r}")
     if not views:
-        raise OptionError(f"crop: expected at least one for several views, got {crop!r}")
+        raise OptionError(f"crop: expected at least one crop, got {crop!r}")
     return views if isinstance(crop, (list, tuple)) else crop  # type: ignore[return-value]
 
 

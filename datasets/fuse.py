@@ -114,7 +114,7 @@ def fuse(transform: Transform | None, *, decode: Decode = "pil", data: Dataset |
     if transform is None:
         raise OptionError("fuse: needs a transform; without one use crop= and flip=")
     if decode not in ("pil", "tensor"):
-        raise OptionError(f"fuse: torchvision's transforms get decode='pil' or 'tensor', got {decode!r}")
+        raise OptionError(f"fuse: expected decode='pil' or 'tensor' for torchvision's transforms, got {decode!r}")
     found = traced(transform)
     if found is not None and found.kind is not None:
         return _fused_views(transform, found, decode, data)
@@ -261,14 +261,14 @@ class _Taking:
         filter: Interpolation | None = "random" if filters == RANDOM_FILTERS else filters[0]
         if filter is None or (len(filters) > 1 and filter != "random"):
             how = " ".join(str(getattr(how, "value", how)) for how in hows)
-            return None, f"{name} has interpolation={how}, which presize does not do"
+            return None, f"{name} has interpolation={how}, which presize does not support"
         if self.form == "float":
             return None, f"{name} comes after the conversion to float"
         if self.form == "uint8":  # PIL images are always antialiased
             if getattr(step, "antialias", None) is not True:
-                return None, f"{name} has antialias={getattr(step, 'antialias', None)}, and presize always antialiases"
+                return None, f"{name} has antialias={getattr(step, 'antialias', None)}, but presize always antialiases"
             if filter != "bilinear":  # torch's bicubic differs by more than one grey level
-                return None, f"{name} has interpolation={filter}, and gets tensors"
+                return None, f"{name} has interpolation={filter} and gets tensors"
         return filter, ""
 
     def center_crop(self, size: Size) -> str:
@@ -327,12 +327,12 @@ class _Taking:
 
     def to_tensor(self, step: Any) -> str:
         if torch.get_default_dtype() != torch.float32:
-            return f"ToTensor makes {torch.get_default_dtype()}, torch's default dtype, and presize float32"
+            return f"ToTensor makes {torch.get_default_dtype()}, torch's default dtype, but presize float32"
         return self.pil_to_tensor(step) or self._to_float()
 
     def pil_to_tensor(self, step: Any) -> str:
         if self.form != "pil":
-            return f"{type(step).__name__} is for PIL images, and here it gets a tensor"
+            return f"{type(step).__name__} is for PIL images, but gets a tensor"
         self.form = "uint8"
         return ""
 
@@ -355,9 +355,9 @@ class _Taking:
     def convert(self, step: Any) -> str:
         scale = getattr(step, "scale", True)
         if step.dtype != torch.float32 or not scale:
-            return f"{type(step).__name__} has dtype={step.dtype}, scale={scale}, and presize scales to float32"
+            return f"{type(step).__name__} has dtype={step.dtype}, scale={scale}, but presize scales to float32"
         if self.form == "pil":
-            return f"{type(step).__name__} is for tensors, and here it gets a PIL image"
+            return f"{type(step).__name__} is for tensors, but gets a PIL image"
         return self._to_float()
 
     def _to_float(self) -> str:

@@ -48,7 +48,7 @@ OnErrorInBatch = Literal["raise", "skip"]
 _ImagesAs = tuple[Crops | None, float | None, Normalize | None, torch.dtype | None]
 """The options crop, flip, normalize and dtype."""
 
-_ENDED_EARLY = "this epoch ended early, because its Loader was closed or began another; two at a time need two Loaders"
+_ENDED_EARLY = "this epoch ended early, because its Loader was closed or began another; use two Loaders for two at once"
 
 
 @read_only("make another Loader", torch.utils.data.DataLoader, options="", crop="")
@@ -209,7 +209,7 @@ class Loader:
             rest = None
         if dataset.normalize is not None:
             if normalize is not None:
-                raise OptionError("normalize: the dataset's transform normalizes, and fuse=True took that over")
+                raise OptionError("normalize: fuse=True took over the transform's normalization; leave normalize= out")
             normalize = dataset.normalize
         crop, flip = dataset.crop if crop is None else crop, dataset.flip if flip is None else flip
         try:
@@ -467,7 +467,7 @@ def _check_sampler(sampler: object, shuffle: object, rank: int | None, ranks: in
     if isinstance(sampler, EpochSampler):
         raise OptionError("sampler: give the order of an EpochSampler as shuffle=; a Loader shares epochs over ranks")
     if not (shuffle is None or shuffle is False):
-        raise OptionError("sampler: expected it without shuffle; leave one of the two out")
+        raise OptionError("sampler: cannot be combined with shuffle; leave one of the two out")
     if (rank, ranks) != (None, None):
         raise OptionError("rank: a sampler shares an epoch over ranks itself; give a DistributedSampler, or shuffle=")
 

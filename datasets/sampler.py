@@ -163,7 +163,7 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
 
     def _check_ranks(self, schedule: Schedule) -> None:
         if self._order_ranks not in (None, schedule.ranks):
-            raise OptionError(f"order: was made for {self._order_ranks} ranks, and there are {schedule.ranks}")
+            raise OptionError(f"order: was made for {self._order_ranks} ranks, but there are {schedule.ranks}")
 
     @property
     def schedule(self) -> Schedule:

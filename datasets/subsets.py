@@ -100,7 +100,7 @@ def differ(now: Sequence[Any], then: Sequence[Any]) -> bool:
 def check_length(dataset: LMDBDataset, expected: int) -> None:
     if len(dataset) != expected:
         raise OptionError(
-            f"dataset: has {len(dataset)} samples now, and had {expected} when this loader was made; make another one"
+            f"dataset: has {len(dataset)} samples now, but had {expected} when this loader was made; make another"
         )
 
 
@@ -180,7 +180,7 @@ def _labels(part: Any) -> dict[Any, tuple[str, Any]]:
 
 def _unequal(name: str, first: Any, part: Any, both: str = "") -> OptionError:
     return OptionError(
-        f"dataset: the parts of a ConcatDataset must have the same {name}, and those of {first.root} and {part.root} "
+        f"dataset: the parts of a ConcatDataset must have the same {name}, but those of {first.root} and {part.root} "
         f"differ{both}"
     )
 

@@ -461,7 +461,7 @@ def _known(name: str, values: Sequence[Any] | None, inner: pa.Array) -> pa.Array
     try:
         known = pa.array([] if isinstance(values, str) else list(values), inner.type)
     except (pa.ArrowException, OverflowError):
-        raise OptionError(f"vocabulary: column {name!r} holds {inner.type}, and the values given are not") from None
+        raise OptionError(f"vocabulary: column {name!r} holds {inner.type}, but the values given are not") from None
     if not len(known) or known.null_count or len(known.unique()) < len(known):
         raise OptionError(f"vocabulary: for column {name!r} expected a list of different values, got {values!r:.100}")
     return known

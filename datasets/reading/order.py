@@ -214,7 +214,7 @@ def choose_order(length: int, shuffle: bool | Order | None, seed: int | None) ->
     if seed is None:
         return shuffle
     if shuffle.seed is not None:
-        raise OptionError(f"seed: the order has one, {shuffle!r}; leave one of the two out")
+        raise OptionError(f"seed: the order already has a seed, {shuffle!r}; leave one of the two out")
     return with_seed(shuffle, seed)
 
 
@@ -486,7 +486,7 @@ def check_last(last: Last | None, drop_last: bool) -> None:
         raise OptionError(f"drop_last: expected True or False, got {drop_last!r}")
     if drop_last and last is not None:
         does = "fills up" if last == "pad" else "keeps"
-        raise OptionError(f'drop_last: expected it without last="{last}", which {does} the last batch')
+        raise OptionError(f'drop_last: cannot be combined with last="{last}", which {does} the last batch')
 
 
 @dataclass(frozen=True)

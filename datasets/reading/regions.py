@@ -92,7 +92,7 @@ def read_values(views: Sequence[View], region: Region, shape: tuple[int, int], s
             f"it has {values.shape[2]} channels and cannot be cropped as a mask; build it with another --pair-filter"
         )
     if values.itemsize > view.out.itemsize:
-        raise ValueError(f"it has {values.itemsize * 8} bits, and the manifest says {view.out.itemsize * 8}")
+        raise ValueError(f"it has {values.itemsize * 8} bits, but the manifest says {view.out.itemsize * 8}")
     nearest(values, view, shape, view.out)
 
 

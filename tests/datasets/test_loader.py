@@ -217,7 +217,7 @@ def test_a_new_epoch_ends_one_whose_iterator_was_kept(workers: int, data: LMDBDa
         left = iter(loader)
         next(left)
         assert digest(loader) == plain[1]
-        with pytest.raises(LoaderError, match=r"this epoch ended early.*two at a time need two Loaders"):
+        with pytest.raises(LoaderError, match=r"this epoch ended early.*use two Loaders for two at once"):
             next(left)
 
 
