@@ -136,7 +136,7 @@ def _fused(
         count += 1
     names = tuple(map(repr, steps))
     if taking.crop is None:
-        return Fused(None, 0.0, None, transform, decode, (), names, reason or "there is no crop in it")
+        return Fused(None, 0.0, None, transform, decode, (), names, reason or "it has no crop")
     rest: Transform | None = AS_NUMPY if taking.form == "numpy" else None
     if count < len(steps):
         rest = _composed(transform, [*taking.before_rest, *steps[count:]])

@@ -53,8 +53,7 @@ _ENDED_EARLY = "this epoch ended early, because its Loader was closed or began a
 
 @read_only("make another Loader", torch.utils.data.DataLoader, options="", crop="")
 class Loader:
-    """A loader of batches of crops. Yields lists [images, targets] as a DataLoader does; images are cropped first and
-    only then decoded.
+    """A loader that decodes only crops of images. Yields batches [images, targets], lists as from a DataLoader.
 
     images: uint8 (B, channels, height, width) in channels-last memory, on `device`; uint16 for 16-bit datasets; `dtype`
     with `normalize`. A tuple with several crops or companions, one tensor for each. With `transform`, its results,
@@ -93,7 +92,7 @@ class Loader:
         dtype: type of normalized batches; None for float32.
         on_error: "raise" a DatasetError that names an image that is damaged or too small for the crop, or "skip" it:
             the batch is then shorter, and `skipped` counts the images.
-        rank, ranks: this process's rank and their number; None for torch.distributed's if initialized, else 0 of 1.
+        rank, ranks: this rank and the number of ranks; None for torch.distributed's if initialized, otherwise 0 of 1.
         timeout: seconds to wait for a batch before a LoaderError that names the worker; 0 waits forever.
         multiprocessing_context: start method of the processes, or a context; None for Python's default.
         options: DataLoader's other options, accepted if they change no batch: pin_memory, persistent_workers, in_order.

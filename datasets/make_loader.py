@@ -261,8 +261,8 @@ def _begin_worker(begin: Callable[[int], object] | None, worker: int) -> None:
 
 
 def _end_with_consumer() -> None:
-    """End this worker when the consumer ends, even by SIGKILL, or sends SIGTERM; ignore SIGTERM from other processes.
-    Under forkserver torch watches the server instead of the consumer, and the server lives as long as its workers."""
+    """End this worker when the consumer ends, even by SIGKILL, or sends SIGTERM. The consumer handles SIGTERM from other
+    processes. Under forkserver torch watches the server instead, which lives as long as its workers."""
     consumer = multiprocessing.parent_process()
     told = None
     while consumer is not None and consumer.is_alive() and (told is None or told.si_pid != consumer.pid):

@@ -383,7 +383,7 @@ def with_objects(
             column = ObjectColumn(data, column)
         found.append(column)
     if flip_pairs and not any(isinstance(column, KeypointColumn) for column in found):
-        raise OptionError("flip_pairs: there is no column of keypoints in target")
+        raise OptionError("flip_pairs: target has no column of keypoints")
     box_columns = [column for column in found if isinstance(column, BoxColumn)]
     for column in found if box_columns else ():
         if isinstance(column, ListColumn):

@@ -97,7 +97,7 @@ def read_values(views: Sequence[View], region: Region, shape: tuple[int, int], s
 
 
 def nearest(values: Pixels, view: View, shape: tuple[int, int], out: Pixels) -> None:
-    """Resize the box of `view` into `out`, (height, width) or (height, width, channels), by nearest neighbour."""
+    """Fill `out`, (height, width) or (height, width, channels), from `values` as `view` says, by nearest neighbour."""
     height, width = out.shape[:2]
     window = view.sampling.window
     if window is None:

@@ -164,7 +164,7 @@ def test_what_is_not_understood_stays_with_all_after_it(transforms: Any, stays: 
 
 
 NOTHING: list[tuple[str, Any, str]] = [
-    ("no crop", v1.Compose([v1.ToTensor()]), "there is no crop in it"),
+    ("no crop", v1.Compose([v1.ToTensor()]), "it has no crop"),
     ("a flip before the crop", v1.Compose([v1.RandomHorizontalFlip(), v1.RandomResizedCrop(9)]), "before the crop"),
     ("nearest", v2.RandomResizedCrop(9, interpolation=v2.InterpolationMode.NEAREST), "interpolation=nearest"),
     ("nearest by number", v2.RandomResizedCrop(9, interpolation=0), "interpolation=0"),
