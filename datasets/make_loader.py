@@ -261,7 +261,7 @@ def _begin_worker(begin: Callable[[int], object] | None, worker: int) -> None:
 
 
 def _end_with_consumer() -> None:
-    """End this worker when the consumer ends, even by SIGKILL, or sends SIGTERM. The consumer handles SIGTERM from other
+    """End this worker when the consumer ends, even by SIGKILL, or sends SIGTERM. The consumer handles SIGTERM of other
     processes. Under forkserver torch watches the server instead, which lives as long as its workers."""
     consumer = multiprocessing.parent_process()
     told = None

@@ -109,7 +109,7 @@ class BatchReader:
         is_cropped = arrays is None or arrays.is_cropped
         sizes = [self._size() if crop is None else as_size(crop.size) for crop in self._views]
         self.shapes = [(*size, *channels) if is_cropped else channels for size in sizes]
-        """Shape of the images of each view: (height, width, channels), for masks (height, width), for arrays theirs."""
+        """Shape of each view's images: (height, width, channels), for masks (height, width), for arrays their own."""
         self._sides = np.array(sizes)
         is_jpeg = data.manifest.format == "jpeg"
         self._can_reduce = np.array([is_jpeg and crop is not None and not crop.exact for crop in self._views])
