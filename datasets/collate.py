@@ -25,8 +25,7 @@ AsList = bool | tuple[bool, ...] | dict[str, bool]
 
 
 class Views(tuple[Any, ...]):
-    """The images of one sample: several crops, or an image and its companions. collate turns them into a tuple of
-    batches."""
+    """The images of one sample: several crops, or an image and its companions. collate makes a tuple of batches."""
 
 
 # Otherwise torchvision's transforms v2 would treat Views as a leaf of unknown type, and leave them unchanged.
@@ -46,9 +45,8 @@ def cpu_by_default() -> AbstractContextManager[Any]:
 
 
 def collate(samples: Sequence[Any]) -> Any:
-    """Combine samples as torch's default collate_fn does, except that views become a tuple of batches. Targets that
-    torch cannot stack, and companion arrays of several shapes, stay lists. Images that were read as one batch become
-    that batch without a copy."""
+    """Combine samples as torch's default collate_fn does, except that views become a tuple of batches, and targets that
+    torch cannot stack and companion arrays of several shapes stay lists. Images read as one batch are not copied."""
     as_list = samples.as_list if isinstance(samples, SampleList) else False
     first = samples[0] if samples else None
     if isinstance(first, Views):

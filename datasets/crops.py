@@ -32,9 +32,8 @@ Floats = npt.NDArray[np.float64]
 
 
 class Crop(Protocol):
-    """A crop to `size` that uses `draws` random numbers an image. If `exact`, images are always decoded at full size.
-    It may have `interpolation` ("bilinear" by default; "random" takes the last of `draws`) and CenterCrop's `windows`.
-    """
+    """A crop to `size` that uses `draws` random numbers an image; if `exact`, it always decodes at full size. It may
+    have `interpolation` ("bilinear" by default; "random" uses the last of `draws`), and `windows` as CenterCrop has."""
 
     @property
     def size(self) -> int | Size: ...
@@ -199,8 +198,7 @@ class CenterCrop(_Exact):
         return np.concatenate((begins, ends - begins), axis=1)
 
     def windows(self, heights: Ints, widths: Ints) -> Ints:
-        """Return (height, width, top, left) for each image in pixels, (n, 4): its size after `resize` and the position
-        of the crop."""
+        """Return (height, width, top, left) in pixels, (n, 4): sizes of images after `resize`, positions of crops."""
         sides = np.stack((heights, widths), axis=1)
         if self.resize is not None:
             shorter = sides.min(axis=1, keepdims=True)

@@ -378,8 +378,7 @@ class LMDBDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
         return np.arange(len(self)) if self._rows is None else self._rows
 
     def dev_shm_bytes(self, batch_size: int) -> int:
-        """Estimate the bytes that a batch from a DataLoader worker takes in /dev/shm: 8 a sample, and the pixels unless
-        all images are read as one batch."""
+        """Estimate the bytes of a worker's batch in /dev/shm: 8 a sample, and the pixels unless read as one batch."""
         reading = self._reading
         pixels = 0 if reading.reads_batches else reading.images.nbytes()
         return int(batch_size * (pixels + 8))

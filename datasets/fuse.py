@@ -180,8 +180,7 @@ def _fused_views(transform: Transform, found: Traced, decode: Decode, data: Data
 
 
 class _Taking:
-    """The part taken over so far. `form`: the type of its result; `resized`: N and filter of a Resize(N) before the
-    crop."""
+    """The part taken over so far. `form`: its result's type; `resized`: N and filter of a Resize(N) before the crop."""
 
     def __init__(self, decode: Decode, data: Dataset | None) -> None:
         self.data = data

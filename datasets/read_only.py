@@ -226,8 +226,7 @@ class ClassNumbers(dict[str, int]):
 
 
 class Samples(Sequence[Sample]):
-    """Read-only list for ``samples``, whose elements are computed when accessed; slices, copies and sums are lists.
-    Pickled as the dataset."""
+    """Read-only list for ``samples``, computed on access; slices, copies and sums are lists. Pickles the dataset."""
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset

@@ -30,8 +30,7 @@ Draws = tuple[int, int, npt.NDArray[np.int64]]
 
 
 class SampleImages:
-    """A reader of the images of samples; several images of a sample are Views. Thread-safe. `reader` reads crops, and
-    is None for whole images."""
+    """A reader of samples' images, as Views if there are several. Thread-safe. `reader`: None for whole images."""
 
     def __init__(
         self,

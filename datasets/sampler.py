@@ -31,8 +31,7 @@ _MOVED = {
 
 
 class Visit(int):
-    """A sample number with the seed, epoch and key of its random crops (see Order.keys), since persistent workers never
-    see set_epoch()."""
+    """A sample number with the (seed, epoch, key) of its crops (see Order.keys): persistent workers miss set_epoch()."""
 
     seed: int
     epoch: int

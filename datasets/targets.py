@@ -37,8 +37,7 @@ Shown = Sequence[CropGeometry | None]
 
 
 class Targets:
-    """A reader of targets, with arguments as in LMDBDataset. `moves`: whether a target depends on the crop; `as_list`:
-    see collate."""
+    """A reader of targets, with the arguments of LMDBDataset. `moves`: a target moves with the crop."""
 
     def __init__(
         self,
@@ -144,8 +143,7 @@ def find_splits(data: Data, rows: Records | None, column: str = "split") -> list
 
 
 class TargetColumn:
-    """A column of a target. `as_list`: whether batches are lists of Python objects; `moves`: whether it depends on the
-    crop."""
+    """A column of a target. `as_list`: batches are lists of Python objects; `moves`: values depend on the crop."""
 
     moves = False
 

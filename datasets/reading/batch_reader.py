@@ -267,8 +267,7 @@ class BatchReader:
     def _regions(
         self, samples: Sequence[int], parts: Sequence[list[_Part]], on_damage: Callable[[int, DatasetError], None]
     ) -> Iterator[tuple[int, list[Region]]]:
-        """Yield positions in `samples` and the regions of their parts, in their order on disk. Regions are valid until
-        the next ones."""
+        """Yield positions in `samples` and regions of their parts, in their order on disk, valid until the next."""
         format = self.data.manifest.format
         if format != "jpeg" or jpeg_decoder.is_available():
             for at, value in self.data.values(samples, on_damage):
@@ -310,8 +309,7 @@ def _samplings(crop: Crop | None, heights: Ints, widths: Ints, random: npt.NDArr
 
 
 def _around(boxes: Ints, members: npt.NDArray[np.bool_]) -> tuple[Ints, npt.NDArray[np.bool_]]:
-    """Return the box around the `members` (n, views) of each sample's `boxes`, (n, 4), and whether it has fewer pixels
-    than they have together, (n,)."""
+    """Return the box, (n, 4), around the `members` (n, views) of each sample, and whether it has fewer pixels, (n,)."""
     chosen = members[:, :, np.newaxis]
     begins = np.where(chosen, boxes[:, :, :2], np.iinfo(np.int64).max).min(axis=1)
     ends = np.where(chosen, boxes[:, :, :2] + boxes[:, :, 2:], 0).max(axis=1)

@@ -29,8 +29,7 @@ from presize.system.files import anonymous_file
 from presize.system.resources import read_memory
 
 HELD_BY_CALLER = 4
-"""Slots besides those being filled: for the current batch, the one before it, and two that the caller may keep, for
-example to show them."""
+"""Slots besides those being filled: for the current batch, the one before it, and two that the caller may keep."""
 
 Shape = tuple[int, ...]
 Rows = npt.NDArray[np.uint8]

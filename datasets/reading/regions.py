@@ -159,8 +159,7 @@ class ArrayRows:
 
 
 def _decoded(region: Region, shape: tuple[int, int], out: Pixels, scale: int) -> Pixels:
-    """Decode the box of `region` at 1/scale, with the type and channels of `out`. The thread's next call may overwrite
-    the result."""
+    """Decode the box of `region` at 1/scale, with type and channels of `out`; the thread's next call may reuse it."""
     channels, depth = out.shape[2], 8 * out.itemsize
     if region.format == "jpeg":
         pixels = jpeg_box(region, shape, channels, scale)

@@ -51,8 +51,7 @@ class StoredJpeg:
         self._whole: Pixels | None = None
 
     def part(self, box: Box, *, lasting: bool) -> Pixels:
-        """Return the pixels in `box`, not to be written to. Unless `lasting`, the thread's next call may overwrite
-        them."""
+        """Return the pixels in `box`. Do not write to them; unless `lasting`, the thread's next call may do so."""
         whole = self._whole
         if whole is None and not self._is_used:
             self._is_used = True
