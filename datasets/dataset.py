@@ -95,7 +95,7 @@ class LMDBDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
         tv_tensors: return tensors of boxes, keypoints and masks as torchvision.tv_tensors.
         cache_dir: for a URL, the folder of fetched shards, which all processes and later runs of this user share; None
             for ``~/.cache``.
-        cache_bytes: limit for all shards in `cache_dir`, None for no limit. The least recently used are removed.
+        cache_bytes: limit in bytes for all shards in `cache_dir`, or None. The least recently used are removed.
         options: ImageFolder's loader, is_valid_file and allow_empty, refused unless they change nothing.
 
     Raises:

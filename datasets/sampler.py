@@ -31,7 +31,7 @@ _MOVED = {
 
 
 class Visit(int):
-    """A sample number with the (seed, epoch, key) of its crops (see Order.keys): persistent workers miss set_epoch()."""
+    """A sample number with (seed, epoch, key) of its crops (see Order.keys): persistent workers miss set_epoch()."""
 
     seed: int
     epoch: int
