@@ -85,7 +85,7 @@ class LMDBDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
         readahead: whether the kernel reads more of a shard than the missing page. None chooses for random order (see
             presize.store.dataset.Dataset); True suits ShardShuffled.
         preload: "page-cache" reads all shards into the page cache; the kernel may evict them later. "memory" also locks
-            them there while this dataset exists in this process, if ``ulimit -l`` allows it; workers share the memory.
+            them there while this dataset exists in this process; workers share them, and ``ulimit -l`` must allow it.
         max_pixels: images with more pixels count as damaged.
         check: compare the SHA-256 of the index (up to 256 MB) when opening it, and the CRC-32 of each record when a
             process first reads it.

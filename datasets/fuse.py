@@ -226,7 +226,7 @@ class _Taking:
 
     def resize(self, step: Any) -> str:
         if step.max_size is not None:
-            return f"Resize has max_size={step.max_size}"
+            return f"Resize has max_size={step.max_size}, which presize does not support"
         return self._resize(step, step.size)
 
     def _resize(self, step: Any, size: Any) -> str:
@@ -280,7 +280,7 @@ class _Taking:
 
     def random_crop(self, step: Any) -> str:
         if step.padding is not None or step.pad_if_needed:
-            return f"RandomCrop has padding={step.padding}, pad_if_needed={step.pad_if_needed}"
+            return f"RandomCrop has padding={step.padding}, pad_if_needed={step.pad_if_needed}; presize does not pad"
         size = _size(step)
         return _one_side(step) or self._after_resize() or self._too_small(size) or self._cut(RandomCrop(size))
 
