@@ -418,7 +418,7 @@ def tv_tensors_module() -> Any:
         return importlib.import_module("torchvision.tv_tensors")
     except ImportError:
         raise OptionError(
-            "tv_tensors: torchvision is required, but not installed: pip install torchvision"
+            "tv_tensors: needs torchvision, which is not installed: pip install torchvision"
         ) from None
 
 

@@ -236,7 +236,7 @@ class WorkerPool:
         )
         return LoaderError(
             f"no batch for {self._timeout_s:g} s from worker {named} of {len(self._workers)}: it was stopped, or its "
-            "storage does not respond; give a larger timeout= if a batch may take longer"
+            "storage does not answer; give a larger timeout= if a batch may take longer"
         )
 
     def _died(self, connection: Connection) -> LoaderError:

@@ -213,5 +213,5 @@ def test_a_damaged_column_of_boxes_is_an_error(change: str, painted: Path, tmp_p
 
 def test_tv_tensors_without_torchvision_are_refused(painted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torchvision.tv_tensors", None)
-    with pytest.raises(OptionError, match="tv_tensors: torchvision is required, but not installed"):
+    with pytest.raises(OptionError, match="tv_tensors: needs torchvision, which is not installed"):
         LMDBDataset(painted, target="bbox", tv_tensors=True)
