@@ -1,4 +1,4 @@
-"""presize.datasets: reading in PyTorch. Everything that needs torch lives here."""
+"""presize.datasets: reading of datasets in PyTorch. All code that needs torch is here."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    """Import what measures on first use: reading needs nothing of it."""
+    """Import functions that measure at first use, since reading does not need them."""
     homes = {"diagnose": "diagnose", "NoModel": "epochs", "time_epoch": "epochs"}
     if name in homes:
         return getattr(import_module(f"presize.datasets.timing.{homes[name]}"), name)

@@ -1,5 +1,5 @@
-"""apply: calls a transform with a stored image, and makes torchvision's operations on colours faster, with its results
-to the bit. What is not recognised by its class is called as it is."""
+"""apply: calls a transform with a stored image. torchvision's colour operations are replaced by faster ones with the
+same results to the bit; a transform of an unknown class is called unchanged."""
 
 from __future__ import annotations
 
@@ -32,12 +32,11 @@ _TO_TENSOR = frozenset(((_TRANSFORMS, "ToTensor"), ("timm.data.transforms", "May
 _KEEP_NOTHING = frozenset(
     ((_TRANSFORMS, "Normalize"), (_TRANSFORMS, "RandomErasing"), ("timm.data.random_erasing", "RandomErasing"))
 )
-"""Transforms that may follow a tensor in the batch: unlike Lambda and hooks, they call no code of a script."""
+"""Transforms that may get a tensor in the memory of a batch: unlike Lambda and hooks, they call no user code."""
 
 
 def apply(transform: Any, image: Any, rows: LentRows | None = None) -> Any:
-    """Return ``transform(image)``. `rows`: where tensors may lie that go to the batch, and that no code of a script has
-    held."""
+    """Return ``transform(image)``. `rows`: the memory of a batch, for tensors that no user code has seen."""
     if isinstance(transform, EachView):
         return transform(image, rows)
     if type(image) is not StoredImage:
@@ -87,14 +86,14 @@ def _apply_all(steps: Sequence[Transform], image: Any, rows: LentRows | None) ->
             image, done = tensor
             at += done
         else:
-            # A ToTensor comes back here by itself, and is called if it is not recognised.
+            # Not apply() for a ToTensor, since it would call this function again.
             image = pair[0](image) if _kind(pair[0]) in _TO_TENSOR else apply(pair[0], image, ours)
             at += 1
     return image
 
 
 def _tensor(image: StoredImage, rows: LentRows | None, to_tensor: Any, then: Any = None) -> tuple[Any, int] | None:
-    """Return what ToTensor, and a Normalize after it, make, and how many these are; None if only they can."""
+    """Return the result of ToTensor, or of it and a Normalize, and their number; None if they must be called."""
     pixels = image.pixels()
     if pixels is None or torch.get_default_dtype() != torch.float32:
         return None
@@ -110,7 +109,7 @@ def _tensor(image: StoredImage, rows: LentRows | None, to_tensor: Any, then: Any
     shape = channels, *pixels.shape[:2]
     out = torch.empty(shape) if rows is None or channels == 1 else rows.tensor(shape)
     if channels == 1:
-        out = out.view(*pixels.shape, 1).permute(2, 0, 1)  # the strides of torchvision's
+        out = out.view(*pixels.shape, 1).permute(2, 0, 1)  # torchvision's strides
     return (out, 1 + (normalize is not None)) if pillow_color.planes(pixels, tables, out.numpy()) else None
 
 
@@ -125,7 +124,7 @@ def _numbers(values: Any) -> tuple[float, ...]:
 
 @functools.lru_cache(maxsize=64)
 def _tables(mode: str, to_tensor: type, normalize: type | None, *numbers: tuple[float, ...]) -> Any:
-    """The 256 values of each channel, as the transforms themselves make them: float32 (channels, 256)."""
+    """Return the 256 values of each channel, computed by the transforms themselves: float32 (channels, 256)."""
     ramp = Image.frombytes(mode, (256, 1), np.arange(256, dtype=np.uint8).repeat(len(mode)).tobytes())
     tensor = to_tensor()(ramp)
     if normalize is not None:
@@ -133,7 +132,7 @@ def _tables(mode: str, to_tensor: type, normalize: type | None, *numbers: tuple[
     return tensor.reshape(len(mode), 256).numpy()
 
 
-# ---- torchvision's functions on colours ----
+# ---- torchvision's colour operations ----
 
 
 @functools.lru_cache(maxsize=32)
@@ -148,7 +147,7 @@ def _with_timms_colors(op: Any) -> Any:
 
 @functools.lru_cache(maxsize=256)
 def _with_ours(function: FunctionType) -> FunctionType:
-    """The same function, with ours in torchvision.transforms.functional and PIL.ImageEnhance."""
+    """Return a copy that calls our functions for torchvision.transforms.functional's and PIL.ImageEnhance's."""
     names = dict(function.__globals__)
     if names.get("ImageEnhance") is ImageEnhance:
         names["ImageEnhance"] = SimpleNamespace(**{name: functools.partial(_Enhancer, name) for name in _ENHANCERS})
@@ -233,7 +232,7 @@ _ENHANCERS = {"Brightness": _brightness, "Color": _saturation, "Contrast": _cont
 
 
 class EachView:
-    """Calls one of `transforms` with each view of an image, None leaves it as it is; makes a list or tuple of them."""
+    """A transform that calls one of `transforms` with each view (None keeps it). Returns a `kind`: list or tuple."""
 
     def __init__(self, transforms: tuple[Transform | None, ...], kind: type) -> None:
         self.transforms = transforms
@@ -244,14 +243,14 @@ class EachView:
         return self.kind(view if transform is None else apply(transform, view, rows) for transform, view in each)
 
 
-# ---- what an object of a script calls ----
+# ---- the transforms that a user's object calls ----
 
 _BUILTINS = frozenset(("append", "extend", "enumerate", "len", "list", "range", "tuple"))
-"""The names that a method may use beside attributes of its object."""
+"""Names that a method may use besides attributes of its object."""
 
 
 class Traced(NamedTuple):
-    """The `parts` that an object calls with an image; `kind`: list or tuple of their results, None for one alone."""
+    """The `parts` that an object calls with an image. `kind`: list or tuple of their results, None for one result."""
 
     parts: tuple[Any, ...]
     kind: type | None
@@ -263,12 +262,12 @@ class _StandIn:
 
     def __call__(self, image: object) -> _StandIn:
         if image is not self.image:
-            raise TypeError("it is called with something else than the image")
+            raise TypeError("called with something other than the image")
         return self
 
 
 def traced(transform: Any) -> Traced | None:
-    """Return what `transform` calls; None if it does anything else, or depends on anything but its attributes."""
+    """Return the parts that `transform` calls; None if it does more, or depends on more than its attributes."""
     kind = type(transform)
     is_module = isinstance(transform, torch.nn.Module)
     if is_module and (_has_hooks(transform) or kind.__call__ is not torch.nn.Module.__call__):
@@ -285,7 +284,7 @@ def traced(transform: Any) -> Traced | None:
     stand_ins = {name: _stood_in(own[name], image) for name in names & own.keys()}
     try:
         result = method(SimpleNamespace(**stand_ins), image)
-    except Exception:  # whatever the method does to stand-ins, it is not what is looked for
+    except Exception:  # the method does more than call its parts
         return None
     if type(result) in (list, tuple):
         parts = tuple(each.part for each in result if isinstance(each, _StandIn))
@@ -301,7 +300,7 @@ def _stood_in(value: Any, image: object) -> Any:
 
 @functools.lru_cache(maxsize=256)
 def _names(code: CodeType) -> frozenset[str] | None:
-    """The names that a method of (self, image) uses; None if it decides or keeps anything."""
+    """Return the names that a method (self, image) uses; None if it branches or stores anything."""
     if code.co_argcount != 2 or code.co_kwonlyargcount or code.co_flags & _MORE_ARGUMENTS or code.co_freevars:
         return None
     names = set()
@@ -314,7 +313,7 @@ def _names(code: CodeType) -> frozenset[str] | None:
 
 
 _MORE_ARGUMENTS = 0x04 | 0x08 | 0x20
-"""*args, **kwargs, or a generator."""
+"""Code flags of *args, **kwargs and generators."""
 
 _DECIDES_OR_KEEPS = "POP_JUMP", "JUMP_IF", "COMPARE", "STORE_ATTR", "STORE_GLOBAL", "STORE_SUBSCR", "DELETE", "IMPORT"
 

@@ -14,27 +14,26 @@ from torch.utils._pytree import register_pytree_node, tree_leaves
 from presize.errors import OptionError
 
 NEEDS_A_CROP = (
-    "have different sizes and cannot be stacked; choose one, such as RandomResizedCrop(224) or CenterCrop(224)"
+    "have different sizes and cannot be stacked; choose a crop, such as RandomResizedCrop(224) or CenterCrop(224)"
 )
 
 Images = torch.Tensor | tuple[torch.Tensor, ...]
 """One batch (B, channels, height, width) in channels-last memory, or a tuple with one for each view or companion."""
 
 AsList = bool | tuple[bool, ...] | dict[str, bool]
-"""Whether the targets of a batch stay a list of Python objects; one for each where a sample has several of them."""
+"""True if the targets of a batch stay a list of Python objects; one flag for each if samples have several targets."""
 
 
 class Views(tuple[Any, ...]):
-    """The images of one sample: several crops, or an image and its companions. collate makes a tuple of batches of
-    them."""
+    """The images of one sample: several crops, or an image and its companions. collate makes a tuple of batches."""
 
 
-# Or torchvision's transforms v2 would take one for something that they leave as it is.
+# Otherwise torchvision's transforms v2 would treat Views as a leaf of unknown type, and leave them unchanged.
 register_pytree_node(Views, lambda images: (list(images), None), lambda images, _: Views(images))
 
 
 class SampleList(list[Any]):
-    """Samples with targets that torch cannot stack, such as boxes. To code that does not know it, a list."""
+    """Samples with targets that torch cannot stack, such as boxes. Other code can treat it as a plain list."""
 
     def __init__(self, samples: Sequence[Any], as_list: AsList) -> None:
         super().__init__(samples)
@@ -46,9 +45,8 @@ def cpu_by_default() -> AbstractContextManager[Any]:
 
 
 def collate(samples: Sequence[Any]) -> Any:
-    """A DataLoader's collate_fn: torch's default, but of several views it makes a tuple of batches, and targets that
-    torch cannot stack stay a list, as do arrays of several shapes beside images. Images that were read as one batch
-    become that batch, without a copy."""
+    """Combine samples as torch's default collate_fn does, except that views become a tuple of batches, and targets that
+    torch cannot stack and companion arrays of several shapes stay lists. Images read as one batch are not copied."""
     as_list = samples.as_list if isinstance(samples, SampleList) else False
     first = samples[0] if samples else None
     if isinstance(first, Views):
@@ -61,7 +59,7 @@ def collate(samples: Sequence[Any]) -> Any:
 
 
 def collate_targets(targets: Sequence[Any], as_list: AsList) -> Any:
-    """The targets of a batch as torch's default collate combines them, or as a list where they have to stay one."""
+    """Combine the targets of a batch as torch's default collate does, or as lists where `as_list` says so."""
     if isinstance(as_list, dict):
         return {key: collate_targets([target[key] for target in targets], stay) for key, stay in as_list.items()}
     if isinstance(as_list, tuple):
@@ -76,7 +74,7 @@ def collate_targets(targets: Sequence[Any], as_list: AsList) -> Any:
 
 
 def _stack(images: Sequence[Any]) -> Any:
-    """A batch of images, or of views a tuple of batches. Arrays of several shapes or types stay a list."""
+    """Return a batch of images, or a tuple of batches of views. Arrays of several shapes or types stay a list."""
     if not isinstance(images[0], Views):
         return _collated(list(images))
     first, *others = zip(*images, strict=True)
@@ -94,7 +92,7 @@ def _collated(samples: Any) -> Any:
     except (RuntimeError, TypeError):
         for number, parts in enumerate(zip(*map(tree_leaves, samples), strict=False)):
             if any(isinstance(part, Image.Image) for part in parts):
-                problem = 'decode: images of PIL cannot be stacked; choose "tensor", or give a transform'
+                problem = 'decode: PIL images cannot be stacked; choose "tensor", or give a transform'
                 raise OptionError(problem) from None
             shapes = {getattr(part, "shape", ()) for part in parts}
             if len(shapes) > 1 and (number == 0 or max(map(len, shapes)) > 2):  # or they are boxes

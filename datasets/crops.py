@@ -1,4 +1,4 @@
-"""Crops of images: boxes of a whole batch at once, before anything is decoded."""
+"""Crops: boxes for the images of a whole batch, computed before decoding."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from presize.errors import OptionError
 from presize.options import MAX_SIDE, Size, check_choice, check_range, set_in_range
 
 DECODE_SCALES = (8, 4, 2)
-"""JPEG decoders are faster at 1/8, 1/4 and 1/2 of the size than in full; at other fractions they are slower."""
+"""JPEG decoders are faster at 1/8, 1/4 and 1/2 than at full size, and slower at other fractions."""
 
 Interpolation = Literal[Filter, "random"]
 """A filter, or "random" for one of RANDOM_FILTERS, drawn for each image."""
@@ -25,16 +25,15 @@ RANDOM_FILTERS: tuple[Filter, Filter] = "bilinear", "bicubic"
 """The filters that timm's interpolation="random" chooses from."""
 
 SUPPORTS: dict[Filter, float] = {"bilinear": 1.0, "bicubic": 2.0, "lanczos": 3.0, "hamming": 1.0, "box": 0.5}
-"""How many pixels to each side a filter reaches, where it does not shrink."""
+"""Radius of each filter in pixels when it does not shrink."""
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 
 class Crop(Protocol):
-    """A crop: its `size`, how many random numbers it `draws` for an image, and whether images are always decoded at
-    full size. It may have an `interpolation` ("bilinear" where it has none; "random" takes the last of `draws`), and
-    `windows` as CenterCrop."""
+    """A crop to `size` that uses `draws` random numbers an image; if `exact`, it always decodes at full size. It may
+    have `interpolation` ("bilinear" by default; "random" uses the last of `draws`), and `windows` as CenterCrop has."""
 
     @property
     def size(self) -> int | Size: ...
@@ -44,18 +43,18 @@ class Crop(Protocol):
     def exact(self) -> bool: ...
 
     def boxes(self, heights: Ints, widths: Ints, random: Floats) -> Ints:
-        """The boxes to cut from images of these sizes, and to resize to `size`: (top, left, height, width) in pixels,
-        (n, 4), from `random`, (n, draws) in [0, 1). One that is not inside the image means that this is too small."""
+        """Return the boxes to cut and to resize to `size`: (top, left, height, width) in pixels, (n, 4). `random` is
+        (n, draws), in [0, 1). A box that is not inside its image means that the image is too small."""
         ...
 
 
 class CropGeometry(NamedTuple):
-    """The part of its stored image that a sample shows."""
+    """The part of a stored image that a sample shows."""
 
     box: tuple[float, float, float, float]
-    """(top, left, height, width) in pixels of that image, which are fractions if it was resized before the crop."""
+    """(top, left, height, width) in pixels of the stored image; fractions if it was resized before the crop."""
     size: tuple[int, int]
-    """(height, width) that the box was brought to, in pixels."""
+    """(height, width) of the resized box in pixels."""
     flip: bool = False
 
 
@@ -64,7 +63,7 @@ Crops = Crop | Sequence[Crop]
 
 
 class _Shown:
-    """A dataclass whose repr, in messages, leaves out defaults."""
+    """A dataclass whose repr, for messages, omits defaults."""
 
     def __repr__(self) -> str:
         own = {each.name: getattr(self, each.name) for each in fields(self) if getattr(self, each.name) != each.default}  # type: ignore[arg-type]
@@ -73,7 +72,7 @@ class _Shown:
 
 @dataclass(frozen=True, repr=False)
 class RandomResizedCrop(_Shown):
-    """A box of random area and aspect ratio, resized to `size`: torchvision's transform of that name.
+    """A box of random area and aspect ratio, resized to `size`, like torchvision's transform of that name.
 
     Unless `exact`, a box of at least 2, 4 or 8 times `size` is decoded at 1/2, 1/4 or 1/8; its edges are then rounded
     down to multiples of 2, 4 or 8.
@@ -82,9 +81,9 @@ class RandomResizedCrop(_Shown):
         size: N for a square, or Size(height, width), each from 1 to 16383 pixels.
         scale: the range of the box's share of the image's area, above 0 and up to 1, drawn uniformly.
         ratio: the range of width / height, drawn uniformly on a logarithmic scale.
-        exact: always decode at full size, for torchvision's boxes and pixels.
-        interpolation: the filter of resizing, all antialiased: "bilinear", "bicubic", "lanczos", "hamming" or "box"; or
-            "random", as timm has it: bilinear or bicubic, drawn for each image.
+        exact: always decode at full size, which gives torchvision's boxes and pixels.
+        interpolation: the resize filter, antialiased: "bilinear", "bicubic", "lanczos", "hamming" or "box"; or "random"
+            as in timm: bilinear or bicubic, drawn for each image.
     """
 
     size: int | Size
@@ -155,7 +154,7 @@ class _Exact(_Shown):
 
 @dataclass(frozen=True, repr=False)
 class RandomCrop(_Exact):
-    """A box of `size` somewhere in the image, not resized. Stored images must be at least that large."""
+    """A box of `size` at a random position, not resized. Stored images must be at least that large."""
 
     draws: ClassVar[int] = 2
 
@@ -168,13 +167,13 @@ class RandomCrop(_Exact):
 
 @dataclass(frozen=True, repr=False)
 class CenterCrop(_Exact):
-    """The middle of the image at `size`, for evaluation. Odd margins are rounded as in torchvision.
+    """The central box of `size`, for evaluation. Odd margins are rounded as in torchvision.
 
     Attributes:
         size: N for a square, or Size(height, width), each from 1 to 16383 pixels.
-        resize: bring the shorter side to so many pixels first, as torchvision's Resize: from the longer side of `size`
-            to 16383. None takes pixels as they are stored; images must then be at least as large as `size`.
-        interpolation: the filter of resizing, as in RandomResizedCrop, but for "random".
+        resize: length in pixels to which the shorter side is resized before the crop, as by torchvision's Resize: from
+            the longer side of `size` to 16383. None crops stored images, which must be at least as large as `size`.
+        interpolation: the resize filter, as in RandomResizedCrop but not "random".
     """
 
     resize: int | None = field(default=None, kw_only=True)
@@ -199,8 +198,7 @@ class CenterCrop(_Exact):
         return np.concatenate((begins, ends - begins), axis=1)
 
     def windows(self, heights: Ints, widths: Ints) -> Ints:
-        """Return (height, width, top, left) of each image in pixels, (n, 4): its size after `resize`, and where the
-        crop begins."""
+        """Return (height, width, top, left) in pixels, (n, 4): sizes of images after `resize`, positions of crops."""
         sides = np.stack((heights, widths), axis=1)
         if self.resize is not None:
             shorter = sides.min(axis=1, keepdims=True)
@@ -210,11 +208,11 @@ class CenterCrop(_Exact):
 
 @dataclass(frozen=True, repr=False)
 class Resize(_Exact):
-    """The whole image resized to `size`, whatever its aspect ratio, from a full decode, antialiased.
+    """The whole image, decoded at full size and resized to `size` with antialiasing, whatever its aspect ratio.
 
     Attributes:
         size: N for a square, or Size(height, width), each from 1 to 16383 pixels.
-        interpolation: the filter, as in CenterCrop.
+        interpolation: the resize filter, as in CenterCrop.
     """
 
     interpolation: Filter = field(default="bilinear", kw_only=True)
@@ -229,13 +227,13 @@ class Resize(_Exact):
 
 
 def check_crops(crop: Crops) -> Crop | tuple[Crop, ...]:
-    """`crop`, a list as a tuple. Raises OptionError for anything but crops."""
+    """Return `crop`, a list as a tuple. Raises OptionError unless it consists of crops."""
     views = tuple(crop) if isinstance(crop, (list, tuple)) else (crop,)
     for view in views:
         if not hasattr(view, "boxes"):
             raise OptionError(f"crop: expected one of presize.datasets' crops, such as CenterCrop(224), got {view!r}")
     if not views:
-        raise OptionError(f"crop: expected at least one for several views, got {crop!r}")
+        raise OptionError(f"crop: expected at least one crop, got {crop!r}")
     return views if isinstance(crop, (list, tuple)) else crop  # type: ignore[return-value]
 
 
@@ -248,7 +246,7 @@ def _is_pair(value: object) -> bool:
 
 
 def check_size(size: Any) -> Any:
-    """`size` with ints for sides. Raises OptionError unless it is N or (height, width), each from 1 to MAX_SIDE."""
+    """Return `size` with int sides. Raises OptionError unless it is N or (height, width), each from 1 to MAX_SIDE."""
     sides = size if isinstance(size, tuple) else (size, size)
     if len(sides) != 2 or isinstance(size, list):
         raise OptionError(f"size: expected N or (height, width), got {size!r}")

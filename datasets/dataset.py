@@ -58,50 +58,49 @@ _SUBSET = "dataset.subset(indices)"
     **names_instead(_SUBSET, "use target_transform, or another column of the index"),
 )
 class LMDBDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
-    """The dataset that ``presize build SRC root`` made, sample for sample what ImageFolder(SRC) gives.
+    """A dataset written by ``presize build SRC root``, with the same samples in the same order as ImageFolder(SRC).
 
-    Works in DataLoader workers of every start method, pickled as its path and options. Safe across threads.
+    Works in DataLoader workers with every start method: it is pickled as its path and options. Thread-safe.
 
     Args:
         root: the folder with manifest.json, or its URL: s3://BUCKET/PATH, http(s)://, gs:// or az:// (docs/remote.md).
         transform, target_transform: called with the image and the target, as in torchvision. Both can be assigned
             later; other options cannot.
-        target: the index column beside the image; several names give a tuple, a dict of names a dict; None, or a
-            dataset without labels, the image alone. Boxes and keypoints are tensors, moved with the crop
-            (docs/detection.md).
-        vocabulary: columns whose values, or lists of values, become numbers: their places in the list given, or for
-            None in the sorted values of the column. The attribute has the list of each.
-        multi_hot: columns of lists that become float32 vectors: 1 for each number of the vocabulary in the list.
-        decode: what `transform` gets. "pil": a PIL image (RGB, RGBA, L or I;16). "numpy": uint8 (height, width, 3), or
-            (height, width) for grey. "tensor": uint8 (3, height, width) in channels-last memory, or (1, height, width).
-            Of a dataset built with --depth 16 uint16, and four channels with --color rgba.
+        target: the index column to return with the image. A list of names gives a tuple, a dict of names a dict. With
+            None, or in a dataset without labels, a sample is only its image. Boxes and keypoints are tensors and move
+            with the crop (docs/detection.md).
+        vocabulary: columns whose values, or lists of values, are replaced by numbers: positions in the list given, or
+            for None in the sorted values of the column. The attribute `vocabulary` holds the list of each column.
+        multi_hot: columns of lists to convert to float32 vectors: 1 for each value of the vocabulary in the list.
+        decode: type of the image passed to `transform`. "pil": a PIL image (RGB, RGBA, L or I;16). "numpy": uint8
+            (height, width, 3), or (height, width) for grey. "tensor": uint8 (3, height, width) in channels-last memory,
+            or (1, height, width). Datasets built with --depth 16 give uint16, those with --color rgba four channels.
             "bytes": the stored value, undecoded.
-        crop: one of presize.datasets' crops, applied before decoding and before `transform`. It is drawn from (seed,
-            epoch, sample) under presize's samplers, under any other from torch's generator. Several give as many views
-            of each image, drawn independently: a tuple in place of the image, with `transform` called for each view.
-        flip: the probability of mirroring an image, from 0 to 1, drawn likewise.
-        fuse: take over what `transform`, one of torchvision's or timm's, begins with: crop, flip, normalization
-            (presize.datasets.fuse). `fused` tells what is taken over. A transform that is assigned later or changed in
-            place is taken over, too.
-        readahead: whether the kernel reads more of a shard than the missing page. None suits random order, see
-            presize.store.dataset.Dataset; True suits ShardShuffled.
+        crop: one of the crops of presize.datasets, applied before decoding and before `transform`. With presize's
+            samplers it is drawn from (seed, epoch, sample), with others from torch's generator. Several crops give as
+            many independent views of each image: a tuple replaces the image, and `transform` is called for each view.
+        flip: the probability of a horizontal flip, from 0 to 1, drawn in the same way.
+        fuse: take over the crop, flip and normalization at the beginning of `transform`, torchvision's or timm's (see
+            presize.datasets.fuse). `fused` lists them. Transforms assigned later or changed in place are fused again.
+        readahead: whether the kernel reads more of a shard than the missing page. None chooses for random order (see
+            presize.store.dataset.Dataset); True suits ShardShuffled.
         preload: "page-cache" reads all shards into the page cache; the kernel may evict them later. "memory" also locks
-            them there while this dataset lives in this process, for which ``ulimit -l`` must allow; workers share it.
-        max_pixels: an image of more pixels counts as damaged.
-        check: compare the SHA-256 of the index (up to 256 MB) when it is opened, and the CRC-32 of each record when a
+            them there while this dataset exists in this process; workers share them, and ``ulimit -l`` must allow it.
+        max_pixels: images with more pixels count as damaged.
+        check: compare the SHA-256 of the index (up to 256 MB) when opening it, and the CRC-32 of each record when a
             process first reads it.
-        companions: names of further images of each sample, None for all of them. (image, companion, ...) then comes
-            in place of the image, all cropped and mirrored alike, and the image alone is transformed.
-        flip_pairs: keypoints that change places where an image is mirrored, by their numbers: ``[(1, 2), (3, 4)]``.
-        tv_tensors: boxes, keypoints and masks that are tensors are those of torchvision.tv_tensors.
-        cache_dir: for a URL, where fetched shards are kept, for all processes of this user and the next run; None for
-            ``~/.cache``.
-        cache_bytes: that all shards in `cache_dir` may take, None for any number. Those used longest ago are removed.
-        options: ImageFolder's loader, is_valid_file and allow_empty, which are refused unless they change nothing.
+        companions: names of the companion images to read, None for all. A tuple (image, companion, ...) then replaces
+            the image. All are cropped and flipped alike; only the image is transformed.
+        flip_pairs: pairs of keypoints, numbered from 0, to swap when an image is flipped: ``[(1, 2), (3, 4)]``.
+        tv_tensors: return tensors of boxes, keypoints and masks as torchvision.tv_tensors.
+        cache_dir: for a URL, the folder of fetched shards, which all processes and later runs of this user share; None
+            for ``~/.cache``.
+        cache_bytes: limit in bytes for all shards in `cache_dir`, or None. The least recently used are removed.
+        options: ImageFolder's loader, is_valid_file and allow_empty, refused unless they change nothing.
 
     Raises:
-        RemoteError: the URL cannot be read; here, or where a shard is fetched.
-        DatasetError: `root` is not a dataset, or one that is unfinished, truncated, newer, or of another layout.
+        RemoteError: the URL cannot be read, when opening it or when fetching a shard.
+        DatasetError: `root` is not a dataset, or it is unfinished, truncated, too new, or of another layout.
         OptionError: an option is out of range, or the dataset cannot be preloaded.
     """
 
@@ -142,14 +141,14 @@ class LMDBDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
             raise OptionError("fuse: crop and flip come from the transform; leave out crop= and flip=")
         self.fuse = fuse
         self.target_transform = target_transform
-        self._rows: Numbers | None = None  # of a subset: the numbers of its samples in `data`
+        self._rows: Numbers | None = None  # in a subset, the record numbers of its samples
         self.target: Target = chosen_target(self.data, target)
         check_type("vocabulary", {} if vocabulary is None else vocabulary, Mapping)
         self.vocabulary: Vocabulary = vocabulary or {}
         self.multi_hot = (multi_hot,) if isinstance(multi_hot, str) else tuple(multi_hot)
         self.flip_pairs, self.tv_tensors = flip_pairs, tv_tensors
         self.companions = self.data.companions if companions is None else tuple(companions)
-        # Without what a transform gives:
+        # With the options as given, before a transform is fused.
         self._given = SampleImages(self.data, decode, self.companions, tv_tensors, crop, flip)
         self._last_reading = self._read_with(transform)
         preloaded = [] if preload is None else [self.data, *self._given.companions]
@@ -163,14 +162,14 @@ class LMDBDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
         reading = self._given.read_with(transform, takes_over=self.fuse and transform is not None)
         manifest = self.data.manifest
         if reading.images.decode == "pil" and manifest.depth == 16 and manifest.color not in ("gray", "exact"):
-            raise OptionError("decode: PIL has no colour images of 16 bits; choose numpy or tensor")
+            raise OptionError("decode: PIL has no 16-bit colour images; choose numpy or tensor")
         if reading.fused is not None and reading.fused.crop is None:
             warn(f"fuse: nothing was fused: {reading.fused.reason}")
         return reading
 
     @property
     def _reading(self) -> TransformedImages:
-        """Return how images are read now: a fused transform may have been changed in place."""
+        """The current reading of images: a fused transform may have been changed in place."""
         reading = self._last_reading
         transform = self.transform if _has_own_transform(self) else reading.transform
         if transform is not reading.transform or not (reading.fused is None or reading.fused.is_current()):
@@ -179,22 +178,22 @@ class LMDBDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
 
     @property
     def transform(self) -> Callable[[Any], Any] | None:
-        """Return the transform as given or assigned. With ``fuse=True`` only its `fused.rest` is called."""
+        """The transform as given or assigned. With ``fuse=True`` only `fused.rest` is called."""
         return self._last_reading.transform
 
     @transform.setter
     def transform(self, transform: Callable[[Any], Any] | None) -> None:
-        if "_is_finished" in vars(self):  # else a subclass sets it before __init__ does
+        if "_is_finished" in vars(self):  # not when a subclass assigns it before calling __init__
             self._last_reading = self._read_with(transform)
 
     @property
     def fused(self) -> Fused | None:
-        """The part of the transform that ``fuse=True`` took over."""
+        """The transform as ``fuse=True`` split it; None without fuse."""
         return self._reading.fused
 
     @property
     def decode(self) -> Decode:
-        """The form of the images before what is called with them."""
+        """The type of the image passed to the transform, with ``fuse=True`` to `fused.rest`."""
         return self._reading.images.decode
 
     _class_numbers: dict[str, int] | None = None
@@ -206,8 +205,8 @@ class LMDBDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
         return self._class_numbers
 
     def _open(self) -> None:
-        """Set what is not pickled."""
-        jpeg_decoder.is_available()  # checked here, once, and not again in every worker that is forked
+        """Set the attributes that are not pickled."""
+        jpeg_decoder.is_available()  # cached, so that forked workers need not check again
         self._class_names = self.data.manifest.classes or ()
         self._classes = None if self.data.manifest.classes is None else list(self._class_names)
         self._class_numbers = None
@@ -218,7 +217,7 @@ class LMDBDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
         if self._given.reader is not None:
             self._targets.check_reader(self._given.reader)
         self._own_targets: npt.NDArray[Any] | None = None
-        self._formats: list[TensorFormat] = []  # of what the transform made of the last batch
+        self._formats: list[TensorFormat] = []  # of the transform's tensors in the last batch
 
     def __getstate__(self) -> dict[str, Any]:
         kept_out = ("_classes", "_class_names", "_class_numbers", "_targets", "_own_targets", "_formats", "_held")
@@ -226,7 +225,7 @@ class LMDBDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self._held = []  # the dataset that preloaded holds them
+        self._held = []  # only the dataset that preloaded the shards holds them
         with suppress(DatasetError):  # raised on first use
             self._open()
 
@@ -234,24 +233,24 @@ class LMDBDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
         return len(self.data) if self._rows is None else len(self._rows)
 
     def subset(self, indices: Any) -> LMDBDataset:
-        """The samples at `indices`, as a dataset with the same classes, crop, transform and other options: a view, of 8
-        bytes a sample. They are whole numbers from -len to len - 1, in any order: a list, a range, an array or a
-        tensor. A sample that comes twice is cropped twice. Anything else raises OptionError."""
+        """Return a view of the samples at `indices`, with the same classes, crop, transform and other options.
+
+        `indices` is a list, range, array or tensor of whole numbers from -len to len - 1, in any order; anything else
+        raises OptionError. Repeated samples are cropped independently. A view takes 8 bytes a sample."""
         return self._over(self.data, self.records(sample_numbers(indices, len(self))))
 
     def split(self, name: Any, column: str = "split") -> LMDBDataset:
-        """The samples whose value in a column is `name`, such as a split or the number of a fold, in their order, as
-        subset() gives them. Raises DatasetError where there is no such column, OptionError where no sample has that
-        value."""
+        """Return the subset of samples with the value `name` in `column`, such as a split or the number of a fold, in
+        their order. Raises DatasetError if the column does not exist, OptionError if no sample has that value."""
         return self.subset(find_split(self.data, self._rows, name, column))
 
     @property
     def splits(self) -> list[Any]:
-        """The names of the splits in the column ``split``, sorted; none without that column."""
+        """The sorted names in the column ``split``; an empty list without that column."""
         return find_splits(self.data, self._rows)
 
     def _over(self, data: Any, rows: Numbers | None) -> LMDBDataset:
-        """A dataset with the options of this one over `rows` of `data`, a Dataset or JoinedData, or over all of it."""
+        """Return a dataset with these options over `rows` of `data`, a Dataset or JoinedData; None for all rows."""
         view = type(self).__new__(type(self))
         vars(view).update(vars(self), data=data, _rows=rows, _own_targets=None)
         if data is not self.data:
@@ -262,27 +261,27 @@ class LMDBDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
         return view
 
     def records(self, samples: Numbers) -> Numbers:
-        """The numbers in `data` of these samples of a dataset that may be a subset: int64 (n,)."""
+        """Return the record numbers in `data` of `samples`, int64 (n,); they differ only in a subset."""
         return samples if self._rows is None else self._rows[samples]
 
     def fetch_ahead(self, groups: Sequence[Sequence[int]]) -> None:
         self.data.fetch_ahead(groups)
 
     def numbers(self, name: str) -> npt.NDArray[Any]:
-        """A numeric index column without nulls, a number for each sample; a DatasetError where there is none."""
+        """Return an index column, one number a sample. Raises DatasetError unless it is numeric and has no nulls."""
         values: npt.NDArray[Any] = self.data.numbers(name)
         return values if self._rows is None else values[self._rows]
 
     def __getitem__(self, index: SupportsIndex) -> Any:
-        """The sample at `index`, from -len to len - 1: (image, target), or the image alone. Raises IndexError, and
-        DatasetError for a damaged image."""
+        """Return the sample at `index`, from -len to len - 1: (image, target), or only the image. Raises IndexError,
+        and DatasetError for a damaged image."""
         return self._read((index,))[0]
 
     def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[Any]:
-        """The samples at `indices`, in their order; a DataLoader calls it once a batch.
+        """Return the samples at `indices`, in their order; a DataLoader calls this once a batch.
 
-        With `crop` and decode "tensor" the images are views of one batch. Samples are read in their order on disk;
-        transforms are called in the order of `indices`. A subclass with its own ``__getitem__`` has that called.
+        With `crop` and decode="tensor" the images are views of one batch. Samples are read in their order on disk;
+        transforms are called in the order of `indices`. If a subclass overrides ``__getitem__``, that is called.
         """
         if type(self).__getitem__ is not LMDBDataset.__getitem__:
             return [self[index] for index in indices]
@@ -326,8 +325,8 @@ class LMDBDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
         return Views(apply(rest, view, rows) for view in image)
 
     def batch_targets(self, records: Records, shown: Shown | None = None) -> Any:
-        """The targets of many samples, from records(), as presize.datasets.collate combines them; None without a
-        target. `shown`: as BatchReader.shown gives it, None for all of each image."""
+        """Return the targets of `records`, combined as by presize.datasets.collate; None without a target. `shown`: the
+        result of BatchReader.shown, None for whole images."""
         if self.target is None:
             return None
         if self.target_transform is None:
@@ -337,19 +336,19 @@ class LMDBDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
 
     @property
     def crop(self) -> Crop | tuple[Crop, ...] | None:
-        """The crop that images are read with, or those of the views."""
+        """The crop of images, a tuple of crops for several views, or None."""
         reader = self._reading.images.reader
         return None if reader is None else reader.crop
 
     @property
     def flip(self) -> float:
-        """The probability of mirroring an image."""
+        """The probability of a horizontal flip."""
         reader = self._reading.images.reader
         return 0.0 if reader is None else reader.flip
 
     @property
     def normalize(self) -> Normalize | None:
-        """(mean, std) that ``fuse=True`` took over; None for images that are not normalized."""
+        """The (mean, std) that ``fuse=True`` took over; None if there is none."""
         return self._reading.normalize
 
     @property
@@ -359,9 +358,9 @@ class LMDBDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
 
     @property
     def targets(self) -> npt.NDArray[Any]:
-        """The targets of all samples, as an array: a copy, made at the first use, with int64 for whole numbers. Samples
-        keep their targets whatever is written to it. For columns of text or lists it is a read-only array of objects,
-        for multi_hot a matrix (samples, values). Without a target, or with several, there is no such attribute."""
+        """The targets of all samples in one array: int64 for whole numbers, a read-only array of objects for text or
+        lists, a matrix (samples, values) for multi_hot. It is a copy, made at first use: writing to it does not change
+        the samples. AttributeError without a target, or with several."""
         if not isinstance(self.target, str):
             raise AttributeError(f"{self.root} was opened with target={self.target!r}: targets needs one column")
         if self._own_targets is not None:
@@ -371,7 +370,7 @@ class LMDBDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
         return targets
 
     def path_and_target(self, index: int) -> tuple[str, Any]:
-        """One of `samples`, from 0 on: the path in the source, and the target."""
+        """Return the path in the source and the target of sample `index`, from 0."""
         i = index if self._rows is None else self._rows.item(index)
         return self.data.path(i), None if self.target is None else self._targets.at(i)
 
@@ -379,8 +378,7 @@ class LMDBDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
         return np.arange(len(self)) if self._rows is None else self._rows
 
     def dev_shm_bytes(self, batch_size: int) -> int:
-        """Roughly the bytes of /dev/shm that a batch takes on its way from a DataLoader's worker: 8 a sample, and the
-        pixels unless the batch is read as one."""
+        """Estimate the bytes of a worker's batch in /dev/shm: 8 a sample, and the pixels unless read as one batch."""
         reading = self._reading
         pixels = 0 if reading.reads_batches else reading.images.nbytes()
         return int(batch_size * (pixels + 8))
@@ -390,7 +388,7 @@ class LMDBDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
         return f"LMDBDataset({self.root!r}, {len(self)} samples, target={self.target!r}, decode={self.decode!r}{fused})"
 
     def _repr_html_(self) -> str | None:
-        from presize.pages.gallery import dataset_html  # for notebooks alone
+        from presize.pages.gallery import dataset_html  # only for notebooks
 
         return dataset_html(self.data, self._all_records(), repr(self))
 

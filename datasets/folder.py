@@ -1,4 +1,4 @@
-"""FolderDataset: a folder of image files, raw or presized; the baseline that needs no torchvision."""
+"""FolderDataset: a folder of image files, raw or presized; a baseline that does not need torchvision."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ _SUBSET = "torch.utils.data.Subset(dataset, indices)"
 
 @read_only("make another FolderDataset with it", **names_instead(_SUBSET, "use target_transform"))
 class FolderDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
-    """The images under `root` in ImageFolder's order, each decoded when it is read.
+    """A dataset of the images under `root`, in ImageFolder's order. Each image is decoded when it is read.
 
-    The list of files is in Arrow memory. Safe across threads and in DataLoader workers of every start method.
+    The list of files is an Arrow array. Thread-safe. Works in DataLoader workers with every start method.
 
     Args:
-        root: a folder of class folders, or of images (then without targets). Its images are those that a build would
+        root: a folder of class folders, or of images (without targets). The dataset has the images that a build would
             store: files with the suffix of an image format, and others whose content is an image. Pixels are upright
             RGB.
         transform, target_transform, decode, options: as in LMDBDataset. The first two can be assigned later.
 
     Raises:
-        SourceError: there are no images.
+        SourceError: `root` contains no images.
     """
 
     _subset = _SUBSET
@@ -61,7 +61,7 @@ class FolderDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
         self.transform = transform
         self.target_transform = target_transform
         self.decode: Decode = decode
-        from presize.sources.scan import scan_images  # brings the label parsers, which LMDBDataset does without
+        from presize.sources.scan import scan_images  # imports label parsers, which LMDBDataset does not need
 
         source = scan_images(root)
         self._folder = os.fspath(source.root)  # absolute: the working directory may change
@@ -78,8 +78,8 @@ class FolderDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
         return len(self._paths)
 
     def __getitem__(self, index: SupportsIndex) -> Any:
-        """The sample at `index`, from -len to len - 1: (image, class number), or the image alone. Raises IndexError,
-        and an ImageError that names the file."""
+        """Return the sample at `index`, from -len to len - 1: (image, class number), or only the image. Raises
+        IndexError, and an ImageError that names the file."""
         i = position(index, len(self), f" of {self.root}")
         path = Path(self._folder, self._paths[i].as_py())
         try:
@@ -98,8 +98,8 @@ class FolderDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
 
     @property
     def targets(self) -> npt.NDArray[np.int64]:
-        """The class number of every sample, in an array: a copy, made at the first use. As in ImageFolder, samples keep
-        their targets whatever is written to it. Without class folders there is no such attribute."""
+        """The class numbers of all samples in one array. It is a copy, made at first use: as in ImageFolder, writing to
+        it does not change the samples. AttributeError without class folders."""
         if self._targets is None:
             raise AttributeError(f"{self.root} has no class folders, so no targets")
         if self._own_targets is None:
@@ -107,7 +107,7 @@ class FolderDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
         return self._own_targets
 
     def path_and_target(self, index: int) -> tuple[str, Any]:
-        """One of `samples`, from 0 on."""
+        """Return the path and the target of sample `index`, from 0."""
         path = os.path.join(self.root, self._paths[index].as_py())
         return path, None if self._targets is None else self._targets.item(index)
 

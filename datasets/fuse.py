@@ -1,5 +1,5 @@
-"""fuse: takes over the crop, flip and normalization that a transform of torchvision or timm begins with. They are
-recognised by class and attributes, and not imported."""
+"""fuse: takes over the crop, flip and normalization at the beginning of a torchvision or timm transform. Transforms are
+recognised by class and attributes; the libraries are not imported."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from presize.store.dataset import Dataset
 Transform = Callable[[Any], Any]
 
 AS_NUMPY: Transform = torch.Tensor.numpy
-"""timm's ToNumpy, of the uint8 tensors that are read in place of PIL images: the same bytes in the same order."""
+"""timm's ToNumpy for the uint8 tensors that are read instead of PIL images: the same bytes in the same order."""
 
 
 class _Seen(NamedTuple):
-    """A transform that was taken over, with the values of `names`, or a composition with its transforms."""
+    """A transform that was taken over and the values of its attributes `names`, or a composition and its transforms."""
 
     part: Any
     names: tuple[str, ...] | None
@@ -57,16 +57,16 @@ class _Seen(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class Fused:
-    """A transform in two parts: what presize does, and what is called afterwards.
+    """A transform split into the part that presize does, and the rest that is called afterwards.
 
     Attributes:
-        crop: which part of each image to decode; a tuple of crops for several views. None if nothing was taken over.
-        flip: the probability of mirroring an image.
+        crop: the crop of each image; a tuple of crops for several views. None if nothing was taken over.
+        flip: the probability of a horizontal flip.
         normalize: (mean, std) of each channel, in units of 0 to 1; None leaves uint8.
-        rest: what is called with each image afterwards; None if nothing is left.
-        decode: what `rest` expects, or what comes of the whole transform: a "pil" image or a "tensor".
+        rest: the transform to call with each image afterwards; None if nothing is left.
+        decode: type of the image that `rest` gets, or without it the result: "pil" or "tensor".
         taken: the transforms that were taken over.
-        stays: those that were not.
+        stays: the transforms that were not.
         reason: why the first of `stays` was not taken over; empty if all were.
     """
 
@@ -82,7 +82,7 @@ class Fused:
     _dtype: torch.dtype = field(default_factory=torch.get_default_dtype, compare=False)
 
     def is_current(self) -> bool:
-        """Return False if the transform was changed in place since. Takes a few microseconds."""
+        """Return True unless the transform was changed in place since. Takes a few microseconds."""
         if self.crop is None:  # the transform itself is called
             return True
         return torch.get_default_dtype() is self._dtype and all(seen.is_current() for seen in self._seen)
@@ -95,24 +95,26 @@ class Fused:
 
 
 def fuse(transform: Transform | None, *, decode: Decode = "pil", data: Dataset | None = None) -> Fused:
-    """Split `transform` into what presize can do as torchvision does it, and the rest.
+    """Split `transform` into the part that presize can do as torchvision does, and the rest.
 
-    Boxes and flips are drawn from their distributions, pixels are theirs of PIL images, and normalized values of equal
-    pixels are within 1e-6. Taken over are, from the beginning on, a RandomResizedCrop (timm's, too), Resize((height,
-    width)), CenterCrop or RandomCrop, also after a Resize(N); and a RandomHorizontalFlip, conversions to a tensor, an
-    array and float32, and a Normalize; and torchvision's ``weights.transforms()``. All filters are taken over but
-    nearest; of uint8 tensors bilinear alone, within one grey level. Tensors are plain, in channels-last memory.
+    Boxes and flips have torchvision's distributions, pixels are equal to torchvision's from PIL images, and normalized
+    values of equal pixels differ by at most 1e-6. presize takes over the beginning of a transform: RandomResizedCrop
+    (also timm's), Resize((height, width)), CenterCrop or RandomCrop, also after Resize(N); then RandomHorizontalFlip,
+    conversions to a tensor, an array and float32, and Normalize; and torchvision's ``weights.transforms()``. The filter
+    may be any but nearest; for uint8 tensors only bilinear, to within one grey level. Resulting tensors are plain
+    tensors in channels-last memory.
 
     Args:
-        transform: torchvision's Compose, of either version, one of its or timm's transforms, or an object that does
-            nothing but call those that it holds: one, or several, of whose results it returns a list or tuple.
-        decode: what the transform gets: "pil", or "tensor" for uint8 (channels, height, width). Or OptionError.
-        data: the stored images. Without them, three channels are assumed, and sizes are not checked.
+        transform: torchvision's Compose (v1 or v2), a transform of torchvision or timm, or an object that only calls
+            the transforms that it holds: one, or several whose results it returns in a list or tuple.
+        decode: type of the image that the transform gets: "pil", or "tensor" for uint8 (channels, height, width).
+            OptionError for others.
+        data: the dataset. Without it, three channels are assumed, and sizes are not checked.
     """
     if transform is None:
         raise OptionError("fuse: needs a transform; without one use crop= and flip=")
     if decode not in ("pil", "tensor"):
-        raise OptionError(f"fuse: torchvision's transforms get decode='pil' or 'tensor', got {decode!r}")
+        raise OptionError(f"fuse: expected decode='pil' or 'tensor' for torchvision's transforms, got {decode!r}")
     found = traced(transform)
     if found is not None and found.kind is not None:
         return _fused_views(transform, found, decode, data)
@@ -122,7 +124,7 @@ def fuse(transform: Transform | None, *, decode: Decode = "pil", data: Dataset |
 def _fused(
     transform: Transform, decode: Decode, data: Dataset | None, after_crop: Sequence[str] | None = None
 ) -> Fused:
-    """Split the transform of one view; `after_crop` are the classes taken over behind the crop, None for all."""
+    """Split the transform of one view. `after_crop`: classes that may be taken over after the crop, None for all."""
     steps = _flat(transform)
     taking = _Taking(decode, data)
     count, reason = 0, ""
@@ -134,7 +136,7 @@ def _fused(
         count += 1
     names = tuple(map(repr, steps))
     if taking.crop is None:
-        return Fused(None, 0.0, None, transform, decode, (), names, reason or "there is no crop in it")
+        return Fused(None, 0.0, None, transform, decode, (), names, reason or "it has no crop")
     rest: Transform | None = AS_NUMPY if taking.form == "numpy" else None
     if count < len(steps):
         rest = _composed(transform, [*taking.before_rest, *steps[count:]])
@@ -152,7 +154,7 @@ def _fused(
 
 
 def _fused_views(transform: Transform, found: Traced, decode: Decode, data: Dataset | None) -> Fused:
-    """Split the transforms of several views: take over all of each where they are alike, else crops and equal flips."""
+    """Split the transforms of several views: take over everything if alike, otherwise crops and equal flips."""
     views = [_fused(part, decode, data) for part in found.parts]
     whole = all(view.crop is not None and view.rest is None for view in views)
     reason = next((view.reason for view in views if view.reason), "")
@@ -165,7 +167,7 @@ def _fused_views(transform: Transform, found: Traced, decode: Decode, data: Data
         return Fused(None, 0.0, None, transform, decode, (), names, reason or "its views are of different kinds")
     rests = tuple(view.rest for view in views)
     return Fused(
-        tuple(view.crop for view in views),  # type: ignore[misc]  # as seen above
+        tuple(view.crop for view in views),  # type: ignore[misc]  # checked above
         views[0].flip,
         views[0].normalize,
         None if rests == (None,) * len(rests) else EachView(rests, found.kind or list),
@@ -178,8 +180,7 @@ def _fused_views(transform: Transform, found: Traced, decode: Decode, data: Data
 
 
 class _Taking:
-    """The part that has been taken over. `form`: of an image by then; `resized`: N and filter of a Resize(N) before the
-    crop."""
+    """The part taken over so far. `form`: its result's type; `resized`: N and filter of a Resize(N) before the crop."""
 
     def __init__(self, decode: Decode, data: Dataset | None) -> None:
         self.data = data
@@ -225,7 +226,7 @@ class _Taking:
 
     def resize(self, step: Any) -> str:
         if step.max_size is not None:
-            return f"Resize has max_size={step.max_size}"
+            return f"Resize has max_size={step.max_size}, which presize does not support"
         return self._resize(step, step.size)
 
     def _resize(self, step: Any, size: Any) -> str:
@@ -243,7 +244,7 @@ class _Taking:
         return ""
 
     def _after_resize(self) -> str:
-        """Why a crop cannot be resized after Resize(N); empty if it can."""
+        """Return why a resized crop cannot follow Resize(N); empty if it can."""
         if self.resized is None or self._is_stored_at(self.resized[0]):
             return ""
         return f"it comes after Resize({self.resized[0]}), which may resize images"
@@ -252,21 +253,21 @@ class _Taking:
         return self.data is not None and not (np.minimum(*_sides(self.data)) != shorter).any()
 
     def _filter(self, step: Any) -> tuple[Any, str]:
-        """Return the filter of a transform, and why presize cannot do so; empty if it can."""
+        """Return the filter of a transform, and why presize cannot apply it; empty if it can."""
         name = type(step).__name__
         hows = step.interpolation if isinstance(step.interpolation, (tuple, list)) else (step.interpolation,)
         filters = tuple(_FILTERS.get(getattr(how, "value", how)) for how in hows)
         filter: Interpolation | None = "random" if filters == RANDOM_FILTERS else filters[0]
         if filter is None or (len(filters) > 1 and filter != "random"):
             how = " ".join(str(getattr(how, "value", how)) for how in hows)
-            return None, f"{name} has interpolation={how}, which presize does not do"
+            return None, f"{name} has interpolation={how}, which presize does not support"
         if self.form == "float":
             return None, f"{name} comes after the conversion to float"
-        if self.form == "uint8":  # of PIL images, it always antialiases
+        if self.form == "uint8":  # PIL images are always antialiased
             if getattr(step, "antialias", None) is not True:
-                return None, f"{name} has antialias={getattr(step, 'antialias', None)}, and presize always antialiases"
+                return None, f"{name} has antialias={getattr(step, 'antialias', None)}, but presize always antialiases"
             if filter != "bilinear":  # torch's bicubic differs by more than one grey level
-                return None, f"{name} has interpolation={filter}, and gets tensors"
+                return None, f"{name} has interpolation={filter} and gets tensors"
         return filter, ""
 
     def center_crop(self, size: Size) -> str:
@@ -279,7 +280,7 @@ class _Taking:
 
     def random_crop(self, step: Any) -> str:
         if step.padding is not None or step.pad_if_needed:
-            return f"RandomCrop has padding={step.padding}, pad_if_needed={step.pad_if_needed}"
+            return f"RandomCrop has padding={step.padding}, pad_if_needed={step.pad_if_needed}; presize does not pad"
         size = _size(step)
         return _one_side(step) or self._after_resize() or self._too_small(size) or self._cut(RandomCrop(size))
 
@@ -325,12 +326,12 @@ class _Taking:
 
     def to_tensor(self, step: Any) -> str:
         if torch.get_default_dtype() != torch.float32:
-            return f"ToTensor makes {torch.get_default_dtype()}, torch's default dtype, and presize float32"
+            return f"ToTensor makes {torch.get_default_dtype()}, torch's default dtype, but presize float32"
         return self.pil_to_tensor(step) or self._to_float()
 
     def pil_to_tensor(self, step: Any) -> str:
         if self.form != "pil":
-            return f"{type(step).__name__} is for PIL images, and here it gets a tensor"
+            return f"{type(step).__name__} is for PIL images, but gets a tensor"
         self.form = "uint8"
         return ""
 
@@ -353,9 +354,9 @@ class _Taking:
     def convert(self, step: Any) -> str:
         scale = getattr(step, "scale", True)
         if step.dtype != torch.float32 or not scale:
-            return f"{type(step).__name__} has dtype={step.dtype}, scale={scale}, and presize scales to float32"
+            return f"{type(step).__name__} has dtype={step.dtype}, scale={scale}, but presize scales to float32"
         if self.form == "pil":
-            return f"{type(step).__name__} is for tensors, and here it gets a PIL image"
+            return f"{type(step).__name__} is for tensors, but gets a PIL image"
         return self._to_float()
 
     def _to_float(self) -> str:
@@ -379,7 +380,7 @@ _FILTERS: dict[Any, Filter] = {
     **{name: name for name in ("bilinear", "bicubic", "lanczos", "hamming", "box")},
     **{1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"},
 }
-"""By torchvision's names, and by Pillow's numbers."""
+"""Filters by torchvision's names and by Pillow's numbers."""
 
 _Take = tuple[Callable[[_Taking, Any], str], set[str]]
 
@@ -401,7 +402,7 @@ _TORCHVISIONS: dict[str, _Take] = {
     "ToPureTensor": (_Taking.to_pure_tensor, set()),
     "ToTensor": (_Taking.to_tensor, set()),
 }
-"""The classes of torchvision.transforms, of both versions, that can be taken over, with all attributes they have."""
+"""Classes of torchvision.transforms (v1 and v2) that can be taken over, with all of their attributes."""
 
 _TIMMS: dict[str, _Take] = {
     "MaybePILToTensor": (lambda taking, step: taking.pil_to_tensor(step) if taking.form == "pil" else "", set()),
@@ -409,7 +410,7 @@ _TIMMS: dict[str, _Take] = {
     "ToNumpy": (_Taking.to_numpy, set()),
     "RandomResizedCropAndInterpolation": (_Taking.resized_crop, {"size", "scale", "ratio", "interpolation"}),
 }
-"""Those of timm.data.transforms."""
+"""Classes of timm.data.transforms that can be taken over, with all of their attributes."""
 
 _EVERY_MODULE_HAS = frozenset(vars(torch.nn.Module()))
 
@@ -429,7 +430,7 @@ def _is_compose(kind: type) -> bool:
 
 
 def _unknown(step: Any, attributes: set[str]) -> list[str]:
-    """Attributes that others of its class do not have, and hooks."""
+    """Return the attributes that a transform has besides those of its class, and its hooks."""
     own = vars(step)
     unknown = {name for name in own if not name.startswith("_")} - attributes - _EVERY_MODULE_HAS
     return sorted(unknown | {name for name in own if name.endswith("_hooks") and own[name]})
@@ -442,7 +443,7 @@ def _taken(step: Any) -> _Seen:
 
 
 def _values(step: Any, names: Sequence[str]) -> tuple[Any, ...]:
-    """The number of attributes, and the values of some, which later changes in place do not reach."""
+    """Return the number of attributes, and copies of the values of `names`, safe from changes in place."""
     own = vars(step)
     values: list[Any] = [len(own)]
     for value in map(own.get, names):
@@ -465,7 +466,7 @@ def _called(transform: Any) -> Traced | None:
 
 
 def _parts(transform: Any) -> tuple[Any, ...] | None:
-    """The transforms that a composition calls one after the other; None for others."""
+    """Return the transforms that a composition calls in sequence; None for other transforms."""
     found = _called(transform)
     return None if found is None or found.kind is not None else found.parts
 
@@ -490,10 +491,10 @@ def _composed(transform: Any, steps: Sequence[Any]) -> Transform:
 
 
 def _one_side(step: Any) -> str:
-    """Why a size is no (height, width); empty if it is one."""
+    """Return why a size is not (height, width); empty if it is."""
     if not isinstance(step.size, int) and len(step.size) == 2:
         return ""
-    return f"{type(step).__name__} has size={step.size}, which torchvision does not take for a square here"
+    return f"{type(step).__name__} has size={step.size}, expected (height, width)"
 
 
 def _size(step: Any) -> Size:

@@ -1,4 +1,4 @@
-"""JoinedData: several datasets one after the other, read as one."""
+"""JoinedData: several datasets, concatenated and read as one."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class JoinedData:
         return JoinedData([part.companion(name) for part in self.parts])
 
     def column(self, name: str) -> pa.ChunkedArray:
-        """An index column. Raises DatasetError where a part has none, or another type."""
+        """Return an index column. Raises DatasetError if a part lacks it, or if types differ."""
         columns = [part.column(name) for part in self.parts]
         for part, column in zip(self.parts, columns, strict=True):
             if column.type != columns[0].type:
@@ -62,7 +62,7 @@ class JoinedData:
         return pa.chunked_array([chunk for column in columns for chunk in getattr(column, "chunks", [column])])
 
     def numbers(self, name: str) -> npt.NDArray[Any]:
-        """A numeric index column without nulls, as a read-only array. Shards are numbered on from part to part."""
+        """Return a numeric index column without nulls, read-only. Shard numbers continue from part to part."""
         if name not in self._numbers:
             columns = [part.numbers(name) for part in self.parts]
             if name == "shard":
@@ -119,7 +119,7 @@ class JoinedData:
                 yield positions[at], pixels
 
     def _split(self, samples: Sequence[int]) -> Iterator[tuple[Data, list[int], list[int]]]:
-        """For each part, the positions in `samples` of its own, and their numbers in it."""
+        """Yield each part with the positions in `samples` of its samples, and their numbers in the part."""
         wanted = np.asarray(samples, np.int64)
         parts = np.searchsorted(self._starts, wanted, "right") - 1
         for i in np.unique(parts).tolist():

@@ -1,4 +1,4 @@
-"""Loader: batches of crops decoded straight into shared, reused memory, and on to the device."""
+"""Loader: batches of crops, decoded directly into reused shared memory and copied to the device."""
 
 from __future__ import annotations
 
@@ -48,54 +48,54 @@ OnErrorInBatch = Literal["raise", "skip"]
 _ImagesAs = tuple[Crops | None, float | None, Normalize | None, torch.dtype | None]
 """The options crop, flip, normalize and dtype."""
 
-_ENDED_EARLY = "this epoch ended early, because its Loader was closed or began another; two at a time need two Loaders"
+_ENDED_EARLY = "this epoch ended early, because its Loader was closed or began another; use two Loaders for two at once"
 
 
 @read_only("make another Loader", torch.utils.data.DataLoader, options="", crop="")
 class Loader:
-    """Batches [images, targets] of a dataset, lists as a DataLoader's, cropped before they are decoded.
+    """A loader that decodes only crops of images. Yields batches [images, targets], lists as from a DataLoader.
 
-    images: uint8 (B, channels, height, width) in channels-last memory, on `device`; uint16 of a dataset of 16 bits;
-    with `normalize` of `dtype`. With several crops or companions a tuple, one for each. With `transform`, its stacked
-    results. targets: int64 (B,), or what torch's default collate makes of other columns; without targets images come
-    alone.
+    images: uint8 (B, channels, height, width) in channels-last memory, on `device`; uint16 for 16-bit datasets; `dtype`
+    with `normalize`. A tuple with several crops or companions, one tensor for each. With `transform`, its results,
+    stacked. targets: int64 (B,), or other columns combined as by torch's default collate. Without targets, a batch is
+    only its images.
 
-    A batch that the caller keeps never changes, but a forked child has to copy what it needs. Workers live from epoch
-    to epoch; they end when an epoch is left early, with close(), and with the Loader. One epoch at a time. Attributes
-    cannot be changed, but for `crop`. Those of the dataset and its transforms are looked at when an epoch begins.
+    A batch that the caller keeps never changes; a forked child must copy what it needs. Workers persist between epochs;
+    they end when an epoch is left early, on close(), and with the Loader. Only one epoch can run at a time. Of the
+    attributes only `crop` can be changed. Changes to the dataset and its transforms take effect at the next epoch.
 
     Args:
-        dataset: an LMDBDataset, or a Subset or ConcatDataset of such.
+        dataset: an LMDBDataset, or a Subset or ConcatDataset of them.
         batch_size: samples in a batch, from 1.
-        crop: which part of each image to take, or several for as many views of it; the dataset's own when None.
-        flip: the probability of mirroring an image, from 0 to 1; the dataset's own when None.
-        transform: called in the workers with each image, after crop, flip and normalize; the dataset's own when None.
-            It gets what LMDBDataset(decode=) says, with `normalize` a tensor. Its results are tensors, arrays, PIL
-            images and numbers, also in lists, tuples and dicts, and have one shape. torch's, NumPy's and Python's
-            generators are seeded for each visit of a sample, unless threads share them.
-        shuffle: True draws a new order each epoch, the same for any number of workers. Or an order, such as
+        crop: the crop of each image, or several crops for as many views of it; None for the dataset's own.
+        flip: the probability of a horizontal flip, from 0 to 1; None for the dataset's own.
+        transform: called in the workers with each image, after crop, flip and normalize; None for the dataset's own.
+            The image is of the type that LMDBDataset(decode=) names, with `normalize` a tensor. Results are tensors,
+            arrays, PIL images and numbers, also in lists, tuples and dicts, of the same shape for all samples. torch's,
+            NumPy's and Python's generators are seeded for each visit of a sample, except in threads, which share them.
+        shuffle: True for a new order in each epoch, the same for any number of workers; or an order, such as
             ShardShuffled for a dataset larger than memory, or Weighted.
-        sampler: in place of shuffle, any sampler or list of indices, such as torch's WeightedRandomSampler and
-            DistributedSampler; an index that comes twice is cropped twice. It shares an epoch over ranks itself, and an
-            epoch left in its middle cannot be resumed. The attribute `sampler` passes its attributes on.
-        seed: of the order and the crops; None as in EpochSampler.
-        num_workers: how many read in parallel; None uses every core, 0 reads in the caller's thread.
-        mode: "processes" or "threads". Threads start faster, but Python's lock lets about two of them work at a time.
-        prefetch_factor: batches that each worker may be ahead, 1 to 64; None is 2, as in a DataLoader.
-        drop_last: leave out a last batch that is not full.
-        last: "keep" gives it as it is, "pad" fills it up with samples of the epoch's beginning. None keeps it in one
-            process, and pads with several ranks.
-        device: where batches go. On CUDA, ROCm and XPU they are copied from pinned memory, on a stream of their own,
-            during the step before; to other devices by copies that are waited for.
-        normalize: (mean, std) of each channel in units of 0 to 1, as in torchvision; applied on CUDA, ROCm or XPU,
-            elsewhere, and before a transform, by the workers. None for what fuse=True took over.
-        dtype: of normalized batches; float32 when None.
+        sampler: instead of shuffle, any sampler or list of indices, such as torch's WeightedRandomSampler and
+            DistributedSampler. A repeated index is cropped independently. It must divide epochs among ranks itself, and
+            its epochs cannot be resumed in the middle. The attribute `sampler` also has the attributes of this sampler.
+        seed: random seed of the order and the crops; None for EpochSampler's default.
+        num_workers: number of parallel readers; None uses every core, 0 reads in the caller's thread.
+        mode: "processes" or "threads". Threads start faster, but Python's GIL lets only about two of them run at once.
+        prefetch_factor: batches that each worker may read ahead, 1 to 64; None for 2, as in DataLoader.
+        drop_last: drop a last batch that is not full.
+        last: "keep" returns a last batch that is not full, "pad" fills it with samples from the epoch's beginning. None
+            keeps it in one process, and pads it with several ranks.
+        device: the device of batches. For CUDA, ROCm and XPU they are copied from pinned memory on a separate stream
+            during the step before; copies to other devices are synchronous.
+        normalize: (mean, std) of each channel in units of 0 to 1, as in torchvision. CUDA, ROCm and XPU devices apply
+            it; otherwise, and before a transform, the workers do. None for the values that fuse=True took over.
+        dtype: type of normalized batches; None for float32.
         on_error: "raise" a DatasetError that names an image that is damaged or too small for the crop, or "skip" it:
             the batch is then shorter, and `skipped` counts the images.
-        rank, ranks: torch.distributed's when it is initialized, otherwise 0 of 1.
-        timeout: seconds to wait for a batch before a LoaderError names the worker; 0 waits for ever.
-        multiprocessing_context: start method of the processes, or a context; None is Python's default.
-        options: DataLoader's other options, where they change no batch: pin_memory, persistent_workers, in_order.
+        rank, ranks: this rank and the number of ranks; None for torch.distributed's if initialized, otherwise 0 of 1.
+        timeout: seconds to wait for a batch before a LoaderError that names the worker; 0 waits forever.
+        multiprocessing_context: start method of the processes, or a context; None for Python's default.
+        options: DataLoader's other options, accepted if they change no batch: pin_memory, persistent_workers, in_order.
 
     Raises:
         OptionError: an option is out of range; while iterating, if results of the transform cannot be stacked.
@@ -112,7 +112,7 @@ class Loader:
     _pool: WorkerPool | None = None
     _slots: FreeSlots | None = None
     _running: object | None = None  # identifies the epoch that is being read
-    _is_suspended = False  # whether it is the caller's turn
+    _is_suspended = False  # True while the caller has the batch
     _delivered = 0
     _on_batch: Callable[[Answer], None] | None = None
     _resumed_crop: int | None = None
@@ -175,14 +175,14 @@ class Loader:
 
     @property
     def crop(self) -> Crop | tuple[Crop, ...] | None:
-        """Crop of the epoch that starts next: a crop, several for as many views, or None for all. Assigned, it holds
-        from the next epoch on; None is the dataset's own."""
+        """The crop of the next epoch: a crop, a tuple of crops for several views, or None for whole images. A new value
+        takes effect at the next epoch; assign None for the dataset's own."""
         return self._reader_for(self.dataset, self._images_as)[0].crop
 
     @crop.setter
     def crop(self, crop: Crops | None) -> None:
         if "_is_finished" not in vars(self):
-            raise OptionError("crop: is set by Loader.__init__; give an attribute of yours another name")
+            raise OptionError("crop: is set by Loader.__init__; choose another name for your attribute")
         images_as = (crop, *self._images_as[1:])
         self._reader_for(self.dataset, images_as)
         self._images_as = images_as
@@ -198,17 +198,17 @@ class Loader:
         self._reader, self._normalize = self._reader_for(dataset, self._images_as)
         vars(self)["dataset"] = dataset
         self._read_as = self._images_as
-        self._states = state_of(dataset), state_of(self._source)  # last: not after an error
+        self._states = state_of(dataset), state_of(self._source)  # last: unchanged after an error
 
     def _reader_for(self, dataset: LMDBDataset, images_as: _ImagesAs) -> tuple[BatchReader, Normalization | None]:
-        """Return the reader of batches, and their normalization afterwards."""
+        """Return the reader of batches, and the normalization to apply to them afterwards."""
         crop, flip, normalize, dtype = images_as
         rest, device = dataset._reading.rest, self.device if self._transfer.is_asynchronous else CPU
-        if rest is AS_NUMPY:  # of arrays a batch is a tensor, too
+        if rest is AS_NUMPY:  # arrays are collated to the same tensor
             rest = None
         if dataset.normalize is not None:
             if normalize is not None:
-                raise OptionError("normalize: the dataset's transform normalizes, and fuse=True took that over")
+                raise OptionError("normalize: fuse=True took over the transform's normalization; leave normalize= out")
             normalize = dataset.normalize
         crop, flip = dataset.crop if crop is None else crop, dataset.flip if flip is None else flip
         try:
@@ -219,8 +219,8 @@ class Loader:
                 raise
             left = "" if dataset.fused is None else f" ({dataset.fused.reason})"
             raise OptionError(
-                f"{error}; a Loader calls the transform with crops{left}: give it crop, or the dataset fuse=True, or "
-                "use make_loader"
+                f"{error}; a Loader calls the transform with crops{left}: give the Loader crop=, give the dataset "
+                "fuse=True, or use make_loader"
             ) from None
         dataset._targets.check_reader(reader)
         if rest is not None:
@@ -232,7 +232,7 @@ class Loader:
         return normalized(reader, normalize, dtype, device)
 
     def _follow_changes(self) -> None:
-        """Choose the reader anew if the crop, or an attribute of the dataset, a transform or a Subset has changed."""
+        """Choose a new reader if the crop, or an attribute of the dataset, a transform or a Subset has changed."""
         own, source = self._states
         dataset = self.dataset
         if not differ(state_of(dataset), own):
@@ -249,16 +249,16 @@ class Loader:
         return f"Loader({self.dataset!r}, {self.batch_size}, {read_by})"
 
     def __len__(self) -> int:
-        """Batches on this rank in a whole epoch. One that is resumed has fewer left."""
+        """Return the number of batches on this rank in a whole epoch; a resumed epoch has fewer."""
         return self.sampler.schedule.batch_count(0)
 
     def __iter__(self) -> Iterator[Any]:
-        return self._epoch()  # a generator: an iterator that is never used begins nothing
+        return self._epoch()  # a generator: an unused iterator begins no epoch
 
     def _epoch(self) -> Generator[Any, None, None]:
         self._forget_if_forked()
         was_left = self._running is not None  # by a trainer that keeps the iterator
-        if was_left and not self._is_suspended:  # it began another while it reads a batch, into this memory
+        if was_left and not self._is_suspended:  # that epoch is reading a batch into this memory
             self.close()
         elif was_left or (self._pool is not None and not self._pool.is_whole):  # killed since the last epoch
             self._end_workers()
@@ -268,8 +268,8 @@ class Loader:
         resumes = self.sampler.start > 0 and not self.sampler.begun
         if resumes and self._resumed_crop not in (None, _crc32(self._reader.crop)):
             raise OptionError(
-                f"crop: the epoch that is resumed was begun with another crop than {self._reader.crop!r}; assign that "
-                "one to loader.crop first"
+                f"crop: the resumed epoch began with another crop than {self._reader.crop!r}; assign its crop to "
+                "loader.crop first"
             )
         running = self._running = object()
         self._is_suspended = False
@@ -281,17 +281,17 @@ class Loader:
             with _seen_by_accelerate(schedule.remainder(start)) as status, reading as boxes:
                 for box in boxes:
                     self._check_running(running)
-                    self._delivered += 1  # before the yield: a batch handed out counts as consumed
+                    self._delivered += 1  # before the yield: a batch counts as consumed when it is returned
                     is_last = self._delivered == count
                     if is_last:
                         status.end_of_dataloader = True
-                        self._running = None  # not after it: most trainers take len(loader) batches and no more
+                        self._running = None  # before the yield: most trainers take only len(loader) batches
                     self._is_suspended = True
                     yield self._batch(*box.pop())  # without a name, so that the caller's `del` frees its memory
                     self._is_suspended = False
                     if not is_last:
                         self._check_running(running)
-        except GeneratorExit:  # left early; the next epoch reads into the same memory, which took long to pin
+        except GeneratorExit:  # left early: keep the memory for the next epoch, since pinning is slow
             if self._running is running:
                 self._end_workers()
             raise
@@ -315,21 +315,21 @@ class Loader:
             raise LoaderError("this Loader is in the middle of an epoch; finish it, or end it with close()")
 
     def set_epoch(self, epoch: int) -> None:
-        """Make `epoch` the next to be read; without this, epochs follow one another. Not during an epoch."""
+        """Make `epoch` the next one to read; otherwise epochs follow one another. LoaderError during an epoch."""
         self._check_idle()
         self.sampler.set_epoch(epoch)
         self._delivered = 0
 
     def state_dict(self) -> dict[str, int]:
-        """The position after the last batch that was handed out, and a CRC of the crop, as a few integers."""
+        """Return the position after the last batch that was returned, and a CRC of the crop, as a few integers."""
         begun, crop = self.sampler.begun, _crc32(self._reader.crop)
         if not begun and self.sampler.start > 0 and self._resumed_crop is not None:
             crop = self._resumed_crop
         return {**self.sampler.state_after(self._delivered if begun else 0, self.batch_size), "crop": crop}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume where state_dict() was taken, with any number of workers or ranks or another batch size, and the same
-        crop; not during an epoch. Raises OptionError for a state of another order."""
+        """Resume where state_dict() was taken, with the same crop, and any batch size and number of workers or ranks.
+        Raises LoaderError during an epoch, OptionError for a state of another order."""
         self._check_idle()
         if isinstance(self.sampler.order, Given) and state.get("consumed"):
             raise OptionError("state: an epoch of a sampler cannot be resumed in its middle; give an order as shuffle=")
@@ -338,21 +338,21 @@ class Loader:
         self._delivered = 0
 
     def close(self) -> None:
-        """End the epoch that is being read, the workers, and free the memory. The next epoch starts them again."""
+        """End the current epoch and the workers, and free the memory. The next epoch starts them again."""
         self._end_workers()
         self._slots = None
 
     def _end_workers(self) -> None:
-        """End the epoch that is being read, and the workers, and keep the memory."""
+        """End the current epoch and the workers, and keep the memory."""
         self._running = None
         if self._pool is not None and not self._pool.close():
-            self._slots = None  # a thread that did not end in time may still write to it
+            self._slots = None  # a thread that did not end in time may still write there
         self._pool = None
         if self._slots is not None:
             self._slots.take_back()
 
     def observed(self, workers: int, on_batch: Callable[[Answer], None]) -> Loader:
-        """A copy with `workers` that shares the sampler, and calls `on_batch` with the answer before each batch."""
+        """Return a copy with `workers` workers that shares the sampler and calls `on_batch` before each batch."""
         self._check_idle()
         copied = copy.copy(self)
         vars(copied).update(num_workers=workers, _on_batch=on_batch)
@@ -366,8 +366,8 @@ class Loader:
         self.close()
 
     def _read(self, schedule: Schedule, epoch: int, start: int) -> Generator[Box, None, None]:
-        """The batches of an epoch, in order: Parts, with images in slots of shared memory. For an asynchronous device
-        an empty box says that the next one has not come yet."""
+        """Yield the batches of an epoch in order, as Parts with images in slots of shared memory. For an asynchronous
+        device an empty box means that the next batch is not ready."""
         count = schedule.batch_count(start)
         if not count:
             return
@@ -393,7 +393,7 @@ class Loader:
                     pool.send(request)
                 else:
                     ready[request.slot] = read(request, self._maker, slots.shared)
-            self._transfer.pin(slots.shared)  # while workers, which were forked without, make the first batches
+            self._transfer.pin(slots.shared)  # after forking, while workers read the first batches
             request = pending.popleft()
             while pool is not None and request.slot not in ready:
                 if self._transfer.is_asynchronous and not pool.has_answer():
@@ -403,7 +403,7 @@ class Loader:
             if self._on_batch is not None:
                 self._on_batch(answer)
             answer.check()
-            self._check_running(running)  # or the slot is another epoch's
+            self._check_running(running)  # else the slot belongs to another epoch
             self.skipped += len(answer.skipped)
             yield [self._parts(slots, request.without(answer.skipped))]
 
@@ -413,10 +413,10 @@ class Loader:
         return tensors, self.dataset.batch_targets(request.samples, shown)
 
     def _begin(self, requests: Iterator[BatchRequest]) -> tuple[FreeSlots, WorkerPool | None]:
-        """Make the memory and start the workers of an epoch that will have these requests, where there are none."""
+        """Allocate memory and start workers for an epoch of these requests, unless they exist."""
         if self._slots is None:
             self._maker = self._chosen_maker(requests)
-            self._states = state_of(self.dataset), state_of(self._source)  # after a transform was called here
+            self._states = state_of(self.dataset), state_of(self._source)  # after the first call of a transform
             count = max(1, self.num_workers * self.prefetch_factor) + HELD_BY_CALLER
             shapes = [(self.batch_size, *format.row_shape) for format in self._maker.formats]
             self._slots = FreeSlots(SharedSlots(count, shapes))
@@ -426,7 +426,7 @@ class Loader:
         return self._slots, self._pool
 
     def _chosen_maker(self, requests: Iterator[BatchRequest]) -> Reader:
-        """Return the reader of batches, or one that calls a transform and learns its results from a sample."""
+        """Return the reader of batches, or one that also calls a transform and has learned its results."""
         reading = self.dataset._reading
         if reading.rest is None:
             return self._reader
@@ -466,7 +466,7 @@ def _check_sampler(sampler: object, shuffle: object, rank: int | None, ranks: in
     if isinstance(sampler, EpochSampler):
         raise OptionError("sampler: give the order of an EpochSampler as shuffle=; a Loader shares epochs over ranks")
     if not (shuffle is None or shuffle is False):
-        raise OptionError("sampler: expected it without shuffle; leave one of the two out")
+        raise OptionError("sampler: cannot be combined with shuffle; leave one of the two out")
     if (rank, ranks) != (None, None):
         raise OptionError("rank: a sampler shares an epoch over ranks itself; give a DistributedSampler, or shuffle=")
 
@@ -475,7 +475,7 @@ def _crc32(crop: object) -> int:
     return zlib.crc32(repr(crop).encode())
 
 
-# ---- Hugging Face's Accelerate: it is told when an epoch ends ----
+# ---- Hugging Face's Accelerate, which must know when an epoch ends ----
 
 
 @dataclass(eq=False)
@@ -483,12 +483,12 @@ class _EpochStatus:
     """The part of Accelerate's DataLoaderStateMixin that its GradientState reads from the loader of a running epoch."""
 
     remainder: int  # samples of all ranks in the last batch, if it is not full; otherwise 0
-    end_of_dataloader: bool = False  # whether the last batch was handed out
+    end_of_dataloader: bool = False  # whether the last batch was returned
 
 
 @contextmanager
 def _seen_by_accelerate(remainder: int) -> Iterator[_EpochStatus]:
-    """The status of an epoch, which Accelerate's accumulate() and gather_for_metrics() read."""
+    """Yield the status of an epoch, which Accelerate's accumulate() and gather_for_metrics() read meanwhile."""
     status, state = _EpochStatus(remainder), _accelerates("GradientState")
     if state is not None:
         state._add_dataloader(status)
@@ -500,7 +500,7 @@ def _seen_by_accelerate(remainder: int) -> Iterator[_EpochStatus]:
 
 
 def _gatherable(schedule: Schedule, start: int) -> Schedule:
-    """A schedule whose last batches Accelerate can gather. Raises OptionError where their sizes differ."""
+    """Return a schedule whose last batches Accelerate can gather. Raises OptionError if their sizes differ."""
     state = _accelerates("PartialState")
     if state is None or schedule.ranks == 1 or schedule.ranks != state.num_processes:
         return schedule

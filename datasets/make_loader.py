@@ -1,4 +1,4 @@
-"""make_loader: a plain DataLoader with fast settings, whose position in an epoch is a few integers."""
+"""make_loader: a plain DataLoader with fast settings, which can resume from a few integers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SHARED_MEMORY = "/dev/shm"
 _POLL_S = 1.0
 
 _SEMAPHORES_BYTES = 4 * mmap.PAGESIZE
-"""That a DataLoader keeps in SHARED_MEMORY for each worker, and twice as much for itself."""
+"""Size of the semaphores that a DataLoader keeps in SHARED_MEMORY for each worker; its own need twice as much."""
 
 _FIX = (
     f"free some of {SHARED_MEMORY}, or make it larger and writable (docker run --shm-size), or use num_workers=0, or a "
@@ -54,11 +54,11 @@ _TORCH_SAYS = ("shared memory", "/torch_", "torch_shm_manager")
 class CountingLoader(torch.utils.data.DataLoader[Any]):
     sampler: EpochSampler
     delivered = 0
-    _source: Any = None  # what `dataset` was made of, such as a Subset
-    _state: Sequence[Any] = ()  # state_of() it, when workers began
+    _source: Any = None  # the dataset as given, such as a Subset
+    _state: Sequence[Any] = ()  # state_of(_source) when the workers started
 
     def __iter__(self) -> Any:
-        # A generator, so that the count begins with the epoch, which workers begin at once.
+        # A generator, so that the count and the workers, which read ahead at once, start with the first batch.
         self._follow_changes()
         self.delivered = 0
         batches: Any = None
@@ -67,12 +67,12 @@ class CountingLoader(torch.utils.data.DataLoader[Any]):
                 batches = self._begin() if batches is None else batches
                 batch = next(batches, _END)
             except BaseException as error:
-                self._end_workers(batches)  # or the next epoch would get their answers to this one
+                self._end_workers(batches)  # else the next epoch would get their answers to this one
                 self._raise_clearly(error)
                 raise
             if batch is _END:
                 return
-            self.delivered += 1  # before the yield: a batch handed out counts as consumed
+            self.delivered += 1  # before the yield: a batch counts as consumed when it is returned
             yield batch
             del batch
 
@@ -116,7 +116,7 @@ class CountingLoader(torch.utils.data.DataLoader[Any]):
                 iterator._shutdown_workers()
 
     def _raise_clearly(self, error: BaseException) -> None:
-        """Raise in one line errors of presize in a worker, and torch's of shared memory or workers that died."""
+        """Raise a one-line error for presize's errors in workers, and torch's about shared memory or dead workers."""
         message = str(error).strip().rpartition("\n")[2]
         if isinstance(error, PresizeError) and message.startswith(f"{type(error).__module__}."):
             raise type(error)(message.partition(": ")[2]) from None
@@ -133,7 +133,7 @@ class CountingLoader(torch.utils.data.DataLoader[Any]):
 
     @property
     def _is_accelerate_prepared(self) -> bool:
-        """Asked by Accelerate's prepare(), which would share what this rank reads among the ranks once more."""
+        """Read by Accelerate's prepare(), which would divide the batches of this rank among all ranks again."""
         if self.sampler.schedule.ranks > 1:
             raise OptionError(
                 "rank: Accelerate shares batches over ranks itself; give make_loader rank=0, ranks=1, or use Loader"
@@ -141,22 +141,22 @@ class CountingLoader(torch.utils.data.DataLoader[Any]):
         return False
 
     def set_epoch(self, epoch: int) -> None:
-        """Make `epoch` the next to be read; without this, epochs follow one another."""
+        """Make `epoch` the next one to read; otherwise epochs follow one another."""
         self.sampler.set_epoch(epoch)
         self.delivered = 0
 
     def state_dict(self) -> dict[str, int]:
-        """The position after the last batch that was handed out, as a few integers."""
+        """Return the position after the last batch that was returned, as a few integers."""
         return self.sampler.state_after(self.delivered if self.sampler.begun else 0, self.batch_size or 1)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume where state_dict() was taken, with any number of workers or ranks or another batch size."""
+        """Resume where state_dict() was taken, with any batch size and number of workers or ranks."""
         self.sampler.load_state_dict(state)
         self.delivered = 0
 
 
 class _Workers(torch.utils.data.dataloader._MultiProcessingDataLoaderIter):
-    """torch's workers; one that cannot be started is an error in one line, and ends the others."""
+    """torch's workers. If one cannot be started, the others are killed and a one-line error is raised."""
 
     _shutdown = True  # for __del__, until there is something to shut down
 
@@ -193,18 +193,18 @@ def make_loader(
     multiprocessing_context: str | BaseContext | None = None,
     **options: Unpack[DataLoaderOptions],
 ) -> CountingLoader:
-    """A DataLoader over `dataset`, fastest with an LMDBDataset that has a crop and decode="tensor".
+    """Return a DataLoader over `dataset`, fastest for an LMDBDataset with a crop and decode="tensor".
 
-    Workers live from epoch to epoch and have one thread each. Memory is pinned where there is CUDA.
+    Workers persist between epochs and use one thread each. Memory is pinned if there is a CUDA, ROCm or XPU device.
 
     Args:
-        dataset: any map-style dataset with a length. Of a Subset or ConcatDataset of LMDBDatasets it reads the same
-            samples as one LMDBDataset.
-        timeout: as in DataLoader: seconds to wait for a batch, 0 for ever. The other arguments are Loader's.
+        dataset: any map-style dataset with a length. A Subset or ConcatDataset of LMDBDatasets is read as one
+            LMDBDataset with the same samples.
+        timeout: seconds to wait for a batch, as in DataLoader; 0 waits forever. The other arguments are Loader's.
         options: DataLoader's other options, which take precedence.
 
     Raises:
-        OptionError: an option is out of range, or parts of a ConcatDataset give one label to several classes.
+        OptionError: an option is out of range, or one label means several classes in a ConcatDataset.
         LoaderError: batches do not fit into /dev/shm; while iterating, when it is full or read-only.
     """
     if isinstance(dataset, torch.utils.data.IterableDataset) or not hasattr(dataset, "__len__"):
@@ -223,12 +223,12 @@ def make_loader(
     batch_size = check_range("batch_size", batch_size, 1, 2**31)
     check_labels(dataset)
     source = dataset
-    with suppress(OptionError):  # others are read as they are
+    with suppress(OptionError):  # other datasets are read as they are
         dataset = as_lmdb_dataset(dataset)
     order = choose_order(len(dataset), shuffle, seed)
     timeout = checked_timeout(timeout)
     if workers:
-        if hasattr(dataset, "dev_shm_bytes"):  # an LMDBDataset, or another that can tell
+        if hasattr(dataset, "dev_shm_bytes"):  # an LMDBDataset, or a dataset with the same method
             _check_shared_memory(dataset, batch_size, workers, ahead)
         given = {"persistent_workers": True, "prefetch_factor": ahead, "timeout": timeout, **given}
         given["multiprocessing_context"] = multiprocessing_context
@@ -238,7 +238,7 @@ def make_loader(
         dataset,
         batch_size,
         sampler=sampler_of(dataset, order, batch_size, rank, ranks, drop_last, last),
-        drop_last=bool(drop_last),  # all batches are full; but Accelerate asks
+        drop_last=bool(drop_last),  # without effect, since the sampler drops samples; Accelerate reads it
         num_workers=workers,
         worker_init_fn=partial(_begin_worker, given.pop("worker_init_fn", None)),
         **given,
@@ -249,10 +249,10 @@ def make_loader(
 
 def _begin_worker(begin: Callable[[int], object] | None, worker: int) -> None:
     leave_to_parent(FOR_PARENTS - {signal.SIGTERM})
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # for the thread to receive
-    with suppress(RuntimeError):  # the limit on threads is reached; _put says so
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # received by the thread below
+    with suppress(RuntimeError):  # the limit on threads is reached; _put() reports it
         threading.Thread(target=_end_with_consumer, name="presize-watch-consumer", daemon=True).start()
-    cv2.setNumThreads(0)  # torch limits its own, not OpenCV's
+    cv2.setNumThreads(0)  # torch limits its own threads, not OpenCV's
     send_without_descriptors()
     multiprocessing.queues.Queue._on_queue_feeder_error = _undelivered  # type: ignore[attr-defined]
     multiprocessing.queues.Queue.put = _put  # type: ignore[assignment, method-assign]
@@ -261,8 +261,8 @@ def _begin_worker(begin: Callable[[int], object] | None, worker: int) -> None:
 
 
 def _end_with_consumer() -> None:
-    """End this worker when the consumer ends, even by SIGKILL, or sends SIGTERM, which from anyone else is the
-    consumer's to handle. Under forkserver torch watches the server instead, which lives as long as its workers."""
+    """End this worker when the consumer ends, even by SIGKILL, or sends SIGTERM. The consumer handles SIGTERM of other
+    processes. Under forkserver torch watches the server instead, which lives as long as its workers."""
     consumer = multiprocessing.parent_process()
     told = None
     while consumer is not None and consumer.is_alive() and (told is None or told.si_pid != consumer.pid):
@@ -271,13 +271,13 @@ def _end_with_consumer() -> None:
 
 
 def _undelivered(queue: Any, error: Exception, batch: tuple[Any, Any]) -> None:
-    """Called in a worker when a batch cannot be sent. Python would print the error, and the consumer wait for ever."""
+    """Send the consumer the error instead of the batch. Python would only print it, and the consumer wait forever."""
     undelivered = batch[0], _Undelivered(error)
     if limit_of(error) is None:
         queue.put(undelivered)
         return
-    queue._sem.acquire(False)  # which the thread has given back, and so will the receiver
-    with queue._wlock:  # at once, and nothing after it: that would need the thread that cannot be started
+    queue._sem.acquire(False)  # released by the queue's thread, and again by the receiver
+    with queue._wlock:  # sent from here, and nothing after it, since the queue's thread cannot be started
         queue._writer.send_bytes(ForkingPickler.dumps(undelivered))
     os._exit(0)
 
@@ -290,7 +290,7 @@ def _put(queue: Any, batch: tuple[Any, Any], put: Callable[..., None] = multipro
 
 
 class _Undelivered(ExceptionWrapper):
-    """Stands for a batch on its way to the consumer, where the DataLoader raises it."""
+    """An error sent in place of a batch; the DataLoader raises it in the consumer."""
 
     def __init__(self, why: Exception) -> None:
         worker, limit = torch.utils.data.get_worker_info(), limit_of(why)
@@ -325,4 +325,4 @@ def _smaller_batches(dataset: Any) -> str:
     lacks += ['decode="tensor"'] if images.decode != "tensor" else []
     if rest is not None:
         lacks.append("no transform, but call it on batches in the training loop")
-    return f"; batches need next to none with {' and '.join(lacks)}" if lacks else ""
+    return f"; batches need almost none with {' and '.join(lacks)}" if lacks else ""

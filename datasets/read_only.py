@@ -1,4 +1,4 @@
-"""Names of ImageFolder and DataLoader: one that cannot be assigned, given or had is an error that says what to do."""
+"""Names of ImageFolder and DataLoader: those that presize lacks or fixes raise an error that says what to do."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Sample = tuple[str, Any]
 _MISSING = object()
 
 _SET_ANEW = frozenset(("classes", "class_to_idx", "decode", "fused", "imgs", "samples", "targets", "transforms"))
-"""Attributes that a subclass may set before ``__init__``, which sets them anew as ImageFolder's does."""
+"""Attributes that a subclass may set before ``__init__``, which overwrites them as ImageFolder's does."""
 
 
 class ImageFolderOptions(TypedDict, total=False):
@@ -33,7 +33,7 @@ class ImageFolderOptions(TypedDict, total=False):
 
 
 class DataLoaderOptions(TypedDict, total=False):
-    """DataLoader's options that Loader and make_loader have no parameters for."""
+    """DataLoader's options that are not parameters of Loader and make_loader."""
 
     batch_sampler: None
     collate_fn: Callable[[list[Any]], Any] | None
@@ -46,12 +46,12 @@ class DataLoaderOptions(TypedDict, total=False):
 
 
 def read_only(default: str, *alike: type, **instead: str) -> Callable[[type[T]], type[T]]:
-    """Return a class decorator that makes options and read-only properties, also those of the classes `alike`,
-    unassignable once ``__init__`` has set ``_is_finished``.
+    """Return a class decorator that forbids assignments to options and read-only properties, also to those of the
+    classes `alike`, once ``__init__`` has set ``_is_finished``.
 
-    Before that, assignments to properties come from a subclass written for ImageFolder, and are ignored. A subclass may
-    override attributes, and if it has an ``__init__``, define others with the names of options. The error for a name is
-    its text in `instead`, or `default`; a name with an empty text can be assigned.
+    Before that, subclasses written for ImageFolder assign to properties, which is ignored. A subclass may override
+    attributes and, if it has an ``__init__``, define others with the names of options. The error for a name ends with
+    its text in `instead`, or with `default`; a name with an empty text can be assigned.
     """
 
     def decorate(kind: type[T]) -> type[T]:
@@ -74,13 +74,13 @@ def read_only(default: str, *alike: type, **instead: str) -> Callable[[type[T]],
 
 
 def _is_fixed(owner: Any, base: type, name: str, value: Any, instead: str) -> bool:
-    """Return whether to leave an attribute as it is. Raises OptionError where that would not be `value`."""
+    """Return whether to ignore an assignment. Raises OptionError if a fixed attribute would change."""
     ours = getattr(base, name, None)
     if getattr(type(owner), name, None) is not ours:
         return False
     if "_is_finished" not in vars(owner):
         if isinstance(ours, property) and name not in _SET_ANEW:
-            raise OptionError(f"{name}: is set by {base.__name__}.__init__; give an attribute of yours another name")
+            raise OptionError(f"{name}: is set by {base.__name__}.__init__; choose another name for your attribute")
         return isinstance(ours, property)
     current = getattr(owner, name, _MISSING)
     if current is _MISSING and type(owner).__init__ is not base.__init__:  # type: ignore[misc]
@@ -92,7 +92,7 @@ def _is_fixed(owner: Any, base: type, name: str, value: Any, instead: str) -> bo
 
 
 def names_instead(subset: str, labels: str) -> dict[str, str]:
-    """For read_only(): ImageFolder's names, and what to do instead for other samples, labels, or reading."""
+    """Return ImageFolder's names and advice for read_only(): `subset` selects samples, `labels` changes labels."""
     return {
         **dict.fromkeys(("transform", "target_transform", "options"), ""),
         "transforms": "assign transform and target_transform",
@@ -103,20 +103,20 @@ def names_instead(subset: str, labels: str) -> dict[str, str]:
 
 
 def _hooks_instead(subset: str) -> dict[str, str]:
-    choose = f"its samples are those that are there: for some of them use {subset}"
+    choose = f"its samples are fixed, so select some with {subset}"
     return {
-        "find_classes": "its classes are those that are there: renumber them by target_transform",
+        "find_classes": "its classes are fixed, so renumber them with target_transform",
         "make_dataset": choose,
         "is_valid_file": choose,
-        "loader": 'presize decodes: do it in transform, which decode="bytes" gives the bytes',
+        "loader": 'presize decodes images; to do it yourself, use decode="bytes" and a transform',
     }
 
 
 def check_hooks(owner: ImageFolderNames, base: type, options: Mapping[str, Any]) -> None:
-    """Raise OptionError if a subclass has one of ImageFolder's hooks, or one is among `options`, or allow_empty is."""
+    """Raise OptionError if a subclass defines one of ImageFolder's hooks, or `options` set a hook or allow_empty."""
     instead = _hooks_instead(owner._subset)
     refused = {name: ((None,), f"{base.__name__} never calls it; {cure}") for name, cure in instead.items()}
-    empty = (), "a class folder without images is a class in any case; leave it out"
+    empty = (), "class folders without images are always classes; leave it out"
     check_options(base.__name__, options, {**refused, "allow_empty": empty})
     for name, cure in instead.items():
         if callable(getattr(type(owner), name, None)):
@@ -126,8 +126,8 @@ def check_hooks(owner: ImageFolderNames, base: type, options: Mapping[str, Any])
 def check_options(
     owner: str, options: Mapping[str, Any], known: Mapping[str, tuple[Sequence[Any] | None, str]]
 ) -> None:
-    """Raise OptionError for an option that would change something, TypeError for one that is not `known`: for each the
-    values that change nothing, None for any, and what to do instead of others."""
+    """Raise OptionError for an option that would change something, TypeError for one that is not in `known`: for each
+    option the values that change nothing (None: all), and the advice for other values."""
     for name, value in options.items():
         if name not in known:
             raise TypeError(f"{owner}() got an unexpected keyword argument {name!r}")
@@ -137,7 +137,7 @@ def check_options(
 
 
 class Absent:
-    """A missing attribute of ImageFolder's: its AttributeError says what to use. Objects may have one of their own."""
+    """Attribute of ImageFolder that presize lacks: its AttributeError says what to use. Objects may set their own."""
 
     def __init__(self, instead: str) -> None:
         self._instead = instead
@@ -162,19 +162,19 @@ class StandardTransform:
 
 
 class ImageFolderNames:
-    """The attributes of ImageFolder that scripts use. `_subset`: how to choose some of the samples."""
+    """Attributes of ImageFolder that scripts use. `_subset`: the expression that selects samples, for messages."""
 
     _subset: str
     _class_names: Sequence[str]
 
-    loader = Absent("presize decodes, by number and not by path; use dataset[i]")
+    loader = Absent("presize reads images by number, not by path; use dataset[i]")
     extensions = Absent("an image may have any name; dataset.samples has the paths")
     find_classes = Absent("use dataset.classes and dataset.class_to_idx")
     make_dataset = Absent("use dataset.samples")
 
     @property
     def transforms(self) -> StandardTransform | None:
-        """`transform` and `target_transform` as one; None without either."""
+        """`transform` and `target_transform` in one object; None if both are None."""
         owner: Any = self
         if owner.transform is None and owner.target_transform is None:
             return None
@@ -182,13 +182,12 @@ class ImageFolderNames:
 
     @property
     def class_to_idx(self) -> dict[str, int]:
-        """The number of each class, in a dict that cannot be changed; empty without classes."""
-        return ClassNumbers({name: i for i, name in enumerate(self._class_names)})  # self.classes may be written to
+        """The number of each class, in a read-only dict; empty without classes."""
+        return ClassNumbers({name: i for i, name in enumerate(self._class_names)})  # users may write to self.classes
 
     @property
     def samples(self) -> Samples:
-        """(path, target) of every sample, as path_and_target gives it: a list that cannot be changed, and
-        takes no memory."""
+        """A read-only list of the samples' (path, target), computed when accessed, so that it takes no memory."""
         return Samples(self)
 
     imgs = samples
@@ -201,7 +200,7 @@ class ImageFolderNames:
 
 
 def position(index: SupportsIndex, length: int, of: str = "") -> int:
-    """A list's `index` as a number from 0. Raises IndexError."""
+    """Return the `index` into a list as a number from 0. Raises IndexError if it is out of range."""
     i = operator.index(index)
     if not -length <= i < length:
         raise IndexError(f"sample {i}{of}: expected from {-length} to {length - 1}")
@@ -213,10 +212,10 @@ def _refuse(self: Any, *_: object, **__: object) -> NoReturn:
 
 
 class ClassNumbers(dict[str, int]):
-    """``class_to_idx``: a dict that cannot be changed. Pickled as an OrderedDict, which torch.load accepts."""
+    """Read-only dict for ``class_to_idx``. Pickled as an OrderedDict, which torch.load accepts."""
 
     _refusal = (
-        "class_to_idx: cannot be changed, and labels would stay as they are; number classes with target_transform, or "
+        "class_to_idx: cannot be changed, since labels would not follow; renumber classes with target_transform, or "
         "change a copy: dict(dataset.class_to_idx)"
     )
     __setitem__ = __delitem__ = __ior__ = _refuse
@@ -227,8 +226,7 @@ class ClassNumbers(dict[str, int]):
 
 
 class Samples(Sequence[Sample]):
-    """``samples``: a list that cannot be changed, whose elements are made when they are asked for; slices, copies and
-    sums are lists. Pickled as the dataset."""
+    """Read-only list for ``samples``, computed on access; slices, copies and sums are lists. Pickles the dataset."""
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
@@ -236,7 +234,7 @@ class Samples(Sequence[Sample]):
     @property
     def _refusal(self) -> str:
         subset = self._dataset._subset
-        return f"samples: cannot be changed; for some of them use {subset}, for a list of your own list(samples)"
+        return f"samples: cannot be changed; to select some, use {subset}, or change a copy: list(dataset.samples)"
 
     def __len__(self) -> int:
         return len(self._dataset)

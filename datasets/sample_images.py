@@ -1,4 +1,4 @@
-"""Samples -> images in the form that a dataset gives: all that is stored, or crops, which may be rows of a batch."""
+"""Images of samples, of the types that a dataset returns: whole, or crops, which may be rows of a batch."""
 
 from __future__ import annotations
 
@@ -30,8 +30,7 @@ Draws = tuple[int, int, npt.NDArray[np.int64]]
 
 
 class SampleImages:
-    """Reads the images of samples; several of a sample are Views. Safe across threads. `reader`: of crops, None for
-    whole images."""
+    """A reader of samples' images, as Views if there are several. Thread-safe. `reader`: None for whole images."""
 
     def __init__(
         self,
@@ -54,7 +53,7 @@ class SampleImages:
             self.reader, _ = normalized(reader, normalize)
 
     def of(self, data: Dataset | JoinedData) -> SampleImages:
-        """The same of another dataset."""
+        """Return the same reader for another dataset."""
         crops = () if self.reader is None else (self.reader.crop, self.reader.flip)
         return SampleImages(data, self.decode, self.names, self.tv_tensors, *crops)
 
@@ -73,7 +72,7 @@ class SampleImages:
         return TransformedImages(images, transform, fused.rest, fused)
 
     def stored(self, samples: Sequence[int], *, lazily: bool) -> list[Any]:
-        """The stored images of `samples`; `lazily`: PIL images of JPEGs may be decoded when they are used."""
+        """Return the stored images of `samples`. `lazily`: PIL images of JPEGs may be decoded at first use."""
         images = _stored(self.data, samples, self.decode, lazily)
         if not self.companions:
             return images
@@ -81,13 +80,13 @@ class SampleImages:
         return [Views(parts) for parts in zip(images, *others, strict=True)]
 
     def crops(self, reader: BatchReader, samples: Sequence[int], draws: Draws, *, whole: bool) -> list[Any]:
-        """The crops of `samples`. `whole`: as rows of one batch, which a collate function may pass on as it is."""
+        """Return the crops of `samples`. `whole`: as rows of one batch, which collate returns without a copy."""
         whole = whole and len(samples) > 1
         rows, tensors = new_batch(reader.formats, len(samples), travels=whole)
         reader.read(rows, np.array(samples, np.int64), *draws)
         images = [self._images(tensor, whole) for tensor in tensors[: reader.views]]
         for companion, tensor in zip(reader.companions, tensors[reader.views :], strict=True):
-            if companion.data.manifest.is_array and self.decode != "tensor":  # NumPy's where images are PIL's, too
+            if companion.data.manifest.is_array and self.decode != "tensor":  # NumPy's, also with "pil"
                 own: Any = list((tensor.permute(0, 2, 3, 1) if companion.formats[0].channels_last else tensor).numpy())
             else:
                 own = self._images(tensor, whole)
@@ -107,7 +106,7 @@ class SampleImages:
         return float(channels * pixels + sum(data.numbers("nbytes").mean() for data in arrays))
 
     def _wrapped(self, companion: Dataset, samples: Sequence[int], images: Sequence[Any]) -> Sequence[Any]:
-        """Tensors of a companion as torchvision's masks, where asked for."""
+        """Return the tensors of a companion as torchvision's masks if `tv_tensors`."""
         if not self.tv_tensors or self.decode != "tensor" or not _is_exact(companion):
             return images
         mask = tv_tensors_module().Mask
@@ -121,7 +120,7 @@ class SampleImages:
 
 
 class TransformedImages(NamedTuple):
-    """Reading of images; `rest` is what is left of `transform`, `fused` what was taken over."""
+    """Images and their transform. `fused`: how `transform` was split; `rest`: the part that is still to be called."""
 
     images: SampleImages
     transform: Transform | None
@@ -164,7 +163,7 @@ def _stored(data: Dataset | JoinedData, samples: Sequence[int], decode: Decode, 
 
 
 def _array_output(values: npt.NDArray[Any], decode: Decode, is_cropped: bool) -> Any:
-    """An array, as NumPy's where images are PIL's; channels first in a tensor of one that is cropped."""
+    """Return an array, also with decode="pil", or a tensor, which has channels first if it is cropped."""
     if decode != "tensor":
         return values
     tensor = torch.from_numpy(values)

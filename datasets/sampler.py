@@ -1,4 +1,4 @@
-"""EpochSampler: an order as a torch sampler, split over ranks, and resumed from a few integers."""
+"""EpochSampler: an order as a torch sampler, divided among ranks and resumable from a few integers."""
 
 from __future__ import annotations
 
@@ -23,16 +23,15 @@ from presize.options import check_range
 _DRAWN_AT_ONCE = 1024
 
 _MOVED = {
-    "samples": "the dataset has other samples, or in another order, than when this was saved",
+    "samples": "the dataset has other samples, or another order of them, than when this was saved",
     "shards": "samples of the dataset are in other shards than when this was saved, which gives ShardShuffled another "
     "order",
 }
-"""Why a state of a dataset that has changed is refused, by what is unequal in it."""
+"""Reasons to refuse the state of a dataset that has changed since, by the name that differs."""
 
 
 class Visit(int):
-    """A sample number with what random crops are drawn from (see Order.keys): persistent workers never see
-    set_epoch()."""
+    """A sample number with (seed, epoch, key) of its crops (see Order.keys): persistent workers miss set_epoch()."""
 
     seed: int
     epoch: int
@@ -48,7 +47,7 @@ class Visit(int):
 
 
 def visits(indices: Sequence[SupportsIndex]) -> tuple[int, int, npt.NDArray[np.int64]]:
-    """(seed, epoch, keys) from which the crops of these samples are drawn (presize.datasets.reading.draws)."""
+    """Return the (seed, epoch, keys) from which the crops of samples are drawn (presize.datasets.reading.draws)."""
     first = indices[0] if indices else None
     if isinstance(first, Visit):
         visits: Any = indices
@@ -62,35 +61,34 @@ def visits(indices: Sequence[SupportsIndex]) -> tuple[int, int, npt.NDArray[np.i
     **dict.fromkeys(("epoch", "start", "begun"), "use set_epoch()"),
 )
 class EpochSampler(torch.utils.data.DistributedSampler[int]):
-    """`order` as a sampler for a plain DataLoader: gives Visits, in O(1) memory. One iteration at a time. A
-    DistributedSampler by its class, so that trainers do not wrap it in one of theirs.
+    """A sampler of `order` for a plain DataLoader: yields Visits, in O(1) memory. One iteration at a time. It is a
+    subclass of DistributedSampler so that trainers do not wrap it in another.
 
-    Epochs: each iteration is the next epoch, from 0, whether the one before it was finished or left early. set_epoch()
-    overrides that; called with the epoch that comes next anyway it changes nothing.
+    Epochs: each iteration is the next epoch, from 0, even if the previous one was left early. set_epoch() overrides
+    this; for the epoch that is next anyway it changes nothing.
 
-    Resuming: a DataLoader draws indices ahead, so that only the consumer of the batches knows the position. It passes
-    that to ``state_after(batches, batch_size)``, or to ``state_dict(consumed)`` in global positions. load_state_dict()
-    resumes with any number of ranks or workers and with another batch size: with "keep" each position left comes
-    exactly once. Only ShardShuffled(by_host=True) needs the same ranks and hosts again.
+    Resuming: a DataLoader draws indices ahead, so only the consumer of the batches knows the position. It passes the
+    position to ``state_after(batches, batch_size)``, or in global positions to ``state_dict(consumed)``.
+    load_state_dict() resumes with any batch size and number of ranks or workers: with last="keep" each remaining
+    position comes exactly once. Only ShardShuffled(by_host=True) needs the same number of ranks and hosts.
 
-    Seed: an order without one gets it when the first epoch begins, or state_dict() is first called: one draw from
+    Seed: an order without a seed gets one when the first epoch begins, or state_dict() is first called: one draw from
     torch's default generator, or 0 with several ranks. Later epochs and states keep it.
 
     Args:
-        order: which sample comes at which position.
-        rank, ranks: which share of the positions to draw; torch.distributed's, if it is initialized when an epoch
+        order: the order, which maps positions to samples.
+        rank, ranks: the share of the positions to draw; None for torch.distributed's if it is initialized when an epoch
             begins, otherwise 0 of 1. Ranks take turns (see Schedule).
         batch_size: the DataLoader's, on one rank; only drop_last=True and last="pad" need it.
         drop_last: leave out samples that do not fill a batch on all ranks.
-        last: what becomes of these samples otherwise: "keep" or "pad". None keeps them in one process, and pads with
-            several ranks. With "keep" ranks may differ by a batch, which DistributedDataParallel does not support
-            without its join().
-        fingerprint: returns a number that states hold, and other samples would not have, or None.
+        last: "keep" or "pad" these samples otherwise. None keeps them in one process, and pads with several ranks. With
+            "keep" ranks may differ by a batch, which DistributedDataParallel supports only inside its join().
+        fingerprint: function that returns a number to save in states, which differs for other samples, or None.
 
     Attributes:
-        order: with its seed once that is chosen.
-        epoch, start: the epoch that was begun last, or the first one before that, and the global position at which.
-        begun: whether `epoch` was begun; False after set_epoch() and load_state_dict().
+        order: the order, with its seed once that is chosen.
+        epoch, start: the epoch that began last, or while `begun` is False the next one; and its first global position.
+        begun: whether `epoch` has begun; False after set_epoch() and load_state_dict().
 
     Raises:
         OptionError: an option is out of range, `last` comes with drop_last=True, or the order was made for other ranks.
@@ -129,7 +127,7 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
         vars(self).update(epoch=epoch, start=start, begun=begun, order=self.order if order is None else order)
 
     def __getattr__(self, name: str) -> Any:
-        """Only called for missing attributes: of a sampler that a Loader was given, such as `weights`."""
+        """Return an attribute of the sampler that a Loader was given, such as `weights`."""
         order = vars(self).get("order")
         if isinstance(order, Given) and not name.startswith("_"):
             return getattr(order.sampler, name)
@@ -143,7 +141,7 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
             super().__setattr__(name, value)
 
     def _shared(self) -> Schedule:
-        """The schedule as things are: trainers initialize torch.distributed after loaders are made."""
+        """Return the schedule for the current ranks: trainers initialize torch.distributed after loaders are made."""
         rank, ranks, last = self._share
         own_rank, own_ranks = _rank()
         ranks = own_ranks if ranks is None else ranks
@@ -151,7 +149,7 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
         return replace(self._schedule, ranks=ranks, rank=own_rank if rank is None else rank, last=last)
 
     def _choose_seed(self) -> None:
-        """Give the order a seed if it has none. Replace one that was drawn before there were several ranks."""
+        """Give the order a seed if it has none, or if its seed was drawn before there were several ranks."""
         ranks = max(self._shared().ranks, _rank()[1])
         if self.order.seed is None or (self._seed_is_drawn and ranks > 1):
             self._seed_is_drawn = ranks == 1
@@ -164,15 +162,15 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
 
     def _check_ranks(self, schedule: Schedule) -> None:
         if self._order_ranks not in (None, schedule.ranks):
-            raise OptionError(f"order: was made for {self._order_ranks} ranks, and there are {schedule.ranks}")
+            raise OptionError(f"order: was made for {self._order_ranks} ranks, but there are {schedule.ranks}")
 
     @property
     def schedule(self) -> Schedule:
-        """Schedule of batches on this rank: of the epoch that was begun last, or of the first one."""
+        """The schedule of batches on this rank in `epoch`."""
         return self._schedule if self.begun else self._shared()
 
     def __len__(self) -> int:
-        """Samples on this rank in a whole epoch. One that is resumed has fewer left."""
+        """Return the number of samples on this rank in a whole epoch; a resumed epoch has fewer."""
         return self.schedule.sample_count(0)
 
     def __iter__(self) -> Iterator[Visit]:
@@ -186,7 +184,7 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
             yield from map(Visit, samples, repeat(seed), repeat(epoch), keys)
 
     def begin(self) -> tuple[int, int]:
-        """Begin the next epoch, as iterating does. Returns its number, and the global position at which it begins."""
+        """Begin the next epoch, as iterating does. Returns its number and its first global position."""
         schedule = self._shared()
         self._check_ranks(schedule)
         self._choose_seed()
@@ -206,7 +204,7 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
         return epoch, start
 
     def set_epoch(self, epoch: int) -> None:
-        """Make `epoch` the next to be iterated: from its beginning, or from the position that load_state_dict() set."""
+        """Make `epoch` the next to iterate, from its beginning or from the position that load_state_dict() set."""
         epoch = check_range("epoch", epoch, 0, MOST_SEED)
         if self.begun or epoch != self.epoch:
             self._stand_at(epoch, 0, False)
@@ -214,12 +212,12 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
             self.order.set_epoch(epoch)
 
     def state_dict(self, consumed: int | None = None) -> dict[str, int]:
-        """The position of training as a few integers, equal on all ranks. `consumed`: positions of `epoch` that all
-        ranks together have consumed; not needed before it is begun, or OptionError."""
+        """Return the position of training as a few integers, equal on all ranks. `consumed` is the number of positions
+        of `epoch` that all ranks together have consumed; OptionError if it is missing once the epoch has begun."""
         return self._state(self.schedule, consumed)
 
     def state_after(self, batches: int, batch_size: int) -> dict[str, int]:
-        """state_dict() after `batches` on every rank since `epoch` was begun or resumed."""
+        """Return state_dict() after `batches` batches on every rank since `epoch` began or was resumed."""
         schedule = replace(self.schedule, batch_size=batch_size)
         return self._state(schedule, schedule.consumed(self.start, batches))
 
@@ -227,7 +225,7 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
         if consumed is None:
             if self.begun:
                 raise OptionError(
-                    "consumed: needed once an epoch is begun, since indices are drawn ahead; "
+                    "consumed: needed once an epoch has begun, since indices are drawn ahead; "
                     "use state_after(batches, batch_size)"
                 )
             consumed = self.start
@@ -237,8 +235,8 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
         return {**self._identity(self.order), "epoch": self.epoch + over, "consumed": 0 if over else consumed}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume where state_dict() was taken, with any number of ranks or workers or another batch size. Raises
-        OptionError for a state of another order, seed, length or dataset, or no state."""
+        """Resume where state_dict() was taken, with any batch size and number of ranks or workers. Raises OptionError
+        unless `state` is a state of the same order, seed, length and dataset."""
         if not isinstance(state, Mapping):
             raise OptionError(f"state: expected what state_dict() returned, got {reprlib.repr(state)}")
         order = self.order
@@ -246,7 +244,7 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
             order = with_seed(order, check_range("state: seed", state.get("seed"), 0, MOST_SEED))
         for name, value in self._identity(order).items():
             saved = state.get(name)
-            if name == "samples" and saved is None:  # of a sampler that was made without the dataset
+            if name == "samples" and saved is None:  # saved by a sampler without a fingerprint
                 continue
             if not isinstance(saved, int) or saved != value:
                 if name in _MOVED:
@@ -267,12 +265,12 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
             self.order.set_epoch(epoch)
 
     def _identity(self, order: Order) -> dict[str, int]:
-        """Return what must be equal in a state and in the order that loads it."""
+        """Return the values that a state must share with the order that loads it."""
         identity = {
             "length": len(order),
             "population": order.population,
             "seed": order.seed or 0,
-            # Of its class, the window and the hosts of ShardShuffled, and the CRC of weights or targets.
+            # The repr has the class, the window and hosts of ShardShuffled, and the CRC of weights or targets.
             "order": zlib.crc32(repr(order).encode()),
         }
         if isinstance(order, ShardShuffled):

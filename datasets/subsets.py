@@ -1,4 +1,4 @@
-"""torch's subsets and sums of datasets: as one LMDBDataset again, checked, and told apart."""
+"""torch's Subset and ConcatDataset: checks, conversion to one LMDBDataset, and detection of changes."""
 
 from __future__ import annotations
 
@@ -36,22 +36,19 @@ _ALIKE = (
     "transform",
     "target_transform",
 )
-"""What the parts of a ConcatDataset must have in common."""
-
-
+"""Attributes that the parts of a ConcatDataset must have in common."""
 _LISTED = 100
-"""The elements of a longer list, of samples most often, are told apart but not looked into."""
+"""Elements of longer lists, most often samples, are compared by identity, and their attributes are not searched."""
 
 _MOST = 10_000
-"""Objects that state_of() looks at."""
+"""Number of objects after which state_of() stops."""
 
 _MOST_BYTES = 1 << 26
-"""Of an array whose numbers are looked at."""
+"""Larger arrays are compared by identity, not by their numbers."""
 
 
 def state_of(dataset: object) -> list[Any]:
-    """Return the state that a loader's workers depend on, for differ(): attributes of a dataset, and of all that it
-    holds."""
+    """Return the state that a loader's workers depend on, for differ(): a dataset and, recursively, what it holds."""
     found: list[Any] = []
     seen: set[int] = set()
     ahead = [dataset]
@@ -93,7 +90,7 @@ def _held(value: Any) -> Iterable[Any]:
 
 
 def differ(now: Sequence[Any], then: Sequence[Any]) -> bool:
-    """Return whether two states are not of the same objects, numbers and texts."""
+    """Return whether two states differ in an object, a number or a text."""
     return len(now) != len(then) or any(
         a is not b and not (type(a) is type(b) and isinstance(a, (int, float, str)) and a == b)
         for a, b in zip(now, then, strict=True)
@@ -103,7 +100,7 @@ def differ(now: Sequence[Any], then: Sequence[Any]) -> bool:
 def check_length(dataset: LMDBDataset, expected: int) -> None:
     if len(dataset) != expected:
         raise OptionError(
-            f"dataset: has {len(dataset)} samples now, and had {expected} when this loader was made; make another one"
+            f"dataset: has {len(dataset)} samples now, but had {expected} when this loader was made; make another"
         )
 
 
@@ -118,7 +115,7 @@ def sampler_of(
 
 
 def check_labels(dataset: object) -> None:
-    """Raise OptionError for a ConcatDataset in which one number stands for several classes, values or brightnesses."""
+    """Raise OptionError if one number means several classes, values or brightnesses in a ConcatDataset."""
     firsts: dict[tuple[int, Any], tuple[Any, tuple[str, Any]]] = {}  # by target_transform and place in the target
     transforms: list[Any] = []
     deep: Any = None
@@ -142,14 +139,14 @@ def _kind(dataset: object) -> Any:
 
 
 def _own_method(dataset: object) -> str | None:
-    """The name of the method by which a class reads in a way of its own, if it has one."""
+    """Return the name of the reading method that a subclass overrides, or None."""
     names = ("__getitem__", "__getitems__")
     kind = _kind(dataset)
     return next((name for name in names if getattr(type(dataset), name, None) is not getattr(kind, name, None)), None)
 
 
 def _parts(dataset: Any) -> Iterator[Any]:
-    """The LMDBDatasets and FolderDatasets in Subsets and ConcatDatasets, where torch's or our own classes read them."""
+    """Yield the LMDBDatasets and FolderDatasets in Subsets and ConcatDatasets, unless a subclass overrides reading."""
     kind = _kind(dataset)
     if kind is None or _own_method(dataset):
         return
@@ -163,7 +160,7 @@ def _parts(dataset: Any) -> Iterator[Any]:
 
 
 def _labels(part: Any) -> dict[Any, tuple[str, Any]]:
-    """By the place or key in a target, the option that says what the values of its column mean, and its value."""
+    """Return, by place or key in a target, the option that gives the column its meaning, and the option's value."""
     if isinstance(part, FolderDataset):
         return {} if part.classes is None else {0: ("classes", part.classes)}
     columns = target_columns(part.target)
@@ -183,13 +180,13 @@ def _labels(part: Any) -> dict[Any, tuple[str, Any]]:
 
 def _unequal(name: str, first: Any, part: Any, both: str = "") -> OptionError:
     return OptionError(
-        f"dataset: the parts of a ConcatDataset must have the same {name}, and those of {first.root} and {part.root} "
+        f"dataset: the parts of a ConcatDataset must have the same {name}, but those of {first.root} and {part.root} "
         f"differ{both}"
     )
 
 
 def samples_crc32(dataset: object) -> int | None:
-    """The CRC-32 of the paths of all samples, in their order; None for other datasets."""
+    """Return the CRC-32 of the paths of all samples, in their order; None for other kinds of datasets."""
     paths = _paths(dataset)
     if paths is None:
         return None
@@ -223,11 +220,11 @@ def _paths(dataset: Any) -> pa.ChunkedArray | None:
 
 
 def as_lmdb_dataset(dataset: Any, whole: object = None) -> LMDBDataset:
-    """`dataset`, or what has the samples of a Subset or ConcatDataset of LMDBDatasets; messages name the `whole`."""
+    """Return an LMDBDataset as it is, and a Subset or ConcatDataset of them as one. Messages name `whole`."""
     whole, kind = dataset if whole is None else whole, _kind(dataset)
     if kind in (None, FolderDataset):
         raise OptionError(
-            f"dataset: expected an LMDBDataset, or a Subset or ConcatDataset of such, got {_name(whole)}; "
+            f"dataset: expected an LMDBDataset, or a Subset or ConcatDataset of them, got {_name(whole)}; "
             "make_loader takes any dataset"
         )
     if (method := _own_method(dataset)) is not None:

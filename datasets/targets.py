@@ -1,4 +1,4 @@
-"""Targets: columns of the index beside the images: values, vectors, and boxes and keypoints, which move with a crop."""
+"""Targets: index columns returned with images: values, vectors, and boxes and keypoints, which move with a crop."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from presize.options import Coordinates, check_type
 from presize.store.dataset import Dataset
 
 Target = str | Sequence[str] | Mapping[str, str] | None
-"""One column; several, which give a tuple; or the columns of a dict, by its keys."""
+"""One column, several for a tuple, or columns by key for a dict."""
 
 Vocabulary = Mapping[str, Sequence[Any] | None]
-"""For some columns the values that their numbers stand for; None for the sorted values of the column."""
+"""Values by column: the number of a value is its position in the list. None for the column's sorted values."""
 
 Records = npt.NDArray[np.int64]
 FlipPairs = Sequence[tuple[int, int]]
-"""Keypoints that change places when an image is mirrored, such as the left eye and the right one, by number."""
+"""Pairs of keypoint numbers to swap when an image is flipped, such as the left and the right eye."""
 
 Shown = Sequence[CropGeometry | None]
 """Crop geometry of each sample; None for the whole image."""
 
 
 class Targets:
-    """Reads targets; arguments as in LMDBDataset. `moves`: whether one depends on the crop; `as_list`: see collate."""
+    """A reader of targets, with the arguments of LMDBDataset. `moves`: a target moves with the crop."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Targets:
                 columns.append(ValueColumn(data, name, numbers))
         self._columns = with_objects(data, columns, flip_pairs, tv_tensors)
         self.moves = any(column.moves for column in self._columns)
-        # As torch's default collate has it: a list of columns for a tuple, and texts as a list within a dict alone.
+        # As in torch's default collate: tuples become a list of columns, and strings a tuple, but in a dict a list.
         self._join: Any = tuple
         self._join_batch: Any = list
         self._texts: type = tuple
@@ -78,14 +78,14 @@ class Targets:
         self.as_list: AsList = self._join(as_list) if any(as_list) else False
 
     def at(self, i: int, shown: CropGeometry | None = None) -> Any:
-        """The target of record `i`, of whose image `shown` is to be seen; None for all of it."""
+        """Return the target of record `i`. `shown`: the crop of its image, None for the whole image."""
         return self._join([column.at(i, shown) for column in self._columns])
 
     def batch(self, records: Records, shown: Shown | None = None) -> Any:
         return self._join_batch([column.batch(records, self._texts, shown) for column in self._columns])
 
     def array(self, records: Records) -> npt.NDArray[Any]:
-        """The values of a single column, in a new array."""
+        """Return the values of a single column in a new array."""
         return self._columns[0].array(records)
 
     def check_reader(self, reader: BatchReader) -> None:
@@ -93,7 +93,7 @@ class Targets:
             raise OptionError("crop: boxes and keypoints move with one crop, got several; choose one, or other targets")
 
     def shown(self, reader: BatchReader, records: Records, seed: int, epoch: int, keys: npt.NDArray[np.int64]) -> Shown:
-        """Return what `reader` shows of each of `records`; None where no target depends on it."""
+        """Return the crop that `reader` makes of each of `records`; None for each if no target depends on it."""
         return reader.shown(records, seed, epoch, keys) if self.moves else [None] * len(records)
 
 
@@ -106,15 +106,14 @@ def target_columns(target: Target) -> list[str]:
 
 
 def chosen_target(data: Dataset, target: Target) -> Target:
-    """`target`, and None for the label of a dataset without one."""
+    """Return `target`, or None for "label" in a dataset without labels."""
     if target == "label" and "label" not in data.index.schema.names:
         return None
     return dict(target) if isinstance(target, Mapping) else target
 
 
 def find_split(data: Data, rows: Records | None, name: Any, column: str) -> Records:
-    """Return the positions of the samples, `rows` of `data` or all of it, with the value `name` in a column: ascending
-    positions."""
+    """Return the ascending positions of the samples (`rows` of `data`, or all) with the value `name` in a column."""
     values = data.column(column)
     data.check_column(column)
     try:
@@ -131,7 +130,7 @@ def find_split(data: Data, rows: Records | None, name: Any, column: str) -> Reco
 
 
 def find_splits(data: Data, rows: Records | None, column: str = "split") -> list[Any]:
-    """The values of a column of text or whole numbers, sorted; none for any other, or where there is none."""
+    """Return the sorted values of a column of text or whole numbers; [] if it is missing or of another type."""
     try:
         values = data.column(column)
     except DatasetError:
@@ -144,8 +143,7 @@ def find_splits(data: Data, rows: Records | None, column: str = "split") -> list
 
 
 class TargetColumn:
-    """A column of a target. `as_list`: whether batches are lists of Python objects; `moves`: whether it depends on the
-    crop."""
+    """A column of a target. `as_list`: batches are lists of Python objects; `moves`: values depend on the crop."""
 
     moves = False
 
@@ -153,24 +151,24 @@ class TargetColumn:
         self.name, self.type, self.as_list = name, type, as_list
 
     def at(self, i: int, shown: CropGeometry | None = None) -> Any:
-        """Return the targets as Targets.at does."""
+        """Return the value of record `i`, with `shown` as in Targets.at."""
         raise NotImplementedError
 
     def batch(self, records: Records, texts: type, shown: Shown | None = None) -> Any:
-        """The values of many records as collate_targets combines them; strings become `texts`."""
+        """Return the values of `records`, combined as by collate_targets, strings in `texts`: a tuple or a list."""
         visits = zip(records.tolist(), repeat(None) if shown is None else shown, strict=False)
         return collate_targets(texts(self.at(*visit) for visit in visits), self.as_list)
 
     def array(self, records: Records) -> npt.NDArray[Any]:
-        """The values in a new array: numbers, with int64 for whole ones as in a batch, or read-only Python objects."""
-        array = np.empty(len(records), object)  # np.array() would make a matrix of lists of one length
+        """Return the values in a new array: numbers, whole ones as int64, or Python objects in a read-only array."""
+        array = np.empty(len(records), object)  # np.array() would make a matrix of equally long lists
         array[:] = [self.at(i) for i in records.tolist()]
-        array.flags.writeable = False  # made anew at each use, so that changes would be lost
+        array.flags.writeable = False  # not cached, so that changes would be lost
         return array
 
 
 class ValueColumn(TargetColumn):
-    """A column whose values, or the `numbers` in their place, come as plain Python objects."""
+    """A column that returns its values, or the `numbers` that replace them, as plain Python objects."""
 
     def __init__(self, data: Data, name: str, numbers: pa.Array | None = None) -> None:
         column = data.column(name) if numbers is None else numbers
@@ -202,11 +200,11 @@ class ValueColumn(TargetColumn):
 
 
 class MultiHotColumn(TargetColumn):
-    """A column of lists of `numbers` as vectors: float32 (width,), 1 at these and 0 elsewhere."""
+    """A column that returns lists of `numbers` as vectors: float32 (width,), 1 at these positions and 0 elsewhere."""
 
     def __init__(self, name: str, numbers: Any, width: int) -> None:
         if not is_list(numbers.type):
-            raise OptionError(f"multi_hot: column {name!r} holds no lists; leave it out, it needs a vocabulary alone")
+            raise OptionError(f"multi_hot: column {name!r} holds no lists; leave it out, and use vocabulary alone")
         super().__init__(name, pa.list_(pa.float32(), width), as_list=False)
         self._ends = numbers.offsets.to_numpy()
         self._places = numbers.values.to_numpy()
@@ -225,7 +223,7 @@ class MultiHotColumn(TargetColumn):
 
 
 class ListColumn(TargetColumn):
-    """A column of lists with one value per object. Objects whose box in `box_column` has no area left are left out."""
+    """A column of lists with one value per object. Objects whose box in `box_column` becomes empty are left out."""
 
     moves = True
 
@@ -296,8 +294,8 @@ class BoxColumn(ListColumn):
 
 
 class KeypointColumn(ListColumn):
-    """A column of keypoints: float32 (objects, points, 2 or 3), x and y in pixels, and the visibility of each: those
-    outside of the crop, or not visible before, are 0, 0, 0."""
+    """A column of keypoints: float32 (objects, points, 2 or 3), x and y in pixels and perhaps visibility. If it has
+    visibility, points that are outside the crop, or were not visible before, become 0, 0, 0."""
 
     def __init__(self, data: Data, name: str, format: str, pairs: FlipPairs = (), tv: Any = None) -> None:
         super().__init__(data, name)
@@ -333,7 +331,7 @@ class KeypointColumn(ListColumn):
 
 
 class ObjectColumn(ListColumn):
-    """A column with a value for each box that is left, such as its class. Numbers come as a tensor."""
+    """A column with a value for each box that is not empty, such as its class. Numbers are returned as a tensor."""
 
     def __init__(self, data: Data, column: TargetColumn) -> None:
         super().__init__(data, column.name)
@@ -369,7 +367,7 @@ def _move(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64], shown: CropGeo
 def with_objects(
     data: Data, columns: Sequence[TargetColumn], flip_pairs: FlipPairs, tv_tensors: bool
 ) -> list[TargetColumn]:
-    """`columns`, with those in their places that know boxes, keypoints, and values of boxes."""
+    """Return `columns`, with boxes, keypoints and values of boxes replaced by columns that move with a crop."""
     boxes, points = declared(data, "boxes"), declared(data, "keypoints")
     tv = tv_tensors_module() if tv_tensors else None
     has_boxes = any(column.name in boxes for column in columns)
@@ -383,7 +381,7 @@ def with_objects(
             column = ObjectColumn(data, column)
         found.append(column)
     if flip_pairs and not any(isinstance(column, KeypointColumn) for column in found):
-        raise OptionError("flip_pairs: there is no column of keypoints in target")
+        raise OptionError("flip_pairs: target has no column of keypoints")
     box_columns = [column for column in found if isinstance(column, BoxColumn)]
     for column in found if box_columns else ():
         if isinstance(column, ListColumn):
@@ -400,13 +398,13 @@ def _box_column(data: Data, column: ListColumn, box_columns: Sequence[BoxColumn]
     lengths, boxes = column.lengths, box_columns[0].lengths
     first = int((lengths != boxes).argmax())
     raise OptionError(
-        f"target: lists beside boxes have one value a box, and of {data.path(first)} {column.name!r} has "
-        f"{lengths[first]} where {box_columns[0].name!r} has {boxes[first]}; leave one of them out"
+        f"target: lists beside boxes need one value a box, but {data.path(first)} has {lengths[first]} in "
+        f"{column.name!r} and {boxes[first]} in {box_columns[0].name!r}; leave one of them out"
     )
 
 
 def declared(data: Data, option: str) -> dict[str, str]:
-    """The columns that the build declared as boxes or keypoints, and what their numbers are."""
+    """Return the columns that the build declared as boxes or keypoints, and the format of their numbers."""
     found = data.manifest.identity["options"].get(option, [])
     if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
         raise DatasetError(f"the manifest of {data.root} is damaged: expected a list of {option}, got {found!r}")
@@ -415,17 +413,17 @@ def declared(data: Data, option: str) -> dict[str, str]:
 
 
 def tv_tensors_module() -> Any:
-    """torchvision.tv_tensors. Raises OptionError where torchvision is not installed."""
+    """Import torchvision.tv_tensors. Raises OptionError if torchvision is not installed."""
     try:
         return importlib.import_module("torchvision.tv_tensors")
     except ImportError:
         raise OptionError(
-            "tv_tensors: they are torchvision's, which is not installed: pip install torchvision"
+            "tv_tensors: needs torchvision, which is not installed: pip install torchvision"
         ) from None
 
 
 def numbered(data: Data, name: str, values: Sequence[Any] | None) -> tuple[pa.Array | pa.ChunkedArray, list[Any]]:
-    """A column, or the lists in it, with the position of each value in `values`, and these. A null stays one."""
+    """Return a column, or its lists, with each value replaced by its position in `values`, and `values`. Nulls stay."""
     column = data.column(name)
     data.check_column(name)
     if isinstance(column, pa.ChunkedArray):
@@ -461,7 +459,7 @@ def _known(name: str, values: Sequence[Any] | None, inner: pa.Array) -> pa.Array
     try:
         known = pa.array([] if isinstance(values, str) else list(values), inner.type)
     except (pa.ArrowException, OverflowError):
-        raise OptionError(f"vocabulary: column {name!r} holds {inner.type}, and the values given are not") from None
+        raise OptionError(f"vocabulary: column {name!r} holds {inner.type}, but the values given are not") from None
     if not len(known) or known.null_count or len(known.unique()) < len(known):
         raise OptionError(f"vocabulary: for column {name!r} expected a list of different values, got {values!r:.100}")
     return known
@@ -478,7 +476,7 @@ def is_list(kind: pa.DataType) -> bool:
 
 
 def _is_even(column: Any) -> bool:
-    """Return whether a column has lists of one length, of values that torch's default collate takes."""
+    """Return whether a column has equally long lists of values that torch's default collate accepts."""
     if not is_list(column.type) or not _is_plain(column.type.value_type):
         return False
     chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]

@@ -1,1 +1,1 @@
-"""Making batches: which samples, from which tiles, by which worker, into which memory."""
+"""Making of batches: order of samples, regions of images, decoding, workers and memory."""

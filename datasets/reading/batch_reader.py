@@ -1,4 +1,4 @@
-"""The crops of many samples -> one batch, in memory that the caller provides. No processes."""
+"""BatchReader: reads the crops of many samples into one batch, in memory of the caller and without other processes."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ from presize.errors import DatasetError, OptionError
 from presize.store.dataset import Dataset
 
 _CUT_AT_A_TIME = 64
-"""JPEGs that are cut to their regions before libjpeg-turbo decodes the first, so that the code for each stays in the
-processor's caches: 5 to 10 % faster than one by one (2026-11-21, AMD EPYC)."""
+"""JPEGs to cut to their regions before libjpeg-turbo decodes the first, so that the code of each step stays in the CPU
+caches: 5 to 10 % faster than one by one (2026-11-21, AMD EPYC)."""
 
 _TILE = (16, 64)
-"""(height, width) of a tile in pixels, as a build makes them of most images: about what is decoded beyond a box."""
+"""(height, width) in pixels of the tiles of most images: about the excess that is decoded around a box."""
 
 Ints = npt.NDArray[np.int64]
 Pixels = npt.NDArray[np.uint8]
@@ -70,18 +70,18 @@ class _Drawn(NamedTuple):
 
 
 class BatchReader:
-    """Reads crops of a dataset's samples into batches.
+    """A reader of batches of crops.
 
-    By default a batch is uint8 (samples, height, width, channels), RGB, grey or RGBA; of 16 bits the bytes of uint16.
-    Several crops give a batch for each. Picklable by the dataset's path, safe across threads and forks.
+    By default a batch is uint8 (samples, height, width, channels), RGB, grey or RGBA; 16-bit images are the bytes of
+    uint16. Several crops give one batch each. Pickled with the dataset's path; safe across threads and forks.
 
     Args:
         data: the dataset.
-        crop: as in LMDBDataset; None takes all of each image, and then all images must be of one size.
-        fill, dtype: what writes the views of a region into their rows, called as read_region is, and the type of what
-            it writes, in place of pixels.
-        companions: as Dataset.companion gives them, which are cropped alike, but for arrays of another size.
-        skips: leave out damaged samples.
+        crop: as in LMDBDataset; None for whole images, which must all have the same size.
+        fill, dtype: a function that writes the views of a region into their rows, called like read_region, and the type
+            that it writes; None for pixels.
+        companions: companions (see Dataset.companion) to crop alike, except arrays of another size.
+        skips: leave out samples that are damaged or too small for a crop.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class BatchReader:
         companions: Sequence[Dataset] = (),
         skips: bool = False,
     ) -> None:
-        given: object = flip  # of NumPy's types, too
+        given: object = flip  # may be of a NumPy type
         if not isinstance(given, numbers.Real) or not 0 <= flip <= 1:
             raise OptionError(f"flip: expected a probability from 0 to 1, got {flip!r}")
         self.data = data
@@ -109,7 +109,7 @@ class BatchReader:
         is_cropped = arrays is None or arrays.is_cropped
         sizes = [self._size() if crop is None else as_size(crop.size) for crop in self._views]
         self.shapes = [(*size, *channels) if is_cropped else channels for size in sizes]
-        """(height, width, channels) of the images of each view, (height, width) of masks; of arrays theirs."""
+        """Shape of each view's images: (height, width, channels), for masks (height, width), for arrays their own."""
         self._sides = np.array(sizes)
         is_jpeg = data.manifest.format == "jpeg"
         self._can_reduce = np.array([is_jpeg and crop is not None and not crop.exact for crop in self._views])
@@ -125,7 +125,7 @@ class BatchReader:
                 "companions=()"
             )
         self.companions = [BatchReader(companion, self.crop, flip, skips=skips) for companion in companions]
-        """A reader for each companion; what is drawn for the images holds for them."""
+        """A reader for each companion; crops and flips are drawn once, for the images."""
         channels_last = is_cropped and bool(channels)
         shapes = [(shape[2], *shape[:2]) for shape in self.shapes] if channels_last else self.shapes
         self.formats = [TensorFormat(shape, self._dtype, channels_last) for shape in shapes]
@@ -134,7 +134,7 @@ class BatchReader:
 
     @property
     def has_views(self) -> bool:
-        """Return whether `crop` is several, even if only one is among them."""
+        """Return whether `crop` is a tuple of crops, even of only one."""
         return isinstance(self.crop, tuple)
 
     @property
@@ -153,10 +153,10 @@ class BatchReader:
         return int(heights[0]), int(widths[0])
 
     def read(self, out: Sequence[Pixels], samples: Ints, seed: int, epoch: int, keys: Ints) -> list[Skipped]:
-        """Fill the first rows of `out`, for each of `formats` C-contiguous uint8 (at least n, *row_shape).
+        """Fill the first rows of `out`, which has a C-contiguous uint8 array (at least n, *row_shape) for each format.
 
-        (seed, epoch, keys[i]) decide crops and flips of samples[i]. A reader that skips leaves out damaged and too
-        small images, returns them, and the others move up. A missing record is always a DatasetError.
+        (seed, epoch, keys[i]) determine the crop and flip of samples[i]. A reader with `skips` leaves out and returns
+        damaged and too small images, and later rows move up. A missing record always raises DatasetError.
         """
         drawn = self._draw(samples, seed, epoch, keys)
         begins, ends = drawn.boxes[:, :, :2], drawn.boxes[:, :, :2] + drawn.boxes[:, :, 2:]
@@ -182,12 +182,12 @@ class BatchReader:
         return skipped
 
     def shown(self, samples: Ints, seed: int, epoch: int, keys: Ints) -> list[CropGeometry]:
-        """Return the geometry of read() for each of `samples`, in the first view; arguments as for read()."""
+        """Return the crop geometry of each of `samples` in the first view that read() makes with these arguments."""
         shapes, boxes, flips, samplings = self._draw(samples, seed, epoch, keys)
         height, width = self.shapes[0][:2]
         shown = boxes[:, 0].tolist()
         for i, (_, window) in enumerate(samplings[0]):
-            if window is not None:  # its box is larger, by what the filter reaches
+            if window is not None:  # the box is larger, by the radius of the filter
                 y_step, x_step = (shapes[i] / window[:2]).tolist()
                 shown[i] = window[2] * y_step, window[3] * x_step, height * y_step, width * x_step
         first = zip(shown, flips[:, 0].tolist(), strict=True)
@@ -222,7 +222,7 @@ class BatchReader:
         positions = wanted.tolist()
         parts = self._parts(drawn.boxes[wanted])
         shapes, boxes, flips = (array.tolist() for array in drawn[:3])
-        if self._dtype == torch.uint16:  # else the bytes, of which arrays make their numbers
+        if self._dtype == torch.uint16:  # else bytes, which ArrayRows views as its dtype
             out = [rows.view(np.uint16) for rows in out[: self.views]]
         for at, regions in self._regions(numbers, parts, leave_out):
             position = positions[at]
@@ -256,9 +256,9 @@ class BatchReader:
         return joined
 
     def _scales(self, boxes: Ints) -> Ints:
-        """At which fraction each view is decoded, (n, views): 8 for 1/8, where that leaves enough pixels."""
+        """Return the scale at which to decode each view, (n, views): 8 for 1/8, if that leaves enough pixels."""
         scales = np.ones(boxes.shape[:2], np.int64)
-        if (boxes[:, :, 2:] >= 2 * self._sides).any():  # else none: it takes less than what follows for one sample
+        if (boxes[:, :, 2:] >= 2 * self._sides).any():  # a check that costs less than the rest does for one sample
             most = (boxes[:, :, 2:] // self._sides).min(axis=2)
             for scale in reversed(DECODE_SCALES):
                 scales[self._can_reduce & (most >= scale) & (boxes % scale == 0).all(axis=2)] = scale
@@ -267,7 +267,7 @@ class BatchReader:
     def _regions(
         self, samples: Sequence[int], parts: Sequence[list[_Part]], on_damage: Callable[[int, DatasetError], None]
     ) -> Iterator[tuple[int, list[Region]]]:
-        """Positions in `samples` and regions of their parts, in their order on disk, valid until the next ones."""
+        """Yield positions in `samples` and regions of their parts, in their order on disk, valid until the next."""
         format = self.data.manifest.format
         if format != "jpeg" or jpeg_decoder.is_available():
             for at, value in self.data.values(samples, on_damage):
@@ -309,8 +309,7 @@ def _samplings(crop: Crop | None, heights: Ints, widths: Ints, random: npt.NDArr
 
 
 def _around(boxes: Ints, members: npt.NDArray[np.bool_]) -> tuple[Ints, npt.NDArray[np.bool_]]:
-    """The box around the `members` (n, views) of each sample's `boxes`, (n, 4), and whether it has fewer pixels than
-    they, (n,)."""
+    """Return the box, (n, 4), around the `members` (n, views) of each sample, and whether it has fewer pixels, (n,)."""
     chosen = members[:, :, np.newaxis]
     begins = np.where(chosen, boxes[:, :, :2], np.iinfo(np.int64).max).min(axis=1)
     ends = np.where(chosen, boxes[:, :, :2] + boxes[:, :, 2:], 0).max(axis=1)
@@ -322,18 +321,18 @@ def _around(boxes: Ints, members: npt.NDArray[np.bool_]) -> tuple[Ints, npt.NDAr
 # ---- with a transform called for each image ----
 
 _STREAM = -1
-"""In the place of a view's number: seeds are independent of what crops are drawn from."""
+"""Used as the number of a view, so that seeds are independent of the random numbers of crops."""
 
 Visits = tuple[Ints, int, int, Ints]
 """(samples, seed, epoch, keys), as for BatchReader.read."""
 
 Transformed = tuple[int, list[torch.Tensor], TreeSpec]
-"""A sample, and what a transform gave of it: tensors, and how they belong together."""
+"""A sample and the result of its transform: the tensors and their structure."""
 
 
 class TransformedReader:
-    """Reads crops, and calls a transform with each, as LMDBDataset does. Where it `is_seeded`, torch's, NumPy's and
-    Python's generators are seeded for each visit, and put back; several threads share them."""
+    """A reader of crops that calls a transform with each, as LMDBDataset does. If `is_seeded`, torch's, NumPy's and
+    Python's generators are seeded for each visit and restored afterwards; all threads share them."""
 
     formats: Sequence[TensorFormat]  # set by learn()
     _spec: TreeSpec
@@ -342,7 +341,7 @@ class TransformedReader:
         self._reader, self._transform, self._decode, self._is_seeded = reader, transform, decode, is_seeded
 
     def learn(self, batches: Iterable[Visits]) -> None:
-        """Set `formats` from the first readable sample of `batches`, which are not empty."""
+        """Set `formats` from the first readable sample of `batches`, which must not be empty."""
         found: list[Transformed] = []
         for samples, seed, epoch, keys in batches:
             for at in range(len(samples)):
@@ -363,7 +362,7 @@ class TransformedReader:
             described = _described(tensors)
             if spec != self._spec or described != self._described:
                 raise OptionError(
-                    f"transform: gives {described} of {self._name(sample)}, and {self._described} of the first "
+                    f"transform: returns {described} for {self._name(sample)}, and {self._described} for the first "
                     "sample; batches of a Loader have one shape, use make_loader for others"
                 )
             row = next(rows)
@@ -395,7 +394,7 @@ class TransformedReader:
                     result = self._transformed(images)
                     leaves, spec = tree_flatten(result)
                     tensors = [_as_tensor(leaf) for leaf in leaves or [result]]
-                except Exception as error:  # any error of the transform, with the sample named
+                except Exception as error:  # any error of the transform; the note names the sample
                     error.add_note(f"in the transform of {self._name(sample)}")
                     raise
                 take((sample, tensors, spec))
@@ -429,14 +428,14 @@ def _as_tensor(leaf: Any) -> torch.Tensor:
     if isinstance(leaf, (int, float, np.generic)):
         return torch.as_tensor(leaf, dtype=torch.float64 if isinstance(leaf, float) else None, device="cpu")
     raise OptionError(
-        f"transform: gives {type(leaf).__name__}; a Loader's batches are of tensors, arrays, images and numbers, use "
+        f"transform: returns {type(leaf).__name__}; a Loader's batches are of tensors, arrays, images and numbers, use "
         "make_loader for others"
     )
 
 
 @contextmanager
 def _generators_kept() -> Iterator[None]:
-    """Put torch's, NumPy's and Python's generators back afterwards: others draw from them."""
+    """Restore torch's, NumPy's and Python's generators afterwards, since other code draws from them."""
     states = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices=()):
         try:

@@ -1,8 +1,8 @@
-"""Memory for batches, which processes share and which has no name: it is freed when its last process ends.
+"""Anonymous shared memory for batches, freed when its last process ends.
 
-A Loader's workers fill slots of one piece. A DataLoader's worker keeps a few pieces, one a batch, since new ones are
-expensive (17 ms for a batch of 19 MB that takes 50 ms to read; 2026-11-21, AMD EPYC): bytes at the end of each say
-whether the process it was sent to still uses it.
+A Loader's workers fill slots of one piece. A DataLoader worker keeps a few pieces, one a batch, since new ones are
+expensive (17 ms for a batch of 19 MB that takes 50 ms to read; 2026-11-21, AMD EPYC). Bytes at the end of each tell
+whether the receiving process still uses it.
 """
 
 from __future__ import annotations
@@ -29,14 +29,13 @@ from presize.system.files import anonymous_file
 from presize.system.resources import read_memory
 
 HELD_BY_CALLER = 4
-"""Slots beside those being filled: for the current batch, the one before it, and two that the caller may keep, say to
-show them."""
+"""Slots besides those being filled: for the current batch, the one before it, and two that the caller may keep."""
 
 Shape = tuple[int, ...]
 Rows = npt.NDArray[np.uint8]
 
 _ALIGNED = 64
-"""Arrays that share memory begin at multiples of a cache line."""
+"""Alignment in bytes of arrays that share memory: a cache line."""
 
 
 def packed_bytes(shapes: Sequence[Shape]) -> int:
@@ -44,7 +43,7 @@ def packed_bytes(shapes: Sequence[Shape]) -> int:
 
 
 def arrays_over(memory: Any, shapes: Sequence[Shape], offset: int = 0) -> list[Rows]:
-    """New uint8 arrays of `shapes`, one after another in `memory`, a buffer, from `offset` on."""
+    """Return uint8 arrays of `shapes`, one after another in the buffer `memory`, from byte `offset` on."""
     arrays = []
     for shape in shapes:
         arrays.append(np.ndarray(shape, np.uint8, memory, offset))
@@ -53,7 +52,7 @@ def arrays_over(memory: Any, shapes: Sequence[Shape], offset: int = 0) -> list[R
 
 
 def when_released(objects: Sequence[object], callback: Callable[..., object], *arguments: object) -> None:
-    """Call `callback` when nothing refers to any of `objects` any more, in whichever thread that happens."""
+    """Call `callback` once nothing refers to any of `objects`, in the thread that drops the last reference."""
     others = [None] * (len(objects) - 1)
     for one in objects:
         weakref.finalize(one, _released, others, callback, arguments).atexit = False
@@ -61,13 +60,13 @@ def when_released(objects: Sequence[object], callback: Callable[..., object], *a
 
 def _released(others: list[None], callback: Callable[..., object], arguments: tuple[object, ...]) -> None:
     try:
-        others.pop()  # atomic, as a counter would not be
+        others.pop()  # atomic, unlike a counter
     except IndexError:
         callback(*arguments)
 
 
 class SharedSlots:
-    """`count` slots in anonymous memory that child processes share, each a uint8 array of each of `shapes`."""
+    """Anonymous memory that child processes share: `count` slots, each with a uint8 array of each of `shapes`."""
 
     is_pinned = False
     """True once Transfer.pin has registered the memory with a device of this process."""
@@ -95,7 +94,7 @@ class SharedSlots:
         return arrays_over(self.memory, self.shapes, slot * self._stride)
 
     def __getstate__(self) -> dict[str, Any]:
-        """For a child that is being spawned; memory without a name can be passed on in no other way."""
+        """Return the state for a spawned child, which gets anonymous memory by its file descriptor."""
         return {"shapes": self.shapes, "count": self.count, "_stride": self._stride, "fd": DupFd(self._fd)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -105,15 +104,15 @@ class SharedSlots:
 
 
 class FreeSlots:
-    """Slots that are free again, because nothing refers to their batch. The one freed last is taken first."""
+    """Slots that no batch uses. The slot that was freed last is taken first."""
 
     def __init__(self, shared: SharedSlots) -> None:
         self.shared = shared
-        self.free = deque(range(shared.count))  # appended to by finalizers, in whichever thread they run
-        self._taken: set[int] = set()  # being filled, or waiting to be handed over
+        self.free = deque(range(shared.count))  # finalizers append to it, in any thread
+        self._taken: set[int] = set()  # being filled, or filled and not yet returned
 
     def can_take(self) -> bool:
-        return bool(self.free) and len(self._taken) <= self.shared.count - HELD_BY_CALLER  # one is about to be its
+        return bool(self.free) and len(self._taken) <= self.shared.count - HELD_BY_CALLER  # one becomes the caller's
 
     def take(self) -> int:
         slot = self.free.pop()
@@ -125,7 +124,7 @@ class FreeSlots:
         self._taken.clear()
 
     def hand_over(self, slot: int, samples: int) -> list[Rows]:
-        """The first `samples` rows of each array of `slot`; copies where the caller holds too many batches."""
+        """Return the first `samples` rows of each array of `slot`; copies if the caller holds too many batches."""
         self._taken.remove(slot)
         rows = [array[:samples] for array in self.shared[slot]]
         if self.shared.count - len(self.free) - len(self._taken) > HELD_BY_CALLER:
@@ -136,18 +135,18 @@ class FreeSlots:
         return rows
 
 
-# ---- batches that a DataLoader's worker sends ----
+# ---- batches that a DataLoader worker sends ----
 
 _KEPT = 8
-"""Pieces that a worker keeps: prefetch_factor (2 by default), those that the consumer holds, and some to spare."""
+"""Pieces that a worker keeps: prefetch_factor (2 by default), those that the consumer holds, and spares."""
 
 Batch = tuple[list[Rows], tuple[torch.Tensor, ...]]
-"""For each format uint8 (B, *row_shape), to be filled, and the same memory as tensors."""
+"""A uint8 array (B, *row_shape) to fill for each format, and tensors over the same memory."""
 
 
 class TensorFormat(NamedTuple):
-    """The form of one tensor of each sample. With `channels_last` an image (channels, height, width) lies in memory as
-    (height, width, channels)."""
+    """Shape, type and layout of one tensor of each sample. With `channels_last` an image (channels, height, width) is
+    stored as (height, width, channels)."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype = torch.uint8
@@ -185,7 +184,7 @@ class RowImage(torch.Tensor):
         return self.as_subclass(torch.Tensor).clone()
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return self.__deepcopy__(None).__reduce_ex__(protocol)  # type: ignore[no-untyped-call]  # a view takes all along
+        return self.__deepcopy__(None).__reduce_ex__(protocol)  # type: ignore[no-untyped-call]  # a view would pickle the whole batch
 
 
 def rows_of(batch: torch.Tensor) -> list[RowImage]:
@@ -201,7 +200,7 @@ def _collate_rows(images: Sequence[torch.Tensor], *, collate_fn_map: Any = None)
     batch: torch.Tensor | None = getattr(images[0], "batch", None)
     if batch is not None and len(batch) == len(images):
         if all(isinstance(at, RowImage) and at.batch is batch and at.row == row for row, at in enumerate(images)):
-            images[0].batch = None  # type: ignore[attr-defined]  # a sample may hold its image twice
+            images[0].batch = None  # type: ignore[attr-defined]  # a second batch must not share its memory
             return batch
     plain = [image.as_subclass(torch.Tensor) for image in images]
     stacked: torch.Tensor = collate_tensor_fn(plain, collate_fn_map=collate_fn_map)
@@ -209,16 +208,16 @@ def _collate_rows(images: Sequence[torch.Tensor], *, collate_fn_map: Any = None)
 
 
 def _reduce_row(row: RowImage) -> Any:
-    """A row that is sent by itself takes none of its batch along."""
+    """Pickle a row without the rest of its batch."""
     return reduce_tensor(row.__deepcopy__(None))  # type: ignore[no-untyped-call]
 
 
-default_collate_fn_map[RowImage] = _collate_rows  # as documented for types of one's own
+default_collate_fn_map[RowImage] = _collate_rows  # the documented way to collate a new type
 ForkingPickler.register(RowImage, _reduce_row)
 
 
 class _Piece:
-    """Memory of `nbytes`, followed by `flags` bytes, each 1 while another process uses an array."""
+    """Memory of `nbytes`, followed by a byte for each of `flags` arrays: 1 while another process uses the array."""
 
     def __init__(self, nbytes: int, flags: int) -> None:
         self.nbytes, self.flags = nbytes, flags
@@ -251,15 +250,15 @@ class _Piece:
 
 
 _loans: dict[int, tuple[_Piece, int, int]] = {}
-"""By its address, an array that was not sent yet: its piece, its number, and where it begins in the piece."""
+"""Piece, number in it and byte offset of each array that was not sent yet, by address."""
 
 
 class BatchMemory:
     def __init__(self) -> None:
-        self._pieces: list[_Piece] = []  # the oldest first
+        self._pieces: list[_Piece] = []  # oldest first
 
     def batch(self, formats: Sequence[TensorFormat], samples: int) -> Batch:
-        """Return an uninitialised batch, whose tensors can be sent without a copy, each of them once."""
+        """Return an uninitialised batch, whose tensors can be sent without a copy, each once."""
         send_without_descriptors()
         shapes = [(samples, *format.row_shape) for format in formats]
         nbytes, flags = packed_bytes(shapes), len(shapes)
@@ -268,7 +267,7 @@ class BatchMemory:
         if piece is None:
             piece = _Piece(nbytes, flags)
             self._pieces.append(piece)
-            del self._pieces[:-_KEPT]  # one in use lives until it is released
+            del self._pieces[:-_KEPT]  # a piece in use lives until it is released
         rows = piece.lend(shapes)
         return rows, tensors_over(formats, rows)
 
@@ -277,7 +276,7 @@ _of_worker = BatchMemory()
 
 
 def new_batch(formats: Sequence[TensorFormat], samples: int, *, travels: bool = False) -> Batch:
-    """Return an uninitialised batch; in shared memory if it `travels`, and this is a DataLoader's worker."""
+    """Return an uninitialised batch; in shared memory if it `travels` and this is a DataLoader worker."""
     if travels and torch.utils.data.get_worker_info() is not None:
         return _of_worker.batch(formats, samples)
     rows = [np.empty((samples, *format.row_shape), np.uint8) for format in formats]
@@ -285,8 +284,8 @@ def new_batch(formats: Sequence[TensorFormat], samples: int, *, travels: bool = 
 
 
 class LentRows:
-    """Rows of batches for the tensors that a transform makes of a batch's samples, which torch's collate passes on
-    without a copy: of the `formats` of the batch before, to which this one's are written. For one thread."""
+    """Rows of batches for the tensors that a transform makes of a batch's samples, so that torch's collate need not
+    copy them. Takes `formats` from the batch before, and replaces them by this batch's. For one thread."""
 
     def __init__(self, formats: list[TensorFormat], samples: int) -> None:
         self._formats, self._row = formats, -1
@@ -309,7 +308,7 @@ class LentRows:
 
 
 class _Received:
-    """A piece of memory in the process that it was sent to, mapped once for all tensors that are sent together."""
+    """A piece of memory in the receiving process, mapped once for all tensors that are sent together."""
 
     def __init__(self, fd: Any, nbytes: int, flags: int) -> None:
         self._memory, self._nbytes = _mapped(fd, nbytes + flags), nbytes
@@ -321,12 +320,12 @@ class _Received:
 
 
 def _give_back(owner: int, memory: npt.NDArray[np.uint8], flag: int) -> None:
-    if os.getpid() == owner:  # in a forked child the parent still uses it
+    if os.getpid() == owner:  # not in a forked child, whose parent still uses it
         memory[flag] = 0
 
 
 def _mapped(fd: Any, nbytes: int) -> npt.NDArray[np.uint8]:
-    """The memory of a file that another process sends, without a descriptor, which mmap.mmap would keep."""
+    """Map the file that another process sent, without keeping a file descriptor, as mmap.mmap would."""
     descriptor = fd.detach()
     try:
         memory = torch.from_file(f"/proc/self/fd/{descriptor}", shared=True, size=nbytes, dtype=torch.uint8)
@@ -336,14 +335,14 @@ def _mapped(fd: Any, nbytes: int) -> npt.NDArray[np.uint8]:
 
 
 def send_without_descriptors() -> None:
-    """Have all tensors that this DataLoader's worker sends arrive without a descriptor."""
+    """Make all tensors that this DataLoader worker sends arrive without an open file descriptor."""
     ForkingPickler.register(torch.UntypedStorage, _reduce_storage)
 
 
 def _reduce_storage(storage: torch.UntypedStorage) -> Any:
     if storage.device.type != "cpu" or storage.nbytes() == 0:
         return reduce_storage(storage)  # type: ignore[no-untyped-call]
-    loan = _loans.pop(storage.data_ptr(), None)  # a flag serves one receiver: what is sent again is copied
+    loan = _loans.pop(storage.data_ptr(), None)  # a flag serves one receiver: sending again copies
     if loan is not None:
         piece, number, first = loan
         piece.memory[piece.nbytes + number] = 1
@@ -355,5 +354,5 @@ def _reduce_storage(storage: torch.UntypedStorage) -> Any:
 
 
 def _storage(fd: Any, nbytes: int) -> torch.UntypedStorage:
-    """The storage that _reduce_storage() sent: over the memory of an array, so that it can be sent once more."""
+    """Return the storage that _reduce_storage() sent, over the memory of an array, so that it can be sent again."""
     return torch.from_numpy(_mapped(fd, nbytes)).untyped_storage()

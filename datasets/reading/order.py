@@ -1,5 +1,5 @@
 """Order of samples in each epoch, and the positions of each batch: pure functions of (seed, epoch, position), the same
-for any number of workers. No torch."""
+for any number of workers. Does not need torch."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from presize.options import check_choice, check_range, set_in_range
 
 MOST_SAMPLES = 2**48
 MOST_SEED = 2**63 - 1
-"""The highest seed and epoch: state fits into signed 64-bit integers."""
+"""The highest seed and epoch: states have signed 64-bit integers."""
 
 Positions = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.int64]
 
 
 class Order(Protocol):
-    """Maps positions of an epoch, 0 to len(order) - 1 and not checked, to samples of a `population`. The seed, which is
-    also that of the crops, is None, and counts as 0, until a sampler chooses one."""
+    """A mapping from the positions of an epoch, 0 to len(order) - 1 (not checked), to samples of a `population`. Crops
+    use the same seed. It is None, which counts as 0, until a sampler chooses one."""
 
     @property
     def seed(self) -> int | None: ...
@@ -44,8 +44,8 @@ class Order(Protocol):
     def samples(self, epoch: int, positions: Positions) -> Numbers: ...
 
     def keys(self, epoch: int, positions: Positions) -> Numbers:
-        """Return the keys of the random draws of each visit, beside seed and epoch, int64 (n,): the sample number, or
-        where a sample may come twice a number above these, unique to the position."""
+        """Return the key that each visit draws from, with seed and epoch, int64 (n,): the sample number, or if samples
+        can repeat, a number above all sample numbers that is unique to the position."""
         ...
 
 
@@ -73,18 +73,18 @@ class _EachOnce:
 
 
 class Sequential(_EachOnce):
-    """Samples 0, 1, 2 ..., the same in each epoch; `seed` is that of the crops."""
+    """Samples 0, 1, 2, ... in every epoch. Only the crops use `seed`."""
 
 
 class Shuffled(_EachOnce):
-    """Every sample once, in a new order for each (seed, epoch), in O(1) memory: see permute()."""
+    """Every sample once, in a new order for each (seed, epoch). Takes O(1) memory."""
 
     def samples(self, epoch: int, positions: Positions) -> Numbers:
         return permute(positions, self.length, (self.seed or 0, epoch, 0))
 
 
 class _Drawn:
-    """An order that draws with replacement from samples by a table, whose CRC its repr has, for states."""
+    """An order that draws samples with replacement. Its repr contains the CRC of `table`, which states compare."""
 
     def __init__(self, population: int, seed: int | None, length: int | None, table: bytes) -> None:
         self.population, self.seed = population, check_seed(seed)
@@ -102,14 +102,14 @@ class _Drawn:
 
 
 class Weighted(_Drawn):
-    """Samples drawn with replacement, each with a probability in proportion to its weight.
+    """Samples drawn with replacement, each with a probability proportional to its weight.
 
-    Keeps float64 cumulative sums of the weights, 8 bytes a sample, and pickles them.
+    Keeps and pickles float64 cumulative sums of the weights, 8 bytes a sample.
 
     Args:
-        weights: one number a sample, finite, none below 0 and at least one above it.
-        seed: of the draws and the crops, from 0; None until a sampler chooses one.
-        length: positions in an epoch; the number of samples when None.
+        weights: one number a sample, finite and not negative; at least one above 0.
+        seed: random seed of the draws and the crops, from 0; None until a sampler chooses one.
+        length: positions in an epoch; None for the number of samples.
     """
 
     def __init__(self, weights: npt.ArrayLike, seed: int | None = None, length: int | None = None) -> None:
@@ -142,8 +142,8 @@ class ClassBalanced(_Drawn):
 
 @dataclass(eq=False)
 class Given:
-    """The samples that a sampler of indices gives. draw() asks it for those of an epoch, 8 bytes each. Epochs are the
-    sampler's own where it counts them: set_epoch() sets both, and one set at the sampler is noticed."""
+    """An order taken from a sampler of indices. draw() stores the indices of an epoch, 8 bytes each. If the sampler has
+    an epoch, it is used: set_epoch() sets it too, and an epoch that was set on the sampler is noticed."""
 
     sampler: Any = field(repr=False)
     population: int
@@ -151,7 +151,7 @@ class Given:
 
     def __post_init__(self) -> None:
         if not hasattr(self.sampler, "__len__") or not hasattr(self.sampler, "__iter__"):
-            raise OptionError(f"sampler: expected indices that have a length, got {type(self.sampler).__name__}")
+            raise OptionError(f"sampler: expected indices with a length, got {type(self.sampler).__name__}")
         self._length = len(self.sampler)
         self._drawn: Numbers = np.empty(0, np.int64)
         self._rank = 0, 1
@@ -170,7 +170,7 @@ class Given:
         self._seen = self._own_epoch()
 
     def draw(self, epoch: int, rank: int, ranks: int) -> int:
-        """Ask the sampler for the indices of an epoch, and return its number. Crops differ between `ranks`."""
+        """Take the indices of an epoch from the sampler, and return its number. Crops differ between `ranks`."""
         own = self._own_epoch()
         if own is not None and own != self._seen:
             epoch = self._seen = own
@@ -179,7 +179,7 @@ class Given:
         except TypeError as error:
             raise OptionError(f"sampler: expected whole numbers, one a sample: {error}") from None
         if len(indices) != self._length:
-            raise OptionError(f"sampler: has a length of {self._length}, and gave another number of indices")
+            raise OptionError(f"sampler: has a length of {self._length}, but yields another number of indices")
         self._drawn, self._rank = sample_numbers(indices, self.population), (rank, ranks)
         return epoch
 
@@ -202,7 +202,7 @@ def with_seed(order: Order, seed: int) -> Order:
 
 
 def choose_order(length: int, shuffle: bool | Order | None, seed: int | None) -> Order:
-    """The order that `shuffle` is, or Shuffled for True and Sequential for False and None."""
+    """Return `shuffle` if it is an order, Shuffled for True, or Sequential for False and None."""
     if shuffle is None or isinstance(shuffle, (bool, np.bool_)):
         return Shuffled(length, seed) if shuffle else Sequential(length, seed)
     if not hasattr(shuffle, "population"):
@@ -214,13 +214,13 @@ def choose_order(length: int, shuffle: bool | Order | None, seed: int | None) ->
     if seed is None:
         return shuffle
     if shuffle.seed is not None:
-        raise OptionError(f"seed: the order has one, {shuffle!r}; leave one of the two out")
+        raise OptionError(f"seed: the order already has a seed, {shuffle!r}; leave one of the two out")
     return with_seed(shuffle, seed)
 
 
 def sample_numbers(indices: Any, length: int) -> Numbers:
-    """`indices`, as in a list, as sample numbers from 0, int64 (n,). Raises OptionError unless they are whole numbers
-    from -length to length - 1."""
+    """Return `indices` into a list as sample numbers from 0, int64 (n,). Raises OptionError unless they are whole
+    numbers from -length to length - 1."""
     try:
         given = np.asarray(indices)
     except ValueError:  # lists of uneven length
@@ -241,13 +241,13 @@ def sample_numbers(indices: Any, length: int) -> Numbers:
 
 
 def class_balanced(targets: npt.ArrayLike, seed: int | None = None, length: int | None = None) -> ClassBalanced:
-    """An order in which each class that has samples is equally likely, by drawing with replacement.
+    """Return an order that draws with replacement, in which each class that has samples is equally likely.
 
     Args:
-        targets: the class of each sample, whole numbers (n,), such as LMDBDataset.targets, or OptionError; 8 bytes a
-            sample are kept.
-        seed: of the draws and the crops, from 0; None until a sampler chooses one.
-        length: positions in an epoch; the number of samples when None.
+        targets: the class of each sample, whole numbers (n,) such as LMDBDataset.targets; OptionError for others. The
+            order keeps 8 bytes a sample.
+        seed: random seed of the draws and the crops, from 0; None until a sampler chooses one.
+        length: positions in an epoch; None for the number of samples.
     """
     return ClassBalanced(targets, seed, length)
 
@@ -270,15 +270,15 @@ def _described(array: npt.NDArray[Any]) -> str:
     return f"an array of shape {array.shape} and type {array.dtype}" if array.size else "none"
 
 
-# ---- an order that stays inside a few shards at a time ----
+# ---- an order that reads a few shards at a time ----
 
 _ROWS_AT_ONCE = 2**20
 
 _SHARDS_AT_LEAST = 2**20
-"""Shard numbers below this are counted even where there are fewer samples; a damaged one must not fill memory."""
+"""Shard numbers must be below this or below the number of samples: counts up to a damaged one must not fill memory."""
 
 _DIVISIONS = 2**62
-"""Streams of random numbers from this one on divide shards; those below it permute shards and the samples of groups."""
+"""Random streams from this number on divide shards; those below permute shards and the samples of groups."""
 
 
 class ShardColumn(Protocol):
@@ -288,44 +288,43 @@ class ShardColumn(Protocol):
 
 
 class _Groups(NamedTuple):
-    """The groups of an epoch, in a sequence of all samples: host after host, and shard after shard of each."""
+    """The groups of an epoch in a sequence of all samples, which is ordered by host, then by shard."""
 
-    hosts: Positions  # where the samples of each begin in the sequence, with the length at the end
-    bounds: Positions  # where each group begins in the sequence, with the length at the end
+    hosts: Positions  # start of each host's samples in the sequence, then its length
+    bounds: Positions  # start of each group in the sequence, then its length
     shards: list[Numbers]  # of each group
-    lows: list[Positions]  # where each of these begins: before its group, if a host before it has a part
+    lows: list[Positions]  # start of each of these; before the group's if the previous host has a part of the shard
 
 
 @dataclass(frozen=True)
 class ShardShuffled:
     """Every sample once, `window` shards at a time: for datasets larger than memory.
 
-    Each epoch puts the shards into another order, divides that into groups of about `window` shards, and shuffles the
-    samples within each group: each shard is read once an epoch if `window` of them fit into memory (of 32,768 JPEGs of
-    20 kB the default needs 5 GB).
+    Each epoch shuffles the shards, divides them into groups of about `window` shards, and shuffles the samples within
+    each group. Each shard is read once an epoch if `window` shards fit into memory: 5 GB by default, for shards of
+    32,768 JPEGs of 20 kB.
 
-    Quality: presize deals samples to shards at random, so that a group is a fair sample of the whole. Batches of one
-    group share its composition, which deviates from the whole's with a standard deviation of sqrt(p (1 - p) / M) for a
-    class of share p in a group of M samples (0.05 % for p = 0.1 and M = 262,144); and samples of one shard are in the
-    same group in every epoch.
+    Quality: a build assigns samples to shards at random, so that a group is a fair sample of the whole. Batches of one
+    group share its composition: the share p of a class has a standard deviation of sqrt(p (1 - p) / M) in a group of M
+    samples (0.06 % for p = 0.1 and M = 262,144). Samples of one shard are in the same group in every epoch.
 
-    Hosts: with `by_host` the shards, in the epoch's order, are cut into one run for each host, of as many samples as
-    its ranks have positions. A shard at a cut is divided at random and read by both hosts. A state can be resumed with
-    equally many ranks and hosts only. The samples that last="pad" repeats may be of another host's shards.
+    Hosts: with `by_host` each host reads consecutive shards of the epoch's order, with as many samples as its ranks
+    have positions. A shard at a boundary is divided at random and read by both hosts. A state can be resumed only with
+    the same number of ranks and hosts. The samples that last="pad" repeats may be in another host's shards.
 
-    Memory: the sample numbers of two groups, 8 bytes each, in each process. Pickled without these. Thread-safe.
+    Memory: the sample numbers of two groups, 8 bytes each, in each process; they are not pickled. Thread-safe.
 
     Attributes:
-        data: such as LMDBDataset.data.
-        seed: of the order and the crops, from 0; None until a sampler chooses one.
+        data: the dataset, such as LMDBDataset.data.
+        seed: random seed of the order and the crops, from 0; None until a sampler chooses one.
         window: shards in a group, from 1.
-        by_host: give each host shards of its own.
-        ranks, ranks_per_host: how many there are on all hosts together, and on each, as torchrun numbers them; None
-            reads its WORLD_SIZE and LOCAL_WORLD_SIZE. Only with `by_host`.
+        by_host: give each host its own shards.
+        ranks, ranks_per_host: the number of ranks on all hosts together and on each host, numbered as by torchrun; None
+            for its WORLD_SIZE and LOCAL_WORLD_SIZE. Only with `by_host`.
 
     Raises:
-        OptionError: an option is out of range, or with `by_host` neither given nor in the environment.
-        DatasetError: when first asked for samples, if the index is damaged and names an impossible shard.
+        OptionError: an option is out of range, or ranks for `by_host` are neither given nor in the environment.
+        DatasetError: the index is damaged and names an impossible shard; raised when samples are first requested.
     """
 
     data: ShardColumn = field(repr=False)
@@ -334,7 +333,7 @@ class ShardShuffled:
     by_host: bool = False
     ranks: int | None = None
     ranks_per_host: int | None = None
-    # Caches of the methods below; on the class they would keep every dataset ever shuffled open.
+    # Caches of the methods below. On the class they would keep every dataset ever shuffled open.
     _groups: Callable[[int], _Groups] = field(init=False, repr=False, compare=False)
     _members: Callable[[int, int], Numbers] = field(init=False, repr=False, compare=False)
 
@@ -356,7 +355,7 @@ class ShardShuffled:
             raise OptionError(f"ranks: expected a multiple of ranks_per_host, {per_host}, got {ranks}")
 
     def __repr__(self) -> str:
-        # States have a CRC of it: that of an order without by_host must stay as it is.
+        # States contain its CRC: without by_host the repr must never change.
         hosts = f", by_host=True, ranks={self.ranks}, ranks_per_host={self.ranks_per_host}" if self.by_host else ""
         return f"{type(self).__qualname__}(seed={self.seed!r}, window={self.window!r}{hosts})"
 
@@ -372,12 +371,12 @@ class ShardShuffled:
 
     @cached_property
     def table(self) -> int:
-        """The CRC-32 of the shard of every sample, on which this order depends as much as on its seed."""
+        """The CRC-32 of the shard numbers of all samples, on which this order depends."""
         return zlib_ng.crc32(np.ascontiguousarray(self.data.numbers("shard")))
 
     @property
     def _sharing(self) -> tuple[int, int]:
-        """(ranks, ranks_per_host); without by_host as if there were one rank."""
+        """(ranks, ranks_per_host); (1, 1) without by_host."""
         return self.ranks or 1, self.ranks_per_host or 1
 
     def samples(self, epoch: int, positions: Positions) -> Numbers:
@@ -399,7 +398,7 @@ class ShardShuffled:
         return self.samples(epoch, positions)
 
     def groups_ahead(self, epoch: int, start: int, rank: int = 0) -> list[list[int]]:
-        """The shards that the host of `rank` is yet to read in an epoch from global position `start` on, by groups."""
+        """Return the shards, by group, that the host of `rank` reads in an epoch from global position `start` on."""
         host = rank // self.ranks_per_host if self.ranks_per_host else 0
         groups = self._groups(epoch)
         low = groups.hosts[host] + self._positions_of(host, start)
@@ -446,7 +445,7 @@ class ShardShuffled:
         return _Groups(hosts, np.cumsum(sizes), shards, lows)
 
     def _find(self, epoch: int, group: int) -> Numbers:
-        """The samples of a group, ascending. Read in parts: all rows at once would not fit the caches, or memory."""
+        """Return the samples of a group, ascending. Reads the column in parts that fit into caches and memory."""
         groups = self._groups(epoch)
         wanted = np.zeros(len(self._counts), np.bool_)
         wanted[groups.shards[group]] = True
@@ -456,7 +455,7 @@ class ShardShuffled:
         for shard, low in zip(groups.shards[group], groups.lows[group], strict=True):
             first, stop = groups.bounds[group : group + 2] - low
             count = int(self._counts[shard])
-            if first > 0 or stop < count:  # a host before or after this one has a part of it
+            if first > 0 or stop < count:  # the previous or the next host has a part of it
                 turns = permute(np.arange(count), count, (self.seed or 0, epoch, _DIVISIONS + int(shard)))
                 kept = np.ones(len(members), np.bool_)
                 kept[column[members] == shard] = (turns >= first) & (turns < stop)
@@ -477,7 +476,7 @@ def _from_torchrun(variable: str) -> int:
 # ---- ranks and batches ----
 
 Last = Literal["keep", "pad"]
-"""What becomes of a last batch that is not full, where it is not dropped."""
+"""Handling of a last batch that is not full, unless it is dropped."""
 
 
 def check_last(last: Last | None, drop_last: bool) -> None:
@@ -487,21 +486,21 @@ def check_last(last: Last | None, drop_last: bool) -> None:
         raise OptionError(f"drop_last: expected True or False, got {drop_last!r}")
     if drop_last and last is not None:
         does = "fills up" if last == "pad" else "keeps"
-        raise OptionError(f'drop_last: expected it without last="{last}", which {does} the last batch')
+        raise OptionError(f'drop_last: cannot be combined with last="{last}", which {does} the last batch')
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """Divides the positions of an epoch into batches on one of several ranks.
+    """Batches of the positions of an epoch on one of several ranks.
 
-    Ranks take turns: an epoch begun at global position `start` gives start + i to rank i mod ranks. So what all ranks
-    have consumed is always a prefix of the one global order, whatever their number.
+    Ranks take turns: in an epoch begun at global position `start`, rank i mod ranks gets position start + i. So the
+    positions that all ranks have consumed are always a prefix of one global order, for any number of ranks.
 
     Attributes:
-        last: what becomes of positions that do not fill a batch on all ranks. "keep": each comes once; rank 0 may have
-            a batch more than others. "drop": they are left out. "pad": filled up with the epoch's first positions.
-        in_blocks: deal a last global batch that was filled up in blocks instead: the first `batch_size` positions to
-            rank 0, the next to rank 1. What fills it up then comes last where the ranks' batches are concatenated.
+        last: handling of positions that do not fill a batch on all ranks. "keep": each comes once; rank 0 may have a
+            batch more than others. "drop": they are left out. "pad": the epoch's first positions fill the batches.
+        in_blocks: divide a padded last global batch into blocks instead: the first `batch_size` positions for rank 0,
+            the next for rank 1. The padding then comes last when the ranks' batches are concatenated.
     """
 
     length: int
@@ -519,7 +518,7 @@ class Schedule:
         check_choice("last", self.last, Literal["keep", "drop", "pad"])
 
     def sample_count(self, start: int) -> int:
-        """Samples on this rank in an epoch begun at global position `start`, 0 to length."""
+        """Return the number of samples on this rank in an epoch begun at global position `start`, 0 to length."""
         check_range("start", start, 0, self.length)
         left = self.length - start
         if self.last == "keep":
@@ -539,14 +538,14 @@ class Schedule:
         return (start + places) % max(self.length, 1)
 
     def remainder(self, start: int) -> int:
-        """Positions in the last global batch of an epoch begun at `start`, if they do not fill it; otherwise 0."""
+        """Return the positions in the last global batch of an epoch begun at `start` if it is not full; otherwise 0."""
         return 0 if self.last == "drop" else (self.length - start) % (self.batch_size * self.ranks)
 
     def batch(self, start: int, number: int) -> Positions:
         return self.positions(start, number * self.batch_size, (number + 1) * self.batch_size)
 
     def consumed(self, start: int, batches: int) -> int:
-        """The global position after that many batches on every rank since `start`."""
+        """Return the global position after `batches` batches on every rank since `start`."""
         check_range("start", start, 0, self.length)
         check_range("batches", batches, 0, MOST_SAMPLES)
         return min(start + batches * self.batch_size * self.ranks, self.length)

@@ -1,5 +1,5 @@
-"""A box of a stored value -> pixels in rows of a batch: cut_region or uncut_region, then read_region. Only what the box
-needs is decoded: tiles, at 1/2, 1/4 or 1/8 of the size where the caller says so."""
+"""Decoding of boxes of stored values into rows of a batch: cut_region or uncut_region, then read_region. Only the tiles
+that a box needs are decoded, at 1/2, 1/4 or 1/8 of the size if the caller asks for it."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ Box = tuple[int, int, int, int]
 
 class Region(NamedTuple):
     format: Format
-    data: bytes | memoryview  # the JPEG that was cut out for the box, or the whole value
-    top: int  # where the box begins in `data`
+    data: bytes | memoryview  # a JPEG cut to the box, or the whole value
+    top: int  # of the box in `data`
     left: int
-    whole: bool  # whether `data` is all of the image
+    whole: bool  # whether `data` is the whole image
     box: Box  # in the image
 
 
@@ -47,7 +47,7 @@ def uncut_region(value: memoryview, format: Format, box: Box) -> Region:
 
 
 def cut_region(value: bytes | memoryview, box: Box) -> Region:
-    """A copy of what `box`, inside the image, needs of `value`, a JPEG. Never raises, whatever the bytes."""
+    """Return a copy of what `box`, inside the image, needs of the JPEG `value`. Never raises, whatever the bytes."""
     top, left, _, _ = box
     part = cut_jpeg(value, *box)
     if part is None or part.data is value:
@@ -56,15 +56,15 @@ def cut_region(value: bytes | memoryview, box: Box) -> Region:
 
 
 class Sampling(NamedTuple):
-    """Mapping from a box to a row: resized to it; or with a window (height, width, top, left), in pixels, the whole
-    image is resized to that size, and the row begins there in it."""
+    """Mapping from a box to a row. Without a window, the box is resized to the row. With one, (height, width, top,
+    left) in pixels, the whole image is resized to (height, width), and the row begins at (top, left) in it."""
 
     filter: Filter = "bilinear"
     window: tuple[int, int, int, int] | None = None
 
 
 class View(NamedTuple):
-    """A part of an image, and where it goes: uint8 or uint16 (height, width, 1, 3 or 4), C-contiguous."""
+    """A part of an image and its output row: C-contiguous uint8 or uint16 (height, width, 1, 3 or 4)."""
 
     out: Pixels
     box: Box  # in the image
@@ -73,9 +73,8 @@ class View(NamedTuple):
 
 
 def read_region(views: Sequence[View], region: Region, shape: tuple[int, int], scale: int = 1) -> None:
-    """Decode the box of `region`, of an image of `shape`, once at 1/scale (1, 2, 4 or 8, of which the boxes are
-    multiples), and bring each view to the size of its `out`. Thread-safe. Raises one of DAMAGE
-    (presize.codecs.stored_value)."""
+    """Decode the box of `region`, of an image of `shape`, once at 1/scale, and resize each view to its `out`. Boxes are
+    multiples of `scale`: 1, 2, 4 or 8. Thread-safe. Raises one of DAMAGE (presize.codecs.stored_value)."""
     top, left, _, _ = region.box
     pixels = _decoded(region, shape, views[0].out, scale)
     for out, (y, x, height, width), flip, (filter, window) in views:
@@ -85,8 +84,7 @@ def read_region(views: Sequence[View], region: Region, shape: tuple[int, int], s
 
 
 def read_values(views: Sequence[View], region: Region, shape: tuple[int, int], scale: int = 1) -> None:  # noqa: ARG001
-    """Read like read_region, of one view (height, width) of a companion whose pixels are numbers: the filter is
-    nearest."""
+    """Read like read_region, but one view (height, width) of a companion of numbers, by nearest neighbour."""
     (view,) = views
     values = decode_value(memoryview(region.data), region.format, "exact", shape, _limit(shape))
     if values.ndim > 2:
@@ -94,12 +92,12 @@ def read_values(views: Sequence[View], region: Region, shape: tuple[int, int], s
             f"it has {values.shape[2]} channels and cannot be cropped as a mask; build it with another --pair-filter"
         )
     if values.itemsize > view.out.itemsize:
-        raise ValueError(f"it has {values.itemsize * 8} bits, and the manifest says {view.out.itemsize * 8}")
+        raise ValueError(f"it has {values.itemsize * 8} bits, but the manifest says {view.out.itemsize * 8}")
     nearest(values, view, shape, view.out)
 
 
 def nearest(values: Pixels, view: View, shape: tuple[int, int], out: Pixels) -> None:
-    """Fill `out`, (height, width) or (height, width, channels), as `view` says, each number being one of `values`."""
+    """Fill `out`, (height, width) or (height, width, channels), from `values` as `view` says, by nearest neighbour."""
     height, width = out.shape[:2]
     window = view.sampling.window
     if window is None:
@@ -111,15 +109,14 @@ def nearest(values: Pixels, view: View, shape: tuple[int, int], out: Pixels) -> 
 
 
 def like_images(data: Any, samples: Sequence[int] | slice = slice(None)) -> npt.NDArray[np.bool_]:
-    """Return whether each array of a companion, as Dataset.companion gives it, has the height and width of its
-    image."""
+    """Return whether each array of a companion (see Dataset.companion) has the height and width of its image."""
     return np.asarray(unpack_facts(data.numbers("source_facts")[samples], "like_image") == 1)
 
 
 @dataclass(frozen=True)
 class ArrayRows:
-    """Fills rows with arrays; called as read_region is. Thread-safe. `shape`: of each array; of those that are cropped
-    with their images what follows height and width."""
+    """A function that fills rows with arrays, called like read_region. Thread-safe. `shape`: of each array, but without
+    height and width if arrays are cropped with their images."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -127,7 +124,7 @@ class ArrayRows:
 
     @classmethod
     def of(cls, data: Any) -> Self:
-        """Make that of a companion from the index and the first record. Raises OptionError if its arrays differ."""
+        """Create it for a companion from the index and the first record. Raises OptionError if the arrays differ."""
         for _, value in data.values([0]):
             try:
                 header = ArrayHeader.of(value)
@@ -151,7 +148,8 @@ class ArrayRows:
         expected = (*shape, *self.shape) if self.is_cropped else self.shape
         if values.dtype != self.dtype or values.shape != expected:
             raise ValueError(
-                f"it is {values.dtype} of shape {values.shape}, and the first one has {self.dtype} and so {expected}"
+                f"it is {values.dtype} of shape {values.shape}, expected {self.dtype} of shape {expected} as in the "
+                "first record"
             )
         out = view.out.view(self.dtype)
         if self.is_cropped:
@@ -161,7 +159,7 @@ class ArrayRows:
 
 
 def _decoded(region: Region, shape: tuple[int, int], out: Pixels, scale: int) -> Pixels:
-    """The box of `region` at 1/scale, with the type and channels of `out`, for the thread's next call to overwrite."""
+    """Decode the box of `region` at 1/scale, with type and channels of `out`; the thread's next call may reuse it."""
     channels, depth = out.shape[2], 8 * out.itemsize
     if region.format == "jpeg":
         pixels = jpeg_box(region, shape, channels, scale)
@@ -184,15 +182,15 @@ _COLORS: dict[int, Color] = {1: "gray", 3: "rgb", 4: "rgba"}
 
 
 def jpeg_box(region: Region, shape: tuple[int, int], channels: int, scale: int = 1, *, lasting: bool = False) -> Pixels:
-    """Decode the box of `region`, a JPEG of an image of `shape`, at 1/scale: uint8 (height, width, channels). Unless it
-    is to be `lasting`, the thread's next call reuses the memory. Raises one of DAMAGE."""
+    """Decode the box of `region`, a JPEG of an image of `shape`, at 1/scale to uint8 (height, width, channels). Unless
+    `lasting`, the thread's next call reuses the memory. Raises one of DAMAGE."""
     memory: Callable[[int], Pixels] = partial(np.empty, dtype=np.uint8) if lasting else _scratch
     box = region.box
     height, width = box[2:]
     mode: jpeg_decoder.Mode = "RGB" if channels == 3 else "GRAY"
     part = (box[0] // scale, box[1] // scale, height // scale, width // scale)
     if region.whole and jpeg_decoder.is_available():
-        # A damaged index may name huge sizes, and no photograph has so many pixels a byte.
+        # A damaged index may contain huge sizes, and no photograph has more pixels a byte.
         if height * width <= 128 * len(region.data):
             buffer = memory(part[2] * part[3] * channels)
             pixels = jpeg_decoder.decode(region.data, mode, shape, part, buffer, scale)
@@ -213,7 +211,7 @@ def jpeg_box(region: Region, shape: tuple[int, int], channels: int, scale: int =
 
 
 def _limit(shape: tuple[int, int]) -> int:
-    """Return the limit of decoders: more than the default only where the dataset's own limit is higher."""
+    """Return the pixel limit for decoders, above the default only if the dataset's own limit is."""
     return max(MAX_PIXELS, shape[0] * shape[1])
 
 
@@ -221,7 +219,7 @@ _local = threading.local()
 
 
 def _scratch(nbytes: int) -> Pixels:
-    """At least `nbytes` of memory, kept for each thread: new pages cost more than writing the pixels."""
+    """Return at least `nbytes` of memory, kept for each thread, since new pages cost more than writing the pixels."""
     buffer: Pixels | None = getattr(_local, "buffer", None)
     if buffer is None or len(buffer) < nbytes:
         buffer = _local.buffer = np.empty(nbytes, np.uint8)
@@ -235,15 +233,15 @@ def _part(pixels: Pixels, box: Box) -> Pixels:
     return pixels[top : top + height, left : left + width]
 
 
-# ---- resizing: of 8 bits as the installed Pillow, of 16 bits, which it has for one channel alone, as torch in float32
+# ---- resizing: 8 bits like the installed Pillow; 16 bits like torch in float32, since Pillow has only one channel
 
 _MODES = {1: "L", 3: "RGB", 4: "RGBX"}
-"""By the number of channels. X, because Pillow would multiply colours by alpha."""
+"""Pillow's modes by the number of channels. RGBX, because Pillow would multiply the colours of RGBA by alpha."""
 
 
 def resample(pixels: Pixels, out: Pixels, flip: bool, filter: Filter = "bilinear", whole: Whole | None = None) -> None:
-    """Bring `pixels`, uint8 or uint16 (height, width[, channels]), to the size of `out`, C-contiguous. They may be a
-    part of a `whole` image where resizes_parts(their type)."""
+    """Resize `pixels`, uint8 or uint16 (height, width[, channels]), to `out`, C-contiguous. They may be a part of a
+    `whole` image if resizes_parts(their type)."""
     pixels = pixels.reshape(*pixels.shape[:2], out.shape[2])
     if whole is not None and whole.shape == whole.size:
         pixels, whole = _window(pixels, out, whole.corner[0] - whole.start[0], whole.corner[1] - whole.start[1]), None
@@ -262,7 +260,7 @@ def resample(pixels: Pixels, out: Pixels, flip: bool, filter: Filter = "bilinear
 
 
 def resizes_parts(dtype: npt.DTypeLike) -> bool:
-    """Return whether a part of a resized image can be made from a part of the image: Pillow resizes whole ones."""
+    """Return whether a part of a resized image can be made from a part of the image: Pillow only resizes whole ones."""
     return dtype == np.uint8 and installed_order() != "another" and is_available()
 
 
@@ -275,7 +273,7 @@ def _by_library(pixels: Pixels, out: Pixels, filter: Filter) -> None:
         by_pillow(pixels, out, filter)
     elif filter == "bilinear":
         _by_torch(pixels, out)
-    else:  # Pillow has none of 16 bits, but floats
+    else:  # Pillow resizes floats, but no 16-bit colours
         for channel in range(out.shape[2]):
             image = Image.fromarray(pixels[:, :, channel].astype(np.float32))
             resized = np.asarray(image.resize(out.shape[1::-1], Image.Resampling[filter.upper()]))
@@ -294,4 +292,4 @@ def _by_torch(pixels: Pixels, out: Pixels) -> None:
     views = [torch.from_numpy(array).permute(2, 0, 1).unsqueeze(0) for array in (pixels.astype(np.float32), result)]
     # torch.nn.functional.interpolate calls this, but takes no `out`.
     torch.ops.aten._upsample_bilinear2d_aa.out(views[0], list(out.shape[:2]), False, None, None, out=views[1])
-    np.copyto(out, result.round(), casting="unsafe")  # means, so none is out of range
+    np.copyto(out, result.round(), casting="unsafe")  # weighted means: none is out of range

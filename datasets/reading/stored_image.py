@@ -1,4 +1,4 @@
-"""StoredImage, a PIL image that decodes only what is used of it, and StoredJpeg, the stored JPEG behind it."""
+"""StoredImage, a PIL image that decodes only the pixels that are used, and StoredJpeg, the JPEG behind it."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ Pixels = npt.NDArray[np.uint8]
 
 
 class StoredJpeg:
-    """A copy of a stored JPEG, shared by the images that are made from it. Thread-safe. The first box is decoded alone;
-    at a second one the whole image is decoded and kept. Raises one of DAMAGE (presize.codecs.stored_value) for a wrong
-    header, and what `damage` makes of them for pixels."""
+    """A copy of a stored JPEG, shared by the images that are made from it. Thread-safe. The first request decodes only
+    its box; the second decodes and keeps the whole image. Raises one of DAMAGE (presize.codecs.stored_value) for a
+    wrong header, and for damaged pixels the error that `damage` returns."""
 
     def __init__(
         self,
@@ -51,8 +51,7 @@ class StoredJpeg:
         self._whole: Pixels | None = None
 
     def part(self, box: Box, *, lasting: bool) -> Pixels:
-        """Return the pixels in `box`, not to be written to; unless `lasting`, the thread's next call may overwrite
-        them."""
+        """Return the pixels in `box`. Do not write to them; unless `lasting`, the thread's next call may do so."""
         whole = self._whole
         if whole is None and not self._is_used:
             self._is_used = True
@@ -87,13 +86,13 @@ class JpegPart(NamedTuple):
 
 
 class StoredImage(Image.Image):
-    """A PIL image that decodes only what is used of it. Pixels, attributes and errors are those of a plain PIL image.
+    """A PIL image that decodes only the pixels that are used. Pixels, attributes and errors equal a plain PIL image's.
 
-    crop() and copy() decode nothing. The other methods below decode only the pixels of this image, and results stay
-    arrays, which images share and never change. Any other method makes pixels of Pillow's that belong to this image
-    alone. An image outlives its dataset and may be used from several threads; pickling decodes it. Decoding raises
-    DatasetError for a damaged image. `source`: a record, or pixels that nobody changes: uint8 (height, width[, 3 or
-    4]).
+    crop() and copy() decode nothing. The other methods below decode only the pixels of this image, and their results
+    hold arrays, which images share and never change. Any other method converts the pixels to Pillow's, which belong to
+    this image alone. An image stays valid without its dataset, and threads can share it; pickling decodes it. Decoding
+    raises DatasetError for a damaged image. `source`: a record, or pixels that never change: uint8 (height, width[, 3
+    or 4]).
     """
 
     _im: Any = None
@@ -141,7 +140,7 @@ class StoredImage(Image.Image):
         info = self._info
         if info is None:
             read = {} if self._record is None else self._record.file.info
-            info = vars(self).setdefault("_info", _copied(read))  # of two threads one is first
+            info = vars(self).setdefault("_info", _copied(read))  # the first of several threads wins
         return info
 
     @info.setter
@@ -162,7 +161,7 @@ class StoredImage(Image.Image):
 
     @property
     def _late(self) -> JpegPart | Pixels | None:
-        """The source of the pixels; None once there are pixels of Pillow's."""
+        """The source of the pixels; None once they are Pillow's."""
         return None if "_im" in vars(self) else self._source
 
     def load(self) -> Any:
@@ -172,11 +171,11 @@ class StoredImage(Image.Image):
         return super().load()
 
     def _load(self, pixels: Pixels) -> None:
-        vars(self).setdefault("_im", plain_image(pixels).im)  # of two threads one is first
+        vars(self).setdefault("_im", plain_image(pixels).im)  # the first of several threads wins
         self._source = None
 
     def decode(self) -> StoredImage:
-        """Decode now, so that damage is noticed. Returns itself."""
+        """Decode now, so that damage is noticed, and return this image."""
         late = self._late
         if isinstance(late, JpegPart):
             self._source = _pixels(late, lasting=True)
@@ -186,7 +185,7 @@ class StoredImage(Image.Image):
         super().close()
         self._source = None
 
-    # ---- methods that need no pixels of Pillow's ----
+    # ---- methods that do not need Pillow's pixels ----
 
     def copy(self) -> Image.Image:
         late = self._late
@@ -201,12 +200,12 @@ class StoredImage(Image.Image):
         if box is None or box == (0, 0, *self.size):
             return self.copy()
         try:
-            left, top, right, bottom = map(int, map(round, box))  # of NumPy's numbers, too
+            left, top, right, bottom = map(int, map(round, box))  # also NumPy's numbers
         except (TypeError, ValueError, OverflowError):
             return super().crop(box)
         is_inside = 0 <= left < right <= self.width and 0 <= top < bottom <= self.height
         if not is_inside or (right - left) * (bottom - top) > (Image.MAX_IMAGE_PIXELS or math.inf):
-            return super().crop(box)  # which fills, warns and raises
+            return super().crop(box)  # fills, warns or raises
         if isinstance(late, JpegPart):
             y, x, _, _ = late.box
             return self._derived(JpegPart(late.record, (y + top, x + left, bottom - top, right - left)))
@@ -219,7 +218,7 @@ class StoredImage(Image.Image):
         box: tuple[float, float, float, float] | None = None,
         reducing_gap: float | None = None,
     ) -> Image.Image:
-        """Return a resized copy: the bytes of the installed Pillow, made by presize's C where that makes the same."""
+        """Return a resized copy with the installed Pillow's bytes, by presize's C code where that gives the same."""
         late = self._late
         request = None if late is None else _request(self, size, resample, box, reducing_gap)
         if late is None or request is None:
@@ -253,14 +252,13 @@ class StoredImage(Image.Image):
         return self.made("gray") or super().convert(mode)
 
     def made(self, operation: pillow_color.Name, *arguments: Any) -> StoredImage | None:
-        """Return what an operation on colours makes of this image; None if only Pillow can."""
+        """Return the result of a colour operation; None if only Pillow can do it."""
         pixels = self.pixels()
         made = None if pixels is None else pillow_color.run(operation, pixels, *arguments)
         return None if made is None else self._derived(made)
 
     def pixels(self) -> Pixels | None:
-        """Return uint8 (height, width[, 3]), not to be written to. None once there are pixels of Pillow's, and for
-        RGBA."""
+        """Return uint8 (height, width[, 3]), not to be written to; None for RGBA, or once the pixels are Pillow's."""
         late = self._late
         return None if late is None or self.mode == "RGBA" else self._kept(late)
 
@@ -325,7 +323,7 @@ class StoredImage(Image.Image):
         super().__setstate__(plain)
 
     def __eq__(self, other: object) -> bool:
-        """Compare as a plain image would: Pillow compares classes, too."""
+        """Compare as a plain image would: Pillow also compares classes."""
         if isinstance(other, StoredImage):
             other = Image.Image.copy(other)
         return Image.Image.copy(self) == other
@@ -338,13 +336,13 @@ def _table(lut: Any, mode: str) -> Pixels:
         if isinstance(lut, list) and len(lut) == 256 * len(mode):
             return np.frombuffer(bytes(lut), np.uint8).reshape(len(mode), 256).T.reshape(1, 256, *_SHAPES[mode])
     except (TypeError, ValueError):
-        pass  # other numbers than bytes
+        pass  # numbers that are not bytes
     ramp = np.arange(256, dtype=np.uint8).repeat(len(mode)).reshape(1, 256, *_SHAPES[mode])
     return np.asarray(plain_image(ramp).point(lut))
 
 
 def plain_image(pixels: npt.NDArray[Any]) -> Image.Image:
-    """An ordinary PIL image with a copy of `pixels`, which Image.fromarray would copy twice."""
+    """Return a plain PIL image with a copy of `pixels`, which Image.fromarray would copy twice."""
     if pixels.dtype == np.uint16:
         return Image.fromarray(pixels)
     height, width = pixels.shape[:2]
@@ -367,7 +365,7 @@ def _pixels(late: JpegPart | Pixels, *, lasting: bool) -> Pixels:
 
 
 def _array(pixels: Any) -> Pixels:
-    """A result of OpenCV, whose stubs do not tell the type."""
+    """Return a result of OpenCV, whose stubs do not declare the type."""
     return np.asarray(pixels, np.uint8)
 
 
@@ -380,20 +378,18 @@ _TURNED: dict[Any, Callable[[Pixels], Pixels]] = {
     Image.Transpose.TRANSPOSE: lambda pixels: _array(cv2.transpose(pixels)),
     Image.Transpose.TRANSVERSE: lambda pixels: _array(cv2.transpose(cv2.rotate(pixels, cv2.ROTATE_180))),
 }
-"""Each makes a new array."""
-
-
+"""Each returns a new array."""
 _FILTERS: dict[int, pillow_resize.Filter] = {
     Image.Resampling[name.upper()]: name for name in get_args(pillow_resize.Filter)
 }
 
 
 _Request = tuple[tuple[int, int], pillow_resize.Filter, tuple[float, float, float, float]]
-"""Of a valid resize the (width, height) of the result, the filter, and the (left, top, right, bottom) that it takes."""
+"""A valid resize: (width, height) of the result, filter, and (left, top, right, bottom) of the part to resize."""
 
 
 def _request(image: Image.Image, size: Any, resample: Any, box: Any, reducing_gap: Any) -> _Request | None:
-    """Read the arguments of a resize that presize's C does; None for others."""
+    """Return the arguments of a resize if presize's C code can do it, otherwise None."""
     if image.mode not in ("RGB", "L") or not pillow_resize.is_available():
         return None
     try:
@@ -418,10 +414,10 @@ def _real(number: Any) -> float:
 
 
 _MOST_PIXELS = 1 << 28
-"""Larger results are for Pillow to make or to refuse."""
+"""Larger results are left to Pillow, which may refuse them."""
 
 
-# ---- the forms in which a dataset gives an image ----
+# ---- the image types that a dataset returns ----
 
 Decode = Literal["pil", "numpy", "tensor", "bytes"]
 
@@ -433,8 +429,8 @@ def check_decode(decode: str, is_cropped: bool = False) -> None:
 
 
 def to_output(pixels: npt.NDArray[Any], decode: Decode) -> Any:
-    """`pixels`, uint8 or uint16 (height, width[, 3 or 4]), as a PIL image, an array, or a tensor (channels, height,
-    width)."""
+    """Return `pixels`, uint8 or uint16 (height, width[, 3 or 4]), as a PIL image, an array, or a tensor (channels,
+    height, width)."""
     if decode == "pil":
         return plain_image(pixels) if pixels.dtype == np.uint16 else StoredImage(pixels)
     if decode == "numpy":
@@ -444,7 +440,7 @@ def to_output(pixels: npt.NDArray[Any], decode: Decode) -> Any:
 
 
 def images_of(batch: torch.Tensor, decode: Decode) -> Sequence[Any]:
-    """The images of a batch, as of to_output(). PIL images have copies: a view would keep the whole batch."""
+    """Return the images of a batch as to_output() does. PIL images are copies: a view would keep the whole batch."""
     if decode == "tensor":
         return batch.unbind()
     pixels = (batch.permute(0, 2, 3, 1) if batch.ndim == 4 else batch).numpy()

@@ -1,4 +1,4 @@
-"""Batches on their way to a device: normalization, pinned memory, asynchronous copies."""
+"""Transfer of batches to a device: normalization, pinned memory, asynchronous copies."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ Normalize = tuple[Sequence[float], Sequence[float]]
 CPU = torch.device("cpu")
 
 _PORTABLE = 1
-"""cudaHostRegisterPortable: pinned for all devices, as torch does it."""
+"""cudaHostRegisterPortable: memory is pinned for all devices, as in torch."""
 
 _COPIES = 2
-"""How many batches are on their way at a time."""
+"""Batches in transfer at a time."""
 
 _STEPS_AHEAD = 4
-"""How many steps of the caller may wait on the device: each holds memory there."""
+"""Steps of the caller that may be queued on the device, where each holds memory."""
 
 
 def as_device(device: torch.device | str | None) -> torch.device:
-    """The device of that name, the CPU for None, with its number."""
+    """Return the device of that name, an accelerator with its index; the CPU for None."""
     try:
         found = torch.device("cpu" if device is None else device)
     except RuntimeError:
@@ -53,7 +53,7 @@ def as_device(device: torch.device | str | None) -> torch.device:
             raise OptionError(f"device: expected one of {plural(count, f'{found.type} device')}, got {device!r}")
         return torch.device(found.type, number)
     try:
-        torch.empty(0, device=found)  # the CPU, meta, and what extensions of torch add
+        torch.empty(0, device=found)  # the CPU, meta, and devices of torch extensions
     except (RuntimeError, AssertionError, ImportError):
         sees = "no accelerator" if here is None else f"only {here.type}"
         raise OptionError(
@@ -71,7 +71,7 @@ def to_device(batch: Any, device: torch.device) -> Any:
 
 
 def map_tensors(change: Callable[[torch.Tensor], object], batch: Any) -> Any:
-    """The batch with `change` applied to each tensor in mappings, lists and tuples; all else as it is."""
+    """Return the batch with `change` applied to each tensor in mappings, lists and tuples, and all else unchanged."""
     if isinstance(batch, torch.Tensor):
         return change(batch)
     if isinstance(batch, Mapping):
@@ -91,26 +91,26 @@ def tensors_of(batch: Any) -> list[torch.Tensor]:
 
 
 Parts = tuple[Any, Any]
-"""A batch on its way: the tensors of its slot, and its targets, tensors or not, in any structure."""
+"""A batch in transfer: the tensors of its slot, and its targets, in any structure, tensors or not."""
 
 Box = list[Any]
-"""Holds a batch, for one taker: a generator that keeps no reference of its own does not keep its memory in use. Empty
-where the next batch is not there yet."""
+"""Holds a batch, which the consumer pops, so that a suspended generator does not keep its memory in use. Empty if the
+next batch is not ready."""
 
 
 class Transfer:
-    """Takes batches to a device. For one process. CUDA and ROCm copy from slots and targets in registered memory, XPU
-    from staging memory that torch pins: on a stream of their own, a batch ahead. To others copies are waited for."""
+    """Transfer of batches to a device, for one process. CUDA and ROCm copy from slots and targets in registered memory,
+    XPU from staging memory that torch pins, on a separate stream, a batch ahead. Other copies are synchronous."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.is_asynchronous = is_asynchronous(device.type)
-        self._registers = device.type == "cuda"  # torch.accelerator registers no memory
+        self._registers = device.type == "cuda"  # torch.accelerator cannot register memory
         self._stream: torch.Stream | None = None  # kept: the allocator has a memory pool for each stream
         self._is_refused = False
 
     def pin(self, shared: SharedSlots) -> None:
-        """Pin `shared`, for as long as it lives, where the device copies from it directly. Warn where that fails."""
+        """Pin `shared` for its lifetime if the device copies from it directly. Warn if that fails."""
         if shared.is_pinned or self._is_refused or not self._registers:
             return
         address, nbytes = shared.memory.ctypes.data, shared.memory.nbytes
@@ -121,12 +121,12 @@ class Transfer:
             shared.is_pinned = True
             weakref.finalize(shared, _unpin, os.getpid(), runtime, address)
             return
-        with suppress(RuntimeError):  # CUDA keeps the error for the next kernel, and the user's would raise it
+        with suppress(RuntimeError):  # clears CUDA's error, which the user's next kernel would raise
             torch.zeros(1, device="cpu").to(self.device).add_(1)
         self._warn(nbytes, f"error {code}")
 
     def pinned(self, nbytes: int) -> tuple[object, npt.NDArray[np.uint8]]:
-        """Pinned memory, and its owner first, while which it lives; pageable where pin() warns."""
+        """Return the owner that keeps pinned memory alive, and the memory; it is pageable where pin() warns."""
         if self._registers:
             shared = SharedSlots(1, [(nbytes,)])
             self.pin(shared)
@@ -141,12 +141,13 @@ class Transfer:
     def _warn(self, nbytes: int, why: str) -> None:
         self._is_refused = True
         warn(
-            f"device: cannot pin {size_text(nbytes)} of memory ({why}), so {self.device} is fed slower; raise ulimit -l"
+            f"device: cannot pin {size_text(nbytes)} of memory ({why}), so copies to {self.device} are slower; "
+            "raise ulimit -l"
         )
 
     def send(self, boxes: Generator[Box, None, None]) -> Generator[Box, None, None]:
-        """Take batches to the device, each a box with Parts, asynchronously while the caller works on the one before.
-        Closes `boxes` with itself."""
+        """Yield `boxes` of Parts on the device; asynchronous copies run while the caller works on the batch before.
+        Closes `boxes` when it is closed."""
         with closing(boxes):
             if self.is_asynchronous:
                 yield from self._ahead(boxes)
@@ -172,38 +173,38 @@ class Transfer:
                     if len(steps) > _STEPS_AHEAD:
                         steps.popleft().synchronize()
         finally:
-            if os.getpid() == owner:  # a forked child has no CUDA, and no copy
-                self._stream.synchronize()  # or the memory could be freed while it is being copied from
+            if os.getpid() == owner:  # a forked child has no CUDA and no copies
+                self._stream.synchronize()  # else memory could be freed while it is copied
 
     def _begin(self, parts: Parts, staging: _Staging, stream: torch.Stream) -> tuple[Parts, Parts, torch.Event]:
-        """Queue the copies of a batch. Returns what they make, their source, which must stay, and their end."""
+        """Queue the copies of a batch. Returns them, their source, which must stay, and the event of their end."""
         tensors, targets = parts
-        # Not in the inference mode that the caller may be in: it need not be in it when it gets this batch.
+        # Not in the caller's inference mode, which may end before it gets this batch.
         with torch.inference_mode(False), stream:
             source = (tensors, staging.place(targets)) if self._registers else staging.place(parts)
             return to_device(source, self.device), source, self._event(stream)
 
     def _arrived(self, parts: Parts, _: Parts, event: torch.Event) -> Parts:
         event.synchronize()
-        for tensor in tensors_of(parts):  # made on another stream
+        for tensor in tensors_of(parts):  # allocated on another stream
             tensor.record_stream(torch.accelerator.current_stream(self.device))
         return parts
 
     def _event(self, stream: torch.Stream) -> torch.Event:
-        event = torch.Event(self.device, blocking=True)  # waited for without keeping a core busy
+        event = torch.Event(self.device, blocking=True)  # waiting for it does not keep a core busy
         event.record(stream)
         return event
 
 
 class _Staging:
-    """Pinned memory for pageable tensors, such as targets: a piece for each batch on its way."""
+    """Pinned memory for pageable tensors, such as targets: a piece for each batch in transfer."""
 
     def __init__(self, transfer: Transfer) -> None:
         self._transfer = transfer
         self._pieces: deque[tuple[object, npt.NDArray[np.uint8]]] = deque([(None, np.empty(0, np.uint8))] * _COPIES)
 
     def place(self, batch: Any) -> Any:
-        """The batch with its tensors in pinned memory. The copies of the last but one have arrived."""
+        """Return the batch with its tensors in pinned memory. The copies of the batch before the last are done."""
         shapes = [(tensor.nbytes,) for tensor in tensors_of(batch)]
         owner, memory = self._pieces.popleft()
         if packed_bytes(shapes) > len(memory):
@@ -221,14 +222,14 @@ def _moved(tensor: torch.Tensor, array: npt.NDArray[np.uint8]) -> torch.Tensor:
     memory.copy_(tensor)
     if type(tensor) is torch.Tensor:
         return memory
-    moved = tensor.detach()  # with what else a class of torchvision's tv_tensors knows
+    moved = tensor.detach()  # keeps the metadata of torchvision's tv_tensors
     moved.data = memory
     return moved
 
 
 class Normalization:
-    """uint8 images (B, channels, height, width) -> (images / 255 - mean) / std: by `table` in workers, in float32
-    torchvision's to the bit; on asynchronous devices in one kernel, which differs by rounding."""
+    """Normalization of uint8 images (B, channels, height, width) to (images / 255 - mean) / std. Workers use `table`,
+    which in float32 equals torchvision to the bit; asynchronous devices use one kernel, which differs by rounding."""
 
     def __init__(self, normalize: Normalize, dtype: torch.dtype | None, channels: int, device: torch.device) -> None:
         try:
@@ -251,11 +252,11 @@ class Normalization:
         self.table = table.contiguous().view(torch.uint8).numpy().view(bits).reshape(1, 256, channels)
 
     def __call__(self, images: torch.Tensor) -> torch.Tensor:
-        normalized = torch.empty_like(images, dtype=self.dtype)  # rounded once, as it is written
+        normalized = torch.empty_like(images, dtype=self.dtype)  # rounded once, when written
         return torch.addcmul(self._offset, images, self._scale, out=normalized)
 
     def views(self, images: Any, count: int) -> Any:
-        """A batch of images, or of several the first `count`, normalized; companions as they are."""
+        """Normalize a batch of images, or the first `count` batches of a tuple but not the companions."""
         if not isinstance(images, tuple):
             return self(images)
         return (*map(self, images[:count]), *images[count:])
@@ -264,7 +265,7 @@ class Normalization:
 def normalized(
     reader: BatchReader, normalize: Normalize | None, dtype: torch.dtype | None = None, device: torch.device = CPU
 ) -> tuple[BatchReader, Normalization | None]:
-    """Return the reader of batches, normalized on the CPU, and the normalization on another device."""
+    """Return a reader that normalizes on the CPU, or for another device `reader` and the normalization."""
     if normalize is None:
         if dtype is not None:
             raise OptionError(f"dtype: {dtype} needs normalize=(mean, std); without it batches are uint8")
@@ -282,11 +283,11 @@ def normalized(
 
 
 _BITS = {1: np.uint8, 2: np.uint16, 4: np.float32, 8: np.float64}
-"""What OpenCV copies in place of a floating-point number of so many bytes."""
+"""Types that OpenCV copies in place of floating-point numbers, by their bytes."""
 
 
 class _NormalizedRows:
-    """Fills rows with the bytes of normalized images; called as read_region is. Thread-safe."""
+    """A function that fills rows with the bytes of normalized images, called like read_region. Thread-safe."""
 
     def __init__(self, table: npt.NDArray[Any]) -> None:
         self._table = table
@@ -298,7 +299,7 @@ class _NormalizedRows:
             cv2.LUT(image, self._table, dst=view.out.view(self._table.dtype))
 
     def _pixels(self, rows: Sequence[npt.NDArray[np.uint8]]) -> list[npt.NDArray[np.uint8]]:
-        """Memory for the images of `rows`, kept for each thread, so that it stays in the processor's cache."""
+        """Return memory for the images of `rows`, kept for each thread so that it stays in the CPU cache."""
         shapes = [(*row.shape[:2], self._table.shape[2]) for row in rows]
         nbytes = packed_bytes(shapes)
         buffer: npt.NDArray[np.uint8] | None = getattr(_local, "buffer", None)
@@ -311,5 +312,5 @@ _local = threading.local()
 
 
 def _unpin(owner: int, runtime: Any, address: int) -> None:
-    if os.getpid() == owner:  # in a forked child it is the parent's
+    if os.getpid() == owner:  # not in a forked child, where it is the parent's
         runtime.cudaHostUnregister(address)

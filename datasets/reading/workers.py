@@ -1,5 +1,5 @@
-"""Processes or threads that fill slots of shared memory with batches, and the driver's side of them: each has a pipe,
-which ends when one side dies, or polling finds out."""
+"""Worker processes or threads that fill slots of shared memory with batches, and the pool that drives them by pipes. A
+pipe ends when one side dies; polling finds deaths that leave it open."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ from presize.system.resources import limit_of, usable_cores
 Mode = Literal["processes", "threads"]
 
 STARTS_AGAIN = (
-    "its own error is above. Unless they are forked, workers run the script once more: keep what is to run once under "
+    "its own error is above. Unless they are forked, workers run the script again: put code that must run once under "
     'if __name__ == "__main__":'
 )
-"""Why a worker may have died as it started."""
+"""Likely reason if a worker died as it started."""
 
 TIMEOUT_S = 300.0
-"""How long a Loader waits for a batch of a worker, as long as a build does for an image."""
+"""Default time that a Loader waits for a worker's batch, as long as a build waits for an image."""
 
 _ENDS_WITHIN_S = 5
 _POLL_EVERY_S = 2
 
 
 def worker_counts(num_workers: int | None, prefetch_factor: int | None) -> tuple[int, int]:
-    """Return the number of workers, all usable cores for None, and how many batches each may be ahead, 2 for None."""
+    """Return the number of workers (None: all usable cores) and of batches that each may read ahead (None: 2)."""
     workers = usable_cores() if num_workers is None else num_workers
     ahead = 2 if prefetch_factor is None else prefetch_factor
     return check_range("num_workers", workers, 0, 4096), check_range("prefetch_factor", ahead, 1, 64)
@@ -57,7 +57,7 @@ def checked_timeout(timeout: float) -> float:
 
 
 def start_method(multiprocessing_context: str | BaseContext | None) -> str | None:
-    """The name of the start method of a multiprocessing_context. Raises OptionError for any other name."""
+    """Return the name of the start method of a multiprocessing_context. Raises OptionError for unknown names."""
     name: Any = multiprocessing_context
     if isinstance(multiprocessing_context, BaseContext):
         name = multiprocessing_context.get_start_method()
@@ -70,13 +70,13 @@ def start_method(multiprocessing_context: str | BaseContext | None) -> str | Non
 def check_may_start() -> None:
     if multiprocessing.current_process().daemon:
         raise LoaderError(
-            "num_workers: this process is a worker itself, of a Pool or a DataLoader, and may start no processes; use "
+            "num_workers: this process is a worker itself, of a Pool or a DataLoader, and cannot start processes; use "
             'num_workers=0, or a Loader with mode="threads"'
         )
 
 
 class BatchRequest(NamedTuple):
-    """A batch for a worker to read: the samples, their slot, and what decides their crops (seed, epoch, keys)."""
+    """A batch for a worker to read: the slot, the samples, and (seed, epoch, keys), which determine their crops."""
 
     slot: int
     samples: npt.NDArray[np.int64]
@@ -94,7 +94,7 @@ Reader = BatchReader | TransformedReader
 
 
 class Work(NamedTuple):
-    """When a batch was made, by time.perf_counter(), one clock for all processes of a machine, and its CPU time."""
+    """Begin and end of reading a batch by time.perf_counter(), one clock for all processes of a machine; CPU time."""
 
     begin_s: float
     end_s: float
@@ -157,7 +157,7 @@ class WorkerPool:
         self._busy: dict[Connection, int] = {}
         self._ahead = ahead
         self._workers: dict[Connection, Any] = {}
-        # Before multiprocessing joins its processes at exit; not in a forked child that inherits it.
+        # Runs before multiprocessing joins its processes at exit, and not in forked children.
         self.close = Finalize(self, _end, (self._workers,), exitpriority=0)
         processes: Any = multiprocessing.get_context(context)
         self._is_forked = processes.get_start_method() == "fork"
@@ -174,7 +174,7 @@ class WorkerPool:
                     worker = threading.Thread(target=_serve, args=(theirs, reader, slots), name=name, daemon=True)
                     worker.start()
                 else:
-                    # A forked sibling would keep the pipes of the others open.
+                    # A forked worker would keep the pipes of earlier ones open.
                     inherited = [ours, *self._workers] if self._is_forked else []
                     arguments = (theirs, reader, slots, inherited)
                     worker = processes.Process(target=_serve_process, args=arguments, daemon=True)
@@ -208,9 +208,9 @@ class WorkerPool:
         return bool(wait(list(self._busy), 0))
 
     def answers(self) -> Iterator[Answer]:
-        """Wait for an answer, and give all that have come. Raises LoaderError when a worker died, or none comes."""
+        """Wait for an answer, and yield all that have arrived. Raises LoaderError if a worker died, or on timeout."""
         poll_s = min(_POLL_EVERY_S, self._timeout_s or _POLL_EVERY_S)
-        waited_s = 0.0  # not by a clock: after Ctrl-Z all go on, and this process may be the first
+        waited_s = 0.0  # not by a clock: after Ctrl-Z this process may resume before its workers
         while not (ready := wait(list(self._busy), poll_s)):
             for dead in [ours for ours, worker in self._workers.items() if not worker.is_alive()]:
                 raise self._died(dead)
@@ -228,15 +228,15 @@ class WorkerPool:
             yield answer._replace(worker=list(self._busy).index(connection))
 
     def _silent(self) -> LoaderError:
-        """The error for workers that have a request and do not answer: the others have answered all of theirs."""
+        """Return the error that names the workers with unanswered requests."""
         named = ", ".join(
             f"{number} ({f'process {worker.pid}' if hasattr(worker, 'pid') else worker.name})"
             for number, (ours, worker) in enumerate(self._workers.items(), 1)
             if self._busy[ours]
         )
         return LoaderError(
-            f"no batch for {self._timeout_s:g} s from worker {named} of {len(self._workers)}: it was stopped, or what "
-            "it reads from does not answer; give a larger timeout= if a batch may take longer"
+            f"no batch for {self._timeout_s:g} s from worker {named} of {len(self._workers)}: it was stopped, or its "
+            "storage does not answer; give a larger timeout= if a batch may take longer"
         )
 
     def _died(self, connection: Connection) -> LoaderError:
@@ -258,13 +258,13 @@ def cannot_start(number: int, workers: int, why: str) -> LoaderError:
 
 
 def _end(workers: dict[Connection, Any]) -> bool:
-    """End all workers. Returns whether they have ended: a thread may still be reading."""
+    """End all workers, and return whether they have ended: a thread may still be reading."""
     for connection, worker in workers.items():
         connection.close()
         if not isinstance(worker, threading.Thread):
             worker.kill()
     for worker in workers.values():
-        if worker is not threading.current_thread():  # where the garbage collector may run this
+        if worker is not threading.current_thread():  # the garbage collector may run this in a worker
             worker.join(_ENDS_WITHIN_S)
     ended = not any(worker.is_alive() for worker in workers.values())
     workers.clear()
@@ -275,8 +275,8 @@ def _serve_process(connection: Connection, reader: Reader, slots: SharedSlots, i
     leave_to_parent()
     for other in inherited:
         other.close()
-    torch.set_num_threads(1)  # per process, so not where workers are threads of the caller's
-    torch.set_default_device(None)  # a forked worker inherits it, and has no accelerator
+    torch.set_num_threads(1)  # per process, so not for workers that are threads
+    torch.set_default_device(None)  # a forked worker inherits it but has no accelerator
     driver = os.getppid()
     _serve(connection, reader, slots, lambda: os.getppid() == driver)
 
@@ -285,14 +285,14 @@ def _serve(
     connection: Connection, reader: Reader, slots: SharedSlots, is_wanted: Callable[[], bool] = lambda: True
 ) -> None:
     cv2.setNumThreads(0)  # per process; one thread a worker is faster overall
-    with connection, contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the driver is gone
+    with connection, contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the driver has ended
         while is_wanted():
             if not connection.poll(_POLL_EVERY_S):
                 continue
             request = connection.recv()
             try:
                 answer = read(request, reader, slots)
-            except Exception:  # whatever a transform raises goes to the caller, as from a DataLoader's worker
+            except Exception:  # send any error of a transform to the caller, as a DataLoader worker does
                 error = ExceptionWrapper(where="in a Loader's worker")  # type: ignore[no-untyped-call]
                 answer = Answer(request.slot, [], Work(0.0, 0.0, 0.0), error)
             connection.send(answer)

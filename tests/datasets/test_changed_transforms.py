@@ -300,7 +300,7 @@ def test_a_change_that_a_loader_cannot_follow_is_refused_again_and_again(dataset
     loader = Loader(data, 4, num_workers=0, normalize=((0.5,) * 3, (0.5,) * 3))
     data.transform = training()
     for _ in range(2):
-        with pytest.raises(OptionError, match="normalize: the dataset's transform normalizes"):
+        with pytest.raises(OptionError, match="normalize: fuse=True took over the transform's normalization"):
             next(iter(loader))
 
 
@@ -317,7 +317,7 @@ def test_a_loader_of_a_part_follows_other_indices_of_the_same_number(load: Any, 
         part.indices = [50, 1]
     assert next(iter(loader))[1].tolist() == data.targets[[50, 1]].tolist()
     part.indices = [1]
-    with pytest.raises(OptionError, match="has 1 samples now, and had 2 when this loader was made; make another one"):
+    with pytest.raises(OptionError, match="has 1 samples now, but had 2 when this loader was made; make another"):
         next(iter(loader))
 
 

@@ -264,7 +264,7 @@ def test_parts_with_other_vocabularies_are_no_sum(labelled: Path) -> None:
         ({"vocabulary": {"captoin": None}}, "vocabulary: 'captoin' is not a column of target='caption'"),
         ({"multi_hot": "tags"}, "multi_hot: 'tags' is not a column of target='caption'"),
         ({"multi_hot": "caption"}, "multi_hot: column 'caption' holds no lists"),
-        ({"vocabulary": {"caption": [1, 2]}}, "column 'caption' holds large_string, and the values given are not"),
+        ({"vocabulary": {"caption": [1, 2]}}, "column 'caption' holds large_string, but the values given are not"),
         ({"vocabulary": {"caption": ["a", "b", "a"]}}, r"expected a list of different values, got \['a', 'b', 'a'\]"),
         ({"vocabulary": {"caption": []}}, r"expected a list of different values, got \[\]"),
         ({"vocabulary": {"caption": "cat"}}, "expected a list of different values, got 'cat'"),

@@ -76,7 +76,7 @@ def test_grey_of_16_bits_may_be_a_pil_image_and_colours_may_not(build: Build) ->
     colour = root.parent / "colour"
     options = BuildOptions(ImageOptions(sizes=(KEEP,), depth=16, format="raw"))
     build_dataset(root.parent / "raw", colour, options, SERIAL)
-    with pytest.raises(OptionError, match=r"^decode: PIL has no colour images of 16 bits"):
+    with pytest.raises(OptionError, match=r"^decode: PIL has no 16-bit colour images"):
         LMDBDataset(colour)
 
 

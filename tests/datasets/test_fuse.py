@@ -164,7 +164,7 @@ def test_what_is_not_understood_stays_with_all_after_it(transforms: Any, stays: 
 
 
 NOTHING: list[tuple[str, Any, str]] = [
-    ("no crop", v1.Compose([v1.ToTensor()]), "there is no crop in it"),
+    ("no crop", v1.Compose([v1.ToTensor()]), "it has no crop"),
     ("a flip before the crop", v1.Compose([v1.RandomHorizontalFlip(), v1.RandomResizedCrop(9)]), "before the crop"),
     ("nearest", v2.RandomResizedCrop(9, interpolation=v2.InterpolationMode.NEAREST), "interpolation=nearest"),
     ("nearest by number", v2.RandomResizedCrop(9, interpolation=0), "interpolation=0"),
@@ -174,7 +174,7 @@ NOTHING: list[tuple[str, Any, str]] = [
     ("filters of tensors", v2.Compose([v2.ToImage(), v2.RandomResizedCrop(9, interpolation=1)]), "gets tensors"),
     ("aliased tensors", v2.Compose([v2.ToImage(), v2.RandomResizedCrop(9, antialias=False)]), "antialias=False"),
     ("floats resized", v2.Compose([v2.ToImage(), FLOAT, v2.RandomResizedCrop(9)]), "after the conversion to float"),
-    ("a size set later", fixed(v1.RandomResizedCrop(9), size=20), "has size=20, which torchvision does not take for a"),
+    ("a size set later", fixed(v1.RandomResizedCrop(9), size=20), "has size=20, expected (height, width)"),
     ("padding", v1.RandomCrop(9, padding=4), "padding=4"),
     ("padding if needed", v2.RandomCrop(9, pad_if_needed=True), "pad_if_needed=True"),
     ("max_size", v2.Resize(90, max_size=100), "max_size=100"),

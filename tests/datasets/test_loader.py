@@ -217,7 +217,7 @@ def test_a_new_epoch_ends_one_whose_iterator_was_kept(workers: int, data: LMDBDa
         left = iter(loader)
         next(left)
         assert digest(loader) == plain[1]
-        with pytest.raises(LoaderError, match=r"this epoch ended early.*two at a time need two Loaders"):
+        with pytest.raises(LoaderError, match=r"this epoch ended early.*use two Loaders for two at once"):
             next(left)
 
 
@@ -275,7 +275,7 @@ def test_an_epoch_is_resumed_with_the_crop_that_it_was_begun_with(data: LMDBData
     first.crop = CROP  # of the next epoch
     second.load_state_dict(first.state_dict())
     assert second.state_dict() == first.state_dict()
-    with pytest.raises(OptionError, match="crop: the epoch that is resumed was begun with another crop than Random"):
+    with pytest.raises(OptionError, match="crop: the resumed epoch began with another crop than Random"):
         next(iter(second))
     second.crop = RandomResizedCrop(32)
     for ours, theirs in zip(batches, second, strict=True):

@@ -493,7 +493,7 @@ def in_a_dict(image: Any) -> dict[str, Any]:
     return {"name": "image", "pixels": np.array(image)}
 
 
-UNEQUAL = "crop: the images of .* have different sizes and cannot be stacked; choose one, such as RandomResizedCrop"
+UNEQUAL = "crop: the images of .* have different sizes and cannot be stacked; choose a crop, such as RandomResizedCrop"
 
 
 @pytest.mark.parametrize(
@@ -507,7 +507,7 @@ UNEQUAL = "crop: the images of .* have different sizes and cannot be stacked; ch
         ("DataLoader", 0, {"decode": "tensor", "target": ("label", "path")}, UNEQUAL),
         ("make_loader", 0, {"transform": in_a_dict}, UNEQUAL),
         ("DataLoader", 0, {"transform": in_a_dict, "target": None}, UNEQUAL),
-        ("make_loader", 1, {}, 'decode: images of PIL cannot be stacked; choose "tensor", or give a transform'),
+        ("make_loader", 1, {}, 'decode: PIL images cannot be stacked; choose "tensor", or give a transform'),
     ],
 )
 def test_images_that_cannot_be_stacked_are_one_line(
@@ -535,14 +535,14 @@ def test_a_batch_of_the_wrong_size_names_the_image(make: Any, dataset: Path) -> 
         ({"num_workers": -1}, "num_workers: expected a whole number from 0 to 4096, got -1"),
         ({"prefetch_factor": 0}, "prefetch_factor: expected a whole number from 1 to 64, got 0"),
         ({"last": "drop"}, "last: expected one of keep, pad, got 'drop'"),
-        ({"drop_last": True, "last": "pad"}, 'drop_last: expected it without last="pad", which fills up the last'),
-        ({"drop_last": True, "last": "keep"}, 'drop_last: expected it without last="keep", which keeps the last batch'),
+        ({"drop_last": True, "last": "pad"}, 'drop_last: cannot be combined with last="pad", which fills up the last'),
+        ({"drop_last": True, "last": "keep"}, 'drop_last: cannot be combined with last="keep", which keeps the last'),
         ({"drop_last": "yes"}, "drop_last: expected True or False, got 'yes'"),
         ({"seed": -1}, "seed: expected a whole number from 0"),
         ({"rank": 3, "ranks": 2}, "rank: expected a whole number from 0 to 1, got 3"),
         ({"shuffle": Shuffled(9)}, "shuffle: expected an order over 56 samples"),
         ({"shuffle": range(56)}, "shuffle: expected True, False or an order, such as"),
-        ({"shuffle": Shuffled(56, seed=1), "seed": 0}, "seed: the order has one, .*; leave one of the two out"),
+        ({"shuffle": Shuffled(56, seed=1), "seed": 0}, "seed: the order already has a seed, .*; leave one"),
         ({"shuffle": Shuffled(56), "seed": -1}, "seed: expected a whole number from 0"),
     ],
 )
@@ -565,9 +565,9 @@ NORMALIZE = ((0.5,) * 3, (0.5,) * 3)
         (Loader, {"on_error": "ignore"}, "on_error: expected one of raise, skip"),
         (Loader, {"multiprocessing_context": "thread"}, "context: expected one of fork, spawn, forkserver, got 'thr"),
         (Loader, {"multiprocessing_context": 3}, "context: expected one of fork, spawn, forkserver, got 3"),
-        (Loader, {"sampler": [0], "shuffle": True}, "sampler: expected it without shuffle"),
+        (Loader, {"sampler": [0], "shuffle": True}, "sampler: cannot be combined with shuffle"),
         (Loader, {"sampler": [0], "ranks": 2, "rank": 0}, "rank: a sampler shares an epoch over ranks itself"),
-        (Loader, {"sampler": iter([0])}, "sampler: expected indices that have a length, got list_iterator"),
+        (Loader, {"sampler": iter([0])}, "sampler: expected indices with a length, got list_iterator"),
         (Loader, {"sampler": EpochSampler(Sequential(56))}, "sampler: give the order of an EpochSampler as shuffle="),
         (Loader, {"batch_sampler": [[0, 1]]}, "batch_sampler: a Loader takes no batch_sampler; give an order as shuf"),
         (Loader, {"collate_fn": list}, "collate_fn: a Loader calls none, .*; use make_loader"),

@@ -301,17 +301,17 @@ def sized(image: Image.Image) -> torch.Tensor:
 BAD: dict[str, tuple[Any, str]] = {
     "text": (
         repr,
-        "transform: gives str; a Loader's batches are of tensors, arrays, images and numbers, use make_loader",
+        "transform: returns str; a Loader's batches are of tensors, arrays, images and numbers, use make_loader",
     ),
-    "None": (lambda _: None, "transform: gives NoneType; "),
-    "nothing": (lambda _: {}, "transform: gives dict; "),
+    "None": (lambda _: None, "transform: returns NoneType; "),
+    "nothing": (lambda _: {}, "transform: returns dict; "),
     "other shapes": (
         sized,
-        r"transform: gives float32 \([34],\) of sample .*, and float32 \([34],\) of the first sample; ",
+        r"transform: returns float32 \([34],\) for sample .*, and float32 \([34],\) for the first sample; ",
     ),
     "another structure": (
         lambda image: [to_tensor(image)] * (1 + int(np.asarray(image).sum() % 2)),
-        r"transform: gives float32 .* of sample .*; batches of a Loader have one shape, use make_loader for others$",
+        r"transform: returns float32 .* for sample .*; batches of a Loader have one shape, use make_loader for others$",
     ),
 }
 
@@ -331,12 +331,12 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "no crop": (
         {"transform": len},
         {},
-        "crop: the images of .*; a Loader calls the transform with crops: give it crop",
+        "crop: the images of .*; a Loader calls the transform with crops: give the Loader crop=",
     ),
     "no crop taken over": (
         {"transform": Compose([to_tensor]), "fuse": True},
         {},
-        r"calls the transform with crops \(function is not one of torchvision's transforms\): give it crop",
+        r"calls the transform with crops \(function is not one of torchvision's transforms\): give the Loader crop=",
     ),
     "fewer crops than views": (
         {"transform": PIPELINES["views that differ"], "fuse": True},

@@ -309,7 +309,7 @@ def test_what_shared_memory_cannot_hold_is_told_what_it_lacks(
     options: Any, lacks: str, dataset: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
-    with pytest.raises(LoaderError, match=rf"--shm-size\); batches need next to none with {re.escape(lacks)}$"):
+    with pytest.raises(LoaderError, match=rf"--shm-size\); batches need almost none with {re.escape(lacks)}$"):
         make_loader(LMDBDataset(dataset, **options), 8, num_workers=2)
 
 

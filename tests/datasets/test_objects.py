@@ -156,8 +156,8 @@ def test_a_crop_of_nothing_but_background_has_empty_boxes(painted: Path) -> None
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"target": ("bbox", "whole")}, "of 00.png 'whole' has 1 where 'bbox' has 0; leave one of them out"),
-        ({"target": ("bbox",), "flip_pairs": [(0, 1)]}, "flip_pairs: there is no column of keypoints in target"),
+        ({"target": ("bbox", "whole")}, "00.png has 1 in 'whole' and 0 in 'bbox'; leave one of them out"),
+        ({"target": ("bbox",), "flip_pairs": [(0, 1)]}, "flip_pairs: target has no column of keypoints"),
         ({"target": "points", "flip_pairs": [(1, 2)]}, r"flip_pairs: \(1, 2\) are not two of the 2 points"),
         ({"target": "bbox", "crop": [CenterCrop(8), CenterCrop(9)]}, "crop: boxes and keypoints move with one crop"),
     ],
@@ -213,5 +213,5 @@ def test_a_damaged_column_of_boxes_is_an_error(change: str, painted: Path, tmp_p
 
 def test_tv_tensors_without_torchvision_are_refused(painted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torchvision.tv_tensors", None)
-    with pytest.raises(OptionError, match="tv_tensors: they are torchvision's, which is not installed"):
+    with pytest.raises(OptionError, match="tv_tensors: needs torchvision, which is not installed"):
         LMDBDataset(painted, target="bbox", tv_tensors=True)

@@ -293,7 +293,7 @@ def test_a_subclass_with_other_methods_is_read(dataset: Path) -> None:
 # --- ImageFolder's other names ---
 
 ABSENT = {
-    "loader": r"presize decodes, by number and not by path; use dataset\[i\]",
+    "loader": r"presize reads images by number, not by path; use dataset\[i\]",
     "extensions": "an image may have any name; dataset.samples has the paths",
     "find_classes": "use dataset.classes and dataset.class_to_idx",
     "make_dataset": "use dataset.samples",
@@ -325,9 +325,9 @@ def test_image_folders_arguments_are_refused_by_name_unless_they_ask_for_nothing
 ) -> None:
     root = dataset if kind is LMDBDataset else raw
     said = {
-        "loader": f"{kind.__name__} never calls it; presize decodes: do it in transform",
-        "is_valid_file": f"{kind.__name__} never calls it; its samples are those that are there: .*[Ss]ubset",
-        "allow_empty": "a class folder without images is a class in any case; leave it out",
+        "loader": f"{kind.__name__} never calls it; presize decodes images; to do it yourself",
+        "is_valid_file": f"{kind.__name__} never calls it; its samples are fixed, so select some with .*[Ss]ubset",
+        "allow_empty": "class folders without images are always classes; leave it out",
     }
     for name, words in said.items():
         with pytest.raises(OptionError, match=rf"^{name}: {words}"):

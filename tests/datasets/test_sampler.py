@@ -178,15 +178,15 @@ def test_an_order_by_host_resumes_where_all_its_ranks_are() -> None:
 
 
 def test_an_order_by_host_needs_the_ranks_that_it_was_made_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(OptionError, match="order: was made for 8 ranks, and there are 4"):
+    with pytest.raises(OptionError, match="order: was made for 8 ranks, but there are 4"):
         EpochSampler(by_host(8, 2), rank=0, ranks=4)
     sampler = EpochSampler(by_host(2, 1))  # before the trainer initializes torch.distributed
-    with pytest.raises(OptionError, match="order: was made for 2 ranks, and there are 1"):
+    with pytest.raises(OptionError, match="order: was made for 2 ranks, but there are 1"):
         sampler.begin()
     for name, value in (("is_initialized", True), ("get_world_size", 2), ("get_rank", 1)):
         monkeypatch.setattr(torch.distributed, name, lambda value=value: value)
     assert sampler.begin() == (0, 0)
-    with pytest.raises(OptionError, match="order: was made for 8 ranks, and there are 2"):
+    with pytest.raises(OptionError, match="order: was made for 8 ranks, but there are 2"):
         EpochSampler(by_host(8, 2))
 
 

@@ -227,17 +227,17 @@ def test_what_a_loader_does_not_read_is_refused_in_a_line(data: LMDBDataset, oth
     folder = Subset(FolderDataset(other.parent / "raw"), [0])
     how: dict[str, Any] = {"decode": "tensor", "crop": CROP, "flip": 0.5}
     sums: dict[str, list[Any]] = {
-        r"crop, and those of .* differ: RandomResizedCrop\(.*\) and CenterCrop": [
+        r"crop, but those of .* differ: RandomResizedCrop\(.*\) and CenterCrop": [
             data, LMDBDataset(other, **how | {"crop": CenterCrop(24)}),
         ],
-        "target, and those of .* and .* differ: 'path' and 'label'": [
+        "target, but those of .* and .* differ: 'path' and 'label'": [
             LMDBDataset(data.root, target="path"), LMDBDataset(other),
         ],
         "max_pixels, got 9999 in": [LMDBDataset(other, max_pixels=9999), LMDBDataset(data.root)],
-        "classes, and those of .* and .* differ$": [data, LMDBDataset(fewer, **how)],
+        "classes, but those of .* and .* differ$": [data, LMDBDataset(fewer, **how)],
     }  # fmt: skip
     rows: list[tuple[Any, str]] = [
-        ([1, 2], "dataset: expected an LMDBDataset, or a Subset or ConcatDataset of such, got list"),
+        ([1, 2], "dataset: expected an LMDBDataset, or a Subset or ConcatDataset of them, got list"),
         (folder, "got a Subset of FolderDataset; make_lo"),
         (ConcatDataset([data, folder]), "got a ConcatDataset of LMDBDataset and a Subset of FolderDataset"),
         (Own(other), "dataset: a Loader does not call the __getitem__ of Own; use make_loader"),
