@@ -481,7 +481,7 @@ NOT_ONE_SOURCE: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("how", NOT_ONE_SOURCE)
-def test_a_dataset_without_a_common_source_cannot_be_updated_from_one(
+def test_a_dataset_without_a_single_source_cannot_be_updated_from_one(
     how: str, presize: Callable[..., Ran], made: Made, tmp_path: Path
 ) -> None:
     one, raw = made("cat dog"), made("cat dog").with_name("raw")
