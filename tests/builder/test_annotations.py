@@ -304,6 +304,6 @@ def test_images_without_any_box_are_stored(build: Builder) -> None:
         (lambda: replace(BOXES, bad_boxes="drop"), "bad_boxes: expected one of clip, reject, got 'drop'"),
     ],
 )
-def test_options_that_cannot_be_are_refused(make: Callable[[], object], said: str) -> None:
+def test_invalid_options_are_refused(make: Callable[[], object], said: str) -> None:
     with pytest.raises(OptionError, match=said):
         make()

@@ -126,7 +126,7 @@ def test_several_sizes_make_several_datasets_with_a_report_each(build: Build, pr
 
 @pytest.fixture
 def mixed(tmp_path: Path) -> Path:
-    """A folder of a photograph, and an image each with 16 bits, with transparency and with a palette."""
+    """Create a folder of four images: a photograph, one with 16 bits, one with transparency, and one with a palette."""
     photo = Image.open(save_image(tmp_path / "mixed" / "photo.jpg"))
     Image.fromarray(smooth_image(40, 50)[:, :, 0].astype(np.uint16) * 257).save(tmp_path / "mixed" / "deep.png")
     photo.convert("RGBA").save(tmp_path / "mixed" / "alpha.png")
