@@ -86,8 +86,8 @@ class Swap(Builder):
     replace.
 
     Args:
-        shade: what the other adds to the grey of each image, listed as those of the first are; 0 for one that has the
-            same images and labels in reverse order.
+        shade: difference of the greys of the other container's images, listed in the same order; 0 for the same images
+            and labels in reverse order.
     """
 
     def __init__(self, folder: Path, kind: str, shade: int = 0) -> None:

@@ -1,7 +1,7 @@
 """A Loader whose batches go to a simulated device, and crops that grow between epochs.
 
-MUTANTS are faults in presize.datasets.reading.transfer that the simulated device has to see: one that has never seen
-any proves nothing."""
+MUTANTS are faults in presize.datasets.reading.transfer that the simulated device must detect: otherwise it proves
+nothing."""
 
 from __future__ import annotations
 

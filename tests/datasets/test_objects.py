@@ -35,7 +35,7 @@ TARGET = ("bbox", "color", "name", "points")
 def painted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build 24 black images of 144×96, each with up to 3 rectangles, red, green and blue, whose boxes are in the table.
 
-    Each object has two keypoints, its left edge's middle and its right edge's.
+    Each object has two keypoints, the middles of its left and right edges.
     """
     rng = np.random.default_rng(0)
     images, rows = {}, []

@@ -1,7 +1,7 @@
 """Data loading of well-known training scripts: batches equal those from ImageFolder.
 
-The classes here do what those do in facebookresearch's dino (7c446df), mae (efb2a80) and moco (3b42c2a), in
-sthalles/SimCLR (1848fc9) and in torchvision's references; timm's loaders are timm's own.
+The classes do the same as in facebookresearch's dino (7c446df), mae (efb2a80) and moco (3b42c2a), in sthalles/SimCLR
+(1848fc9) and in torchvision's references; timm's loaders are timm's own.
 """
 
 from __future__ import annotations

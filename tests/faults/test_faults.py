@@ -1,8 +1,8 @@
 """Builds that are killed anywhere, and whose system calls fail: nothing is lost, and the same command makes the same
 bytes.
 
-By default a few faults of each scenario, drawn anew each time; PRESIZE_FAULTS=N tries N of each, and PRESIZE_FAULTS=all
-every one, and a hundred kills (make torture).
+By default it tries a few faults of each scenario, which differ in each run; PRESIZE_FAULTS=N tries N of each, and
+PRESIZE_FAULTS=all every one, and a hundred kills (make torture).
 """
 
 from __future__ import annotations

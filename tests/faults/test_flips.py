@@ -1,6 +1,6 @@
 """Files of a dataset damaged in every way: verify finds and locates the damage; readers raise, and never crash.
 
-By default some of all bits; PRESIZE_FAULTS=all flips every one (make torture).
+By default it flips some of the bits; PRESIZE_FAULTS=all flips every one (make torture).
 """
 
 from __future__ import annotations

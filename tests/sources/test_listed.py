@@ -1,4 +1,4 @@
-"""What is in a source, whatever kind it is of: its samples in their order, their labels, and what is left out."""
+"""Listings of every kind of source: samples in their order, labels, and skipped files."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from presize.sources.scan import scan
 
 
 def of(reason: str, make: Make, options: dict[str, Any] | None = None, said: str = "", **expected: Any) -> Any:
-    """A row of the table.
+    """Return a row of the table.
 
     Args:
-        reason: what it shows.
-        make: makes the source.
+        reason: description of the case.
+        make: maker of the source.
         options: SourceOptions, and arguments of scan.
-        said: the warning that there is, and no other.
-        expected: what `facts` tells of the source; no rejects where nothing is said of them.
+        said: the only expected warning.
+        expected: expected `facts` of the source; no rejects by default.
     """
     return pytest.param(make, options or {}, said, {"rejected": {}, **expected}, id=reason)
 
@@ -93,7 +93,7 @@ FOLDERS = [
 ]  # fmt: skip
 
 AROUND = ("../far/2.jpg", "../far.jpg", "../raw-2/1.jpg", "../far/back -> ../raw/a/1.jpg")
-"""A folder and files beside the source."""
+"""A folder and files next to the source."""
 UNSEEN = "cannot be looked at: "
 LOOP = "a link to a folder that it lies in"
 MANY = UNSEEN + "Too many levels of symbolic links"
@@ -154,7 +154,7 @@ def typed(name: str, kind: Any) -> dict[str, Any]:
 
 
 def lines(text: str, *names: str) -> Make:
-    """A plain list of paths."""
+    """Return a maker of a plain list of paths."""
     return table(text, *CATS, *names, name="t.txt")
 
 
@@ -172,7 +172,7 @@ SPELLINGS = [
     ("n/1", "n/1.txt"),
     ("n/2", "n/2.png"),
 ]
-"""Spellings of paths, and the one of SPELLED that each means."""
+"""Spellings of paths, and the path of SPELLED that each means."""
 TABLES = [
     of("a table has its own order",
        table("label,path,score\nb,dogs/0.jpg,1.5\na,cats/1.jpg,\n", *CATS, "dogs/0.jpg = 12345"),
@@ -288,25 +288,25 @@ NO_PATH = "its name is not a relative path in UTF-8"
 
 FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
 FAR = "very/long/" + "folder/" * 30 + "0001.png"
-"""No name in USTAR."""
+"""A name too long for USTAR."""
 TWO_SAMPLES = tar_bytes(tar_samples(2))
 KEPT = "what lies before is kept"
 
 
 def end_of(tar: bytes) -> int:
-    """Where its end mark is."""
+    """Return the offset of the end mark."""
     return -(-len(tar.rstrip(b"\0")) // 512) * 512
 
 
 def damaged(tar: bytes, at: int) -> bytes:
-    """A tar with a wrong byte in the header of its third sample."""
+    """Return a tar with a wrong byte in the header of its third sample."""
     content = bytearray(tar)
     content[end_of(TWO_SAMPLES) + at] ^= 0x55
     return bytes(content)
 
 
 def one_field(extension: str, content: bytes) -> Make:
-    """Two samples, the first of which has a file beside its image."""
+    """Return a maker of two samples, the first with a file next to its image."""
     return in_tar(("1.png", CAT), (f"1.{extension}", content), ("2.png", CAT))
 
 
@@ -396,7 +396,7 @@ TARS = [
                                          f"{size_text((3 << 20) - end_of(TWO_SAMPLES))} of zeros; {KEPT}"}),
     of("shards of WebDataset", lambda _: FIXTURES / "webdataset",
        listed=[{"path": f"{'ant bee cow'.split()[n % 3]}/{n:04d}.jpg", "label": n % 3, "caption": f"picture {n}",
-                "width_": 24 + n,  # the index has a width of its own
+                "width_": 24 + n,  # the index has its own width
                 "score": n / 4, "txt": f"a text of {n}"} for n in range(9)]),
 ]  # fmt: skip
 
