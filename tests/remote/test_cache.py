@@ -469,7 +469,7 @@ def test_a_shard_that_arrives_during_the_listing_of_the_cache_is_counted(
 @pytest.mark.parametrize(
     ("most", "used", "keep", "nbytes", "fits", "stays"),
     [
-        (300, [(OTHER, 1, 100), (OWN, 2, 60), (OWN, 3, 100)], [], 100, True, [2, 3]),  # least recently used of all datasets
+        (300, [(OTHER, 1, 100), (OWN, 2, 60), (OWN, 3, 100)], [], 100, True, [2, 3]),  # of any dataset
         (300, [(OWN, 1, 100), (OWN, 2, 100)], [], 100, True, [1, 2]),  # no more than necessary is evicted
         (200, [(OWN, 1, 100), (OWN, 2, 100)], [1], 100, True, [1]),  # needed shards stay
         (200, [(OWN, 1, 100), (OWN, 2, 100)], [1], 200, False, [1]),
