@@ -1,4 +1,4 @@
-"""What the checks of readers cost: the same epochs with `check=True` and `check=False`, in one run.
+"""Measure the cost of the readers' checks: the same epochs with `check=True` and `check=False`, in one run.
 
     python benchmarks/reading/checks.py PHOTOS
 
@@ -120,7 +120,7 @@ def summary(rows: list[rates.Row]) -> str:
             "",
             f"Opening: {rates.spread(opened['check'], '.1f')} ms, unchecked {rates.spread(opened['no check'], '.1f')}.",
             f"Pages of {first['shards']} shards: {rates.spread(rates.column(every, 'pages_ms'), '.1f')} ms, "
-            f"{rates.spread(rates.column(every, 'pages_us'), '.2f')} µs an image.",
+            f"{rates.spread(rates.column(every, 'pages_us'), '.2f')} µs per image.",
             rates.other_work(rows),
             f"{rates.rounds(rows)}, {first['images']} images of {first['record_kb']} kB, photographs: "
             f"{rates.photographs(first)}.",

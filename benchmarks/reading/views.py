@@ -213,7 +213,7 @@ def summary(rows: list[rates.Row]) -> str:
              rates.times(times, ours)]
         )  # fmt: skip
     first = rows[0]
-    heads = ["views", "read by", "CPU µs an image", "CPU µs a view", "times `crop=[...]`"]
+    heads = ["views", "read by", "CPU µs per image", "CPU µs per view", "times `crop=[...]`"]
     return "\n".join(
         [
             rates.table(heads, lines),

@@ -68,7 +68,7 @@ def summary(rows: list[rates.Row]) -> str:
         [
             rates.table(["reads", "images/s", "times ImageFolder"], lines),
             "",
-            rates.table(["CPU ms an image", *names], stage_lines),
+            rates.table(["CPU ms per image", *names], stage_lines),
             "",
             rates.other_work(rows),
             f"{rates.rounds(rows)}, photographs: {rates.photographs(rows[0])}.",

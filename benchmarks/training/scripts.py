@@ -65,7 +65,7 @@ def against_imagefolder(rows: list[rates.Row], column: str, form: str) -> str:
             lines.append(
                 [name, rates.spread(folder, form), *(rates.times(*pair) if all(pair) else "" for pair in pairs)]
             )
-    unit = "CPU ms an image" if column == "cpu_ms" else "images/s"
+    unit = "CPU ms per image" if column == "cpu_ms" else "images/s"
     return rates.table(
         ["script", f"ImageFolder, {unit}", *(f"{words}, times better" for words in READS.values())], lines
     )

@@ -70,7 +70,7 @@ def summary(rows: list[rates.Row]) -> str:
             lines.append([loop, name, rates.spread(plain, ",.0f"), rates.spread(watched, ",.0f"), factor])
     return "\n".join(
         [
-            rates.table(["loop", "of the main process", "plain, µs a batch", "watched", "watched / plain"], lines),
+            rates.table(["loop", "of the main process", "plain, µs per batch", "watched", "watched / plain"], lines),
             "",
             rates.other_work(rows),
             f"{rates.rounds(rows)}. {rates.machine(rows[0])}.",
