@@ -488,7 +488,7 @@ def test_a_dataset_without_a_single_source_cannot_be_updated_from_one(
     derived(
         [one, made("cat dog, too")] if how == "several datasets" else one, tmp_path / "first", **NOT_ONE_SOURCE[how]
     )
-    new = derived(tmp_path / "first", tmp_path / "new")  # which keeps this fact
+    new = derived(tmp_path / "first", tmp_path / "new")  # deriving again keeps this fact
     before = files(tmp_path / "new")
     for run in ("--update", "--dry-run"), ("--update",):
         ran = presize("build", raw, tmp_path / "new", "--size", new.manifest.size, *run)

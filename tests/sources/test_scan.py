@@ -95,7 +95,7 @@ def test_sizes_and_times_are_those_of_the_files(tmp_path: Path) -> None:
     assert table.column("source_mtime_ns").to_pylist()[1] == 1_234_567_890_123_456_789
 
 
-@pytest.mark.parametrize("folder", [None, "/dev/shm"], ids=["disk", "tmpfs"])  # ext4 and xfs store fewer times
+@pytest.mark.parametrize("folder", [None, "/dev/shm"], ids=["disk", "tmpfs"])  # smaller range on ext4, xfs
 def test_a_time_outside_the_range_of_the_index_counts_as_the_nearest_one(folder: str | None, tmp_path: Path) -> None:
     if folder is not None and not os.access(folder, os.W_OK):
         pytest.skip(f"{folder} cannot be written to")
