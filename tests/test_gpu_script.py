@@ -32,7 +32,7 @@ def test_its_help_names_every_option() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is CUDA here")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="CUDA is available")
 def test_without_cuda_it_prints_what_it_found_and_touches_nothing(tmp_path: Path) -> None:
     ran = run("--work", tmp_path / "work", "--out", tmp_path / "out")
     assert ran.returncode == 2

@@ -36,10 +36,10 @@ from presize.options import (
     ("text", "size", "reason"),
     [
         ("256", Size(256, 256), "a square"),
-        ("320x240", Size(height=240, width=320), "width first, as people write it"),
-        ("320X240", Size(height=240, width=320), "either case"),
-        (" 256\n", Size(256, 256), "space around it says nothing"),
-        ("0256", Size(256, 256), "zeros in front say nothing"),
+        ("320x240", Size(height=240, width=320), "width first, as is usual"),
+        ("320X240", Size(height=240, width=320), "any case"),
+        (" 256\n", Size(256, 256), "surrounding space is ignored"),
+        ("0256", Size(256, 256), "leading zeros are ignored"),
         ("keep", KEEP, "images keep their own"),
     ],
 )
@@ -187,9 +187,9 @@ class LaterBuildOptions(BuildOptions):
 @pytest.mark.parametrize(
     ("later", "recorded", "reason"),
     [
-        (LaterBuildOptions(), {}, "at their defaults, options of later releases leave the identity as it was"),
+        (LaterBuildOptions(), {}, "at their defaults, options of later releases keep the identity"),
         (LaterBuildOptions(padding_bytes=8), {"padding_bytes": 8}, "other bytes, another identity"),
-        (LaterBuildOptions(LaterImageOptions(dither=True)), {"image": {"dither": True}}, "other bytes there, too"),
+        (LaterBuildOptions(LaterImageOptions(dither=True)), {"image": {"dither": True}}, "also other bytes"),
         (LaterBuildOptions(LaterImageOptions(quality=80)), {"image": {"quality": 80}}, "an option of format version 1"),
     ],
 )

@@ -111,7 +111,7 @@ def test_an_image_that_crashes_its_decoder_is_rejected_and_the_rest_is_stored(
     result = build(run=run, on_shard=lambda _: running.append(len(workers_of(os.getpid()))))
     assert (result.stored, result.rejected) == (7, 1)
     assert build.rejects() == [{"path": "a/2.jpg", "error": "CrashError", "reason": reason}]
-    assert max(running) <= jobs, "a worker whose memory ran out does not stay"
+    assert max(running) <= jobs, "a worker that ran out of memory is replaced"
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from presize.pages import comparison
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        (ImageOptions(sizes=(Size(128, 128),), format="raw"), "pages of their own"),
+        (ImageOptions(sizes=(Size(128, 128),), format="raw"), "separate pages"),
         (ImageOptions(sizes=(Size(16, 16),)), "several records share a page"),
         (ImageOptions(sizes=(Size(128, 128), Size(24, 24))), "two sizes"),
     ],

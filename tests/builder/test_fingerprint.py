@@ -27,7 +27,7 @@ def forget() -> Iterator[None]:
     fingerprint.container_digest.cache_clear()
 
 
-NEEDS_4_KIB_PAGES = pytest.mark.skipif(os.sysconf("SC_PAGE_SIZE") != 4096, reason="LMDB has pages of the kernel's size")
+NEEDS_4_KIB_PAGES = pytest.mark.skipif(os.sysconf("SC_PAGE_SIZE") != 4096, reason="LMDB uses the kernel's page size")
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ def test_samples_depend_on_the_files_and_not_on_their_offsets(build: Builder, tm
     assert samples(build) == [by_class[n % 3 * 10 + n // 3] for n in range(COUNT)]
     assert not {"container", "offset", "run"} & set(build.data().index.schema.names)
     assert verify_dataset(build.out) == VerifyResult(COUNT)
-    assert build.manifest().report.rows > 0, "compared with what the containers hold"  # type: ignore[union-attr]
+    assert build.manifest().report.rows > 0, "compared with the contents of the containers"  # type: ignore[union-attr]
 
 
 def test_samples_are_read_in_the_order_of_their_offsets(build: Builder, monkeypatch: pytest.MonkeyPatch) -> None:

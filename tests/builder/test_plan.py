@@ -24,7 +24,7 @@ from presize.store.dealing import assign_shards, groups_of, mix, shard_count, sh
     [
         (1, 1, "one image, one file"),
         (512 * 32_768, 512, "all shards are full"),
-        (512 * 32_768 + 1, 513, "and one more image needs another"),
+        (512 * 32_768 + 1, 513, "one more image needs another shard"),
         (2, 2, "the square root, rounded up"),
         (1000, 32, "enough for all cores of a usual machine"),
         (10_000, 100, "a hundred images each"),
@@ -53,13 +53,13 @@ def test_the_shards_of_images_and_companions_can_all_be_open(samples: int, compa
 def test_the_number_of_samples_of_a_shard_with_companions_never_changes(
     samples: int, companions: int, limit: int | None
 ) -> None:
-    assert shard_limit(samples, None, companions) == limit, "datasets in the field depend on it"
-    assert shard_limit(samples, 10, companions) == 10, "as many as was asked for"
+    assert shard_limit(samples, None, companions) == limit, "existing datasets depend on it"
+    assert shard_limit(samples, 10, companions) == 10, "the requested number"
 
 
 def test_the_assignment_to_shards_never_changes() -> None:
     dealt = [[2, 4, 6], [1, 5, 8], [0, 3, 7, 9]]
-    assert [shard.tolist() for shard in assign_shards(10, 3)] == dealt, "datasets in the field depend on it"
+    assert [shard.tolist() for shard in assign_shards(10, 3)] == dealt, "existing datasets depend on it"
 
 
 GROUPS = st.lists(st.integers(1, 40), min_size=1, max_size=60).map(
@@ -100,7 +100,7 @@ def test_there_are_no_more_shards_than_runs_unless_requested() -> None:
         (100, 1, "a shard has ten samples, which would be one run"),
         (10_000, 6, "16 groups in a shard of a hundred"),
         (57_600, 15, "16 groups in a shard of 240"),
-        (1_100_000, 64, "more would not be read faster"),
+        (1_100_000, 64, "more would not make reading faster"),
     ],
 )
 def test_neighbours_are_as_many_as_leave_shards_fair(samples: int, length: int, reason: str) -> None:
@@ -148,7 +148,7 @@ def test_the_digest_covers_samples_options_and_page_size() -> None:
     assert len(set(OTHERS.values())) == len(OTHERS)
     two = source(["a/1", "a/2"])
     chunks = replace(two, table=pa.concat_tables([two.table.slice(0, 1), two.table.slice(1)]))
-    assert plan_digest(chunks) == OTHERS["the same"], "whatever its chunks"
+    assert plan_digest(chunks) == OTHERS["the same"], "for any chunks"
 
 
 def test_differences_are_described_in_words() -> None:

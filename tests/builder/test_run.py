@@ -201,7 +201,7 @@ def test_a_finished_build_is_not_repeated(build: Builder, monkeypatch: pytest.Mo
     again = build(run=REPORTED)
     assert build.files() == before
     assert (again.stored, again.bytes, again.images_per_s) == (first.stored, first.bytes, 0)
-    assert len(first.reports) == 1 and again.reports == (), "a report that was removed is not named"
+    assert len(first.reports) == 1 and again.reports == (), "a removed report is not named"
 
 
 @pytest.mark.parametrize("damage", ["gone", "cut", "its folder gone"])
@@ -492,7 +492,7 @@ def test_the_error_budget_decides_about_publishing(allowed: str, publishes: bool
     with pytest.raises(BuildError, match=f"--max-errors {allowed}"):
         build(run=run)
     assert not (build.out / "manifest.json").exists()
-    assert build().resumed > 0, "a larger budget goes on from there"
+    assert build().resumed > 0, "a larger budget resumes the build"
 
 
 @pytest.mark.parametrize("run", [SERIAL, RunOptions(jobs=2)], ids=["sequential", "processes"])
@@ -520,7 +520,7 @@ def test_a_build_stopped_by_an_image_resumes_after_the_image_is_fixed_or_removed
     layout: str, strict: dict[str, Any], repair: Callable[[Path], None], run: RunOptions, build: Builder, tmp_path: Path
 ) -> None:
     if layout == "folder" and run.update:
-        pytest.skip("a folder has no --update")
+        pytest.skip("--update does not support folders")
     build.options = replace(LAYOUTS[layout], shard_samples=4)
     plan = plan_build(build.source, build.options)
     bad = build.source / plan.source.table.column("path")[int(plan.shards[-1][0])].as_py()
@@ -530,7 +530,7 @@ def test_a_build_stopped_by_an_image_resumes_after_the_image_is_fixed_or_removed
     repair(bad)
     with pytest.warns(PresizeWarning, match=r"unfinished build of other files \(the source has changed .* are kept$"):
         result = build(run=replace(run, **strict))
-    assert (result.resumed > 0) == (repair is mend), "what is left goes to other shards"
+    assert (result.resumed > 0) == (repair is mend), "the remaining samples are assigned to other shards"
     build_dataset(build.source, tmp_path / "fresh", build.options, SERIAL)
     assert files(build.out) == files(tmp_path / "fresh")
 

@@ -29,7 +29,7 @@ from presize.store.manifest import read_manifest
 from presize.store.verify import verify_dataset
 
 Presize = Callable[..., Ran]
-compiled = pytest.mark.skipif(not jpeg_decoder.is_available(), reason="_jpeg_decoder.c is not compiled here, or off")
+compiled = pytest.mark.skipif(not jpeg_decoder.is_available(), reason="_jpeg_decoder.c is not compiled, or off")
 
 ALL = BuildOptions(ImageOptions(sizes=(KEEP,), tiles="all"), shard_samples=4)
 ANY_TREE = SourceOptions(labels="none")

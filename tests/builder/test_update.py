@@ -184,7 +184,7 @@ def test_any_change_keeps_copies_or_builds_each_sample_once(
         if path in unchanged and old["shard"][old_paths.index(path)].as_py() in stays
     ]
 
-    assert update.kept.tolist() == stays, "all of its samples are unchanged, and none other is in it"
+    assert update.kept.tolist() == stays, "it contains exactly its unchanged samples"
     assert [old_paths[row] if row >= 0 else None for row in update.origin] == [
         path if path in unchanged else None for path in new_paths
     ]
@@ -234,7 +234,7 @@ def test_an_update_equals_a_build_from_scratch(options: BuildOptions, build: Bui
     before = build.files()
     for run in [SERIAL] if options.checksum else [SERIAL, UPDATE]:
         result = build(run=run)
-        assert build.files() == before, "nothing is left to do"
+        assert build.files() == before, "nothing remains to be done"
         assert result.changes.kept == result.stored
 
 

@@ -339,7 +339,7 @@ def test_sample_creates_folders_that_build_accepts(build: Build, presize: Callab
     assert made.out == f"{tmp_path / 'raw'}: 6 files in 2 classes\n"
     assert build(source=tmp_path / "raw").code == 0
     few = presize("sample", tmp_path / "few", "--images", 2, "--long-side", 32)
-    assert few.out == f"{tmp_path / 'few'}: 2 files in 2 classes\n", "the default is no more than there are"
+    assert few.out == f"{tmp_path / 'few'}: 2 files in 2 classes\n", "the default is at most the number of files"
 
 
 def test_doctor_reads_from_a_path(presize: Callable[..., Ran], raw: Path, dataset: Path) -> None:

@@ -381,13 +381,13 @@ def test_a_profile_other_than_srgb_is_converted(kind: str) -> None:
 @pytest.mark.parametrize(
     ("image", "kind", "profile", "expected", "reason"),
     [
-        (Image.new("RGB", (16, 16), (55, 55, 55)), "PNG", LINEAR, 128, "brightened as sRGB wants"),
+        (Image.new("RGB", (16, 16), (55, 55, 55)), "PNG", LINEAR, 128, "brightened for sRGB"),
         (Image.new("RGBA", (16, 16), (55, 55, 55, 128)), "PNG", LINEAR, 191, "composed after the conversion"),
         (Image.new("L", (16, 16), 55), "PNG", GRAY_LINEAR, 128, "grey"),
         (Image.new("L", (16, 16), 55), "JPEG", GRAY_LINEAR, 128, "grey"),
         (Image.new("CMYK", (16, 16), (255, 0, 0, 0)), "TIFF", None, (0, 255, 255), "cyan"),
-        (Image.new("CMYK", (16, 16), (255, 0, 0, 0)), "TIFF", black_only_profile(), 255, "a cyan that is not seen"),
-        (Image.new("CMYK", (16, 16), (255, 0, 0, 0)), "JPEG", black_only_profile(), 255, "a cyan that is not seen"),
+        (Image.new("CMYK", (16, 16), (255, 0, 0, 0)), "TIFF", black_only_profile(), 255, "an invisible cyan"),
+        (Image.new("CMYK", (16, 16), (255, 0, 0, 0)), "JPEG", black_only_profile(), 255, "an invisible cyan"),
     ],
 )
 def test_a_colour_is_converted_to_srgb(
@@ -406,9 +406,9 @@ def test_a_colour_is_converted_to_srgb(
         (PHOTO, SRGB, "sRGB already"),
         (PHOTO, GRAY_LINEAR, "a grey profile on colours"),
         (GRAY, LINEAR, "a profile for colours on grey"),
-        (PHOTO, LINEAR[:200], "cut short"),
+        (PHOTO, LINEAR[:200], "truncated"),
         (PHOTO, b"no profile", "no profile"),
-        (PHOTO, LINEAR[:16] + b"\xff\xfe\xfd\xfc" + LINEAR[20:], "a colour space that is no text"),
+        (PHOTO, LINEAR[:16] + b"\xff\xfe\xfd\xfc" + LINEAR[20:], "a colour space that is not text"),
     ],
 )
 def test_pixels_stay_unchanged(image: Image.Image, icc: bytes, reason: str) -> None:
@@ -420,15 +420,15 @@ def test_pixels_stay_unchanged(image: Image.Image, icc: bytes, reason: str) -> N
 @pytest.mark.parametrize(
     ("icc", "expected", "reason"),
     [
-        (SRGB, True, "the standard one"),
+        (SRGB, True, "the standard profile"),
         (SWAPPED, False, "other primaries"),
         (LINEAR, False, "another curve"),
-        (LINEAR.replace(b"made for a test", b"linear sRGB\0\0\0\0"), False, "sRGB by name alone"),
+        (LINEAR.replace(b"made for a test", b"linear sRGB\0\0\0\0"), False, "sRGB only by name"),
         (display_profile(2.2).replace(b"made for a test", b"sRGB Profile\0\0\0"), True, "sRGB, simplified"),
-        (display_profile(2.2), False, "the same, not by that name"),
+        (display_profile(2.2), False, "the same under another name"),
         (GRAY_LINEAR, False, "linear grey"),
         (black_only_profile(), False, "CMYK"),
-        (b"broken", True, "of no use: what it is for is taken as sRGB"),
+        (b"broken", True, "unusable: its images are taken as sRGB"),
     ],
 )
 def test_a_profile_counts_as_srgb_by_its_effect(icc: bytes, expected: bool, reason: str) -> None:

@@ -274,7 +274,7 @@ def test_tiles_are_measured_the_same_without_the_compiled_code(head: bytes, part
 @pytest.mark.parametrize(
     ("data", "tiles", "reason"),
     [
-        (b"\xff\xd0\xff\xd1\xff\xd9\0", 3, "a byte behind the end"),
+        (b"\xff\xd0\xff\xd1\xff\xd9\0", 3, "a byte after the end"),
         (b"\xff\xd0\xff\xd2\xff\xd9", 3, "out of order"),
         (b"\xff\xd0\xff\xd1\xff\xd2", 3, "no end"),
         (b"\xff\xd0\xff\xd9", 3, "too few"),

@@ -90,7 +90,7 @@ def test_jfif_and_adobe_stay_without_trailing_bytes_in_their_segments() -> None:
     ("removed", "reason"),
     [
         (segment(0xEE, b"Adobi\0\x64\0\0\0\0\1"), "Adobe's marker, another's segment"),
-        (segment(0xED, b"Adobe_CM\0\1\2\3\4\5"), "Adobe's name in another segment of theirs"),
+        (segment(0xED, b"Adobe_CM\0\1\2\3\4\5"), "Adobe's name in another of its segments"),
         (segment(0xE1, JFIF[4:]), "JFIF's name under another marker"),
         (segment(0xE0, b"JFXX\0\x10" + b"_" * 20), "JFIF's marker, an extension"),
         (segment(0xEE, ADOBE[4:-1]), "Adobe's, a byte too short"),

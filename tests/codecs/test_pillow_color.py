@@ -16,7 +16,7 @@ from presize.codecs import pillow_color
 from presize.codecs.pillow_color import OPERATIONS, Name, planes, run
 
 MODULE: Any = pillow_color.compiled.trusted()
-compiled = pytest.mark.skipif(MODULE is None, reason="_pillow_color.c is not compiled here, or off")
+compiled = pytest.mark.skipif(MODULE is None, reason="_pillow_color.c is not compiled, or off")
 
 factors = st.tuples(st.floats(0, 2) | st.floats(-3, 5) | st.sampled_from([0.0, 0.5, 1.0, 1.5]))
 deviations = st.floats(0, 3) | st.floats(0, 90) | st.integers(0, 9)

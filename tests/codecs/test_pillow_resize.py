@@ -46,7 +46,7 @@ LEVELS = range(0 if MODULE is None else MODULE.level() + 1)
 """Plain C, AVX2, AVX-512."""
 _NO_ACCESS = 0
 
-compiled = pytest.mark.skipif(MODULE is None, reason="_pillow_resize.c is not compiled here, or off")
+compiled = pytest.mark.skipif(MODULE is None, reason="_pillow_resize.c is not compiled, or off")
 
 
 class Job(NamedTuple):
@@ -209,7 +209,7 @@ def by_pillow(pixels: Pixels, size: tuple[int, int], filter: Filter, box: Box | 
 
 
 @compiled
-@pytest.mark.skipif(installed_order() == "another", reason="another library is installed in the place of Pillow")
+@pytest.mark.skipif(installed_order() == "another", reason="another library is installed instead of Pillow")
 @settings(max_examples=examples(400), deadline=None)
 @given(st.data(), jobs, st.sampled_from(list(MODES)))
 def test_the_bytes_equal_those_of_the_installed_pillow(
@@ -396,7 +396,7 @@ def test_the_self_check_has_the_checksums_of_the_definition() -> None:
     filter, shape, size, checksum = pillow_resize.TRIED_ALPHA
     expected = pillow_model.resize(pillow_resize.noise(shape), size, filter, alpha=True)
     assert zlib.crc32(expected.tobytes()) == checksum
-    assert len({before == after for *_, (before, after) in pillow_resize.TRIED}) == 2, "some do not tell the order"
+    assert len({before == after for *_, (before, after) in pillow_resize.TRIED}) == 2, "some do not reveal the order"
 
 
 @pytest.fixture

@@ -91,7 +91,7 @@ def test_without_a_target_or_labels_samples_are_images_only(labelled: Path, tmp_
     assert (bare.classes, bare.class_to_idx) == (None, {})
     for ds in (LMDBDataset(labelled, target=None, decode="numpy"), bare):
         assert ds[-1].ndim == 3 and ds.samples[0] == ("0.png", None)
-        assert not hasattr(ds, "targets"), "as code asks that works with and without"
+        assert not hasattr(ds, "targets"), "for code that works with and without targets"
 
 
 def test_an_unknown_target_is_named_with_the_columns(labelled: Path) -> None:
@@ -224,7 +224,7 @@ def test_multi_hot_vectors_have_a_place_for_each_value(labelled: Path) -> None:
     assert ds.targets.dtype == np.float32 and np.array_equal(ds.targets, expected)
     assert np.array_equal(ds.subset([3, 0]).targets, expected[[3, 0]])
     ds[0][1].zero_()
-    assert torch.equal(ds[0][1], expected[0]), "a vector is the caller's own"
+    assert torch.equal(ds[0][1], expected[0]), "a vector belongs to the caller"
 
 
 @pytest.mark.parametrize("vocabulary", [{}, {"none": ["a", "b"]}])
@@ -284,7 +284,7 @@ def test_a_vocabulary_that_does_not_fit_is_refused(options: dict[str, Any], said
 def test_text_outside_the_index_is_found_before_it_is_read_or_numbered(labelled: Path, tmp_path: Path) -> None:
     shutil.copytree(labelled, tmp_path / "OUT")
     change_offset(tmp_path / "OUT", "caption", 2, 10**12)
-    assert len(LMDBDataset(tmp_path / "OUT")) == 4, "nobody asked for captions"
+    assert len(LMDBDataset(tmp_path / "OUT")) == 4, "captions were not requested"
     for vocabulary in ({}, {"caption": None}):
         with pytest.raises(DatasetError, match=r"column 'caption' of .* is damaged: "):
             LMDBDataset(tmp_path / "OUT", target="caption", vocabulary=vocabulary)

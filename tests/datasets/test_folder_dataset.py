@@ -51,7 +51,7 @@ def test_classes_samples_and_targets_are_those_of_image_folder(photos: Path) -> 
     assert ds.class_to_idx == {"ant": 0, "bee": 1, "cow": 2}
     assert ds.samples == samples
     assert ds.targets.tolist() == [label for _, label in samples]
-    assert torch.as_tensor(ds.targets).dtype == torch.int64, "without torch's warning of an array that is read-only"
+    assert torch.as_tensor(ds.targets).dtype == torch.int64, "without torch's warning of a read-only array"
     assert len(ds) == len(NAMES)
     assert repr(ds) == f"FolderDataset('{photos}', 8 samples, decode='pil')"
 

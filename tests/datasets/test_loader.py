@@ -67,7 +67,7 @@ def nothing_is_left() -> Iterator[None]:
     gc.collect()
     deadline = time.monotonic() + 30
     while set(multiprocessing.active_children()) - others or loader_threads():
-        assert time.monotonic() < deadline, "workers are left"
+        assert time.monotonic() < deadline, "workers remain"
         time.sleep(0.01)
     assert len(slots_in_use()) <= before
 
@@ -202,13 +202,13 @@ def test_an_epoch_ends_with_its_last_batch(workers: int, data: LMDBDataset, plai
             assert digest(next(batches) for _ in range(len(loader))) == plain[epoch]
             assert (loader.state_dict()["epoch"], loader.state_dict()["consumed"]) == (epoch + 1, 0)
         if workers:
-            assert len(children()) == 2, "workers stay"
+            assert len(children()) == 2, "workers persist"
         loader.set_epoch(0)
         assert digest(loader) == plain[0]
         assert [list(batches) for batches in kept] == [[], []]
         for _ in loader:
             break
-        assert not children(), "they end with an epoch that is left early"
+        assert not children(), "they end with an epoch left early"
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -266,7 +266,7 @@ def test_kept_batches_stay_unchanged(make: Any, data: LMDBDataset, epochs: list[
         pass
     assert digest(kept) == epochs[0]
     del loader
-    assert digest(kept) == epochs[0], "nor does their memory go with the loader"
+    assert digest(kept) == epochs[0], "their memory outlives the loader"
 
 
 # --- order ---

@@ -394,7 +394,7 @@ def test_make_loader_pins_for_devices_that_copy_from_pinned_memory(
     if kind is not None:
         Accelerator(monkeypatch, kind)
     elif torch.accelerator.is_available():
-        pytest.skip("of a machine without an accelerator")
+        pytest.skip("on a machine without an accelerator")
     assert make_loader(data, 8).pin_memory is pins
 
 

@@ -217,7 +217,7 @@ def test_random_numbers_belong_to_the_visit_of_a_sample(dataset: Path) -> None:
     how: dict[str, Any] = {"crop": RandomResizedCrop(24), "flip": 0.5, "shuffle": True, "seed": 3}
     loader = Loader(data, 8, num_workers=0, **how)
     first, second = draws(loader), draws(loader)
-    assert len({tuple(numbers) for numbers in first + second}) == 2 * len(data), "no number comes twice"
+    assert len({tuple(numbers) for numbers in first + second}) == 2 * len(data), "no number repeats"
     for column in np.transpose(first)[:5]:
         assert len(set(column)) == len(data)
     for workers, size in ((2, 8), (3, 5)):

@@ -287,7 +287,7 @@ def test_batches_too_large_for_shared_memory_are_one_error(
         with pytest.raises(LoaderError, match=r"/dev/shm has .* free, and 4 batches of .*--shm-size") as error:
             make_loader(data, 8, num_workers=2)
         assert "\n" not in str(error.value)
-    assert len(digest(make_loader(data, 8, num_workers=0))) == 7, "without workers none is needed"
+    assert len(digest(make_loader(data, 8, num_workers=0))) == 7, "without workers no shared memory is needed"
     with_free(need)
     assert len(make_loader(data, 8, num_workers=2, prefetch_factor=2)) == 7
     assert set(asked) <= {"/dev/shm"}

@@ -136,7 +136,7 @@ def test_a_rank_is_that_of_the_process_when_an_epoch_starts(monkeypatch: pytest.
     assert len(sampler) == 10
     assert list(sampler) == alone[1::2]
     monkeypatch.undo()
-    assert sampler.state_after(3, 2)["consumed"] == 12, "of the ranks that took part, though they are gone"
+    assert sampler.state_after(3, 2)["consumed"] == 12, "of the ranks that took part, although they have ended"
 
 
 def test_a_state_is_a_few_integers() -> None:
@@ -271,7 +271,7 @@ def test_a_changed_state_is_an_error_or_another_position_of_the_same_order(chang
         sampler.load_state_dict(saved | changes)
     except OptionError as error:
         assert "\n" not in str(error) and len(str(error)) < 10_000
-        assert sampler.state_dict() == saved, "it is as it was"
+        assert sampler.state_dict() == saved, "it is unchanged"
         return
     loaded = {**saved, **changes}
     assert {name: loaded[name] for name in ("length", "population", "seed", "order")} == {

@@ -93,7 +93,7 @@ def test_only_one_number_is_drawn_from_torchs_generator(data: LMDBDataset) -> No
     assert torch.equal(torch.get_rng_state(), after)
     given = Loader(data, 8, shuffle=True, seed=0, num_workers=0)
     epoch(given)
-    assert torch.equal(torch.get_rng_state(), after), "none for a seed that is given"
+    assert torch.equal(torch.get_rng_state(), after), "none for a given seed"
     assert given.sampler.order == Shuffled(len(data), 0) and given.state_dict()["seed"] == 0
 
 
@@ -156,7 +156,7 @@ def test_ranks_agree_on_an_order_without_a_seed(share: dict[str, int], monkeypat
         list(sampler)
         seeds.add(sampler.order.seed)
         monkeypatch.undo()
-    assert seeds == {0}, "as in DistributedSampler; Accelerate shares what a sampler of one rank gives"
+    assert seeds == {0}, "as in DistributedSampler; Accelerate shares the samples of a sampler of one rank"
 
 
 def test_an_incomplete_batch_is_kept_by_one_process_and_filled_up_by_several(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,7 +165,7 @@ def test_an_incomplete_batch_is_kept_by_one_process_and_filled_up_by_several(mon
     between_ranks(monkeypatch, 1)
     assert (len(sampler), sampler.schedule.batch_count(0), sampler.schedule.last) == (512, 32, "pad")
     assert len(list(sampler)) == len(sampler) == 512
-    assert len(EpochSampler(Shuffled(993), batch_size=16, last="keep")) == 496, "what is given stays as it is"
+    assert len(EpochSampler(Shuffled(993), batch_size=16, last="keep")) == 496, "given options stay"
     assert len(EpochSampler(Shuffled(993), batch_size=16, rank=0, ranks=1)) == 993
 
 

@@ -214,7 +214,7 @@ def test_a_worker_that_would_yield_other_bytes_is_refused(
 
 @pytest.mark.slow
 @installed("dask")
-@pytest.mark.skipif(not can_make_hosts(), reason="network namespaces may not be made here")
+@pytest.mark.skipif(not can_make_hosts(), reason="network namespaces are not permitted")
 def test_killed_or_disconnected_hosts_cost_only_their_shards(
     photos: Path, expected: dict[str, str], tmp_path: Path
 ) -> None:

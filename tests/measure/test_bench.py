@@ -251,7 +251,7 @@ def test_the_page_is_complete_and_escapes_hostile_text() -> None:
     assert found.tags["svg"] == 2 * len(VARIANTS)
     assert not [name for name, _ in found.attributes if name.startswith("on")]
     assert "//" not in page
-    assert '<td class="n" data-of="images/s">25.0</td>' in page, "where the table is narrow, it says what it is"
+    assert '<td class="n" data-of="images/s">25.0</td>' in page, "narrow tables label their cells"
 
 
 def test_the_table_shows_only_columns_that_differ() -> None:

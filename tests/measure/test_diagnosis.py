@@ -173,7 +173,7 @@ def test_its_title_is_the_result_in_plain_words(trained_s: float, result: str) -
 def test_the_evidence_says_how_far_the_simulation_is_from_the_measurement() -> None:
     found = diagnosis(trained_s=0.12)  # twice as slow as simulated, without a known reason
     assert found.disagreement == pytest.approx(math.log(2), rel=0.02)
-    assert found.simulated(found.pipeline(workers=3)) == pytest.approx(32 / 0.02, rel=0.02), "nothing repairs it"
+    assert found.simulated(found.pipeline(workers=3)) == pytest.approx(32 / 0.02, rel=0.02), "it is not corrected"
     assert found.by_workers[1] == pytest.approx(1)
     assert found.by_workers[3] == pytest.approx(3, rel=0.02)
     assert "69% from what was measured" in diagnosis_text(found)

@@ -169,7 +169,7 @@ def test_a_script_without_a_loader_is_reported(
 ) -> None:
     monkeypatch.setattr("signal.signal", lambda *_: None)
     ran = presize("diagnose", write(tmp_path, "print('done')"), "--json", "-o", "mine")
-    assert (ran.code, ran.out) == (0, "done\n"), "what follows the script is the script's"
+    assert (ran.code, ran.out) == (0, "done\n"), "arguments after the script belong to the script"
     assert "No DataLoader or Loader was iterated" in ran.err
     assert presize("diagnose", "-o", "page.html", tmp_path / "train.py").code == 2
 

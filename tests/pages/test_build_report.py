@@ -109,7 +109,7 @@ def test_rejects_are_listed_with_their_reasons(mangled: Path) -> None:
     assert "3 image files could not be stored" in page
     told = ("cut.jpg", "broken JPEG: ", "empty.png", "the file is empty", "an HTML page, not an image", "notes.txt")
     assert [words for words in told if words not in page] == []
-    assert "3 images could not be stored" in page, "it is said first"
+    assert "3 images could not be stored" in page, "it comes first"
 
 
 def test_the_most_frequent_reasons_come_first_and_equally_frequent_ones_in_the_order_of_paths() -> None:
@@ -365,7 +365,7 @@ def test_no_name_can_do_harm(tmp_path: Path) -> None:
     assert set(found.tags) == set(parsed(page_of_names("plain", ["0.jpg", "1.jpg", "2.jpg"])).tags)
     assert not [name for name, _ in found.attributes if name.startswith("on")]
     text = "".join(found.text)
-    assert "<script>alert(1)</script>.jpg" in text, "as text, all of it is there"
+    assert "<script>alert(1)</script>.jpg" in text, "all of it is present as text"
     assert "{{ 7 * 7 }}" in text and "\\u202egpj" in text and "\\xff<i>.png" in text
     assert "\u202e" not in page and "\x1b" not in page
 

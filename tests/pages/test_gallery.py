@@ -180,7 +180,7 @@ def test_samples_are_found_by_text_in_any_case_class_and_sides_inclusive(opened,
     wanted = [number for number, row in enumerate(rows) if "disc/00" in row["path"]]
     assert 0 < len(wanted) < 56
     assert matching(opened, Filters(text="DISC/00")).tolist() == wanted
-    assert len(matching(opened, Filters(text=".*"))) == 0, "it is no regular expression"
+    assert len(matching(opened, Filters(text=".*"))) == 0, "it is not a regular expression"
     name = opened.manifest.classes[1]
     assert matching(opened, Filters(label=name)).tolist() == [n for n, row in enumerate(rows) if row["label"] == 1]
     sides = [min(row["source_height"], row["source_width"]) for row in rows]
@@ -347,7 +347,7 @@ def test_a_mask_colours_everything_but_the_background() -> None:
     assert found[:, :2].tolist() == np.full((4, 2, 3), 100).tolist()
     assert (found[:, 2:] != 100).any(axis=2).all()
     each = masked(np.zeros((1, 8, 3), np.uint8), np.arange(8, dtype=np.uint8)[np.newaxis])
-    assert len({tuple(color) for color in each[0].tolist()}) == 8, "classes that follow each other differ"
+    assert len({tuple(color) for color in each[0].tolist()}) == 8, "consecutive classes differ"
 
 
 def test_a_scene_has_its_mask_boxes_points_and_caption(scenes: ViewedDataset) -> None:

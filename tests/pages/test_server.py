@@ -209,7 +209,7 @@ def test_filters_choose_its_samples(presize: Callable[..., Ran], dataset: Path, 
     page = tmp_path / "view.html"
     presize("view", dataset, "--text", "disc/0001", "-o", page)
     assert page.read_text("utf-8").count("<figure>") == 1
-    assert presize("view", dataset, "--rejects", "-o", page).code == 0, "a page that is there is replaced"
+    assert presize("view", dataset, "--rejects", "-o", page).code == 0, "an existing page is replaced"
     assert "the file is empty" in page.read_text("utf-8")
 
 

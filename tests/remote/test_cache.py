@@ -147,7 +147,7 @@ def test_a_cache_of_two_groups_is_enough_shard_by_shard(workers: int, shards: Pa
             assert kept_bytes(tmp_path) <= room
     assert_equal(ours, batches(LMDBDataset(shards, crop=CROP), epochs=3))
     held = re.findall(rf"{re.escape(str(tmp_path))}\S+ \(deleted\)", os.fsdecode(Path("/proc/self/maps").read_bytes()))
-    assert len(held) <= 8, "of 24 that were read: those that were removed are not held open"
+    assert len(held) <= 8, "of 24 that were read: evicted shards are not held open"
 
 
 def test_shards_are_prefetched_as_far_as_they_fit(shards: Path, tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_each_host_fetches_only_its_own_shards(tmp_path: Path) -> None:
         for rank in (2 * host, 2 * host + 1):
             list(Loader(dataset, 4, shuffle=order, rank=rank, ranks=4, num_workers=0))
         fetched.append(set(kept(tmp_path / str(host))))
-    assert len(fetched[0] & fetched[1]) == 1, "the one that is divided between them"
+    assert len(fetched[0] & fetched[1]) == 1, "the one divided between them"
     assert len(fetched[0] | fetched[1]) == 8
 
 
@@ -487,7 +487,7 @@ def test_the_least_recently_used_shards_are_evicted(
 def test_room_is_reserved_before_a_file_arrives(tmp_path: Path) -> None:
     folder = folder_with(tmp_path, 150)
     assert folder.make_room(NEW, keep=())
-    assert folder.make_room(NEW, keep=()), "it is the same room"
+    assert folder.make_room(NEW, keep=()), "it reserves the same room"
     assert not folder.make_room(DataFile("shards/8.lmdb", 100, "", 1), keep={NEW.file})
 
 
@@ -528,4 +528,4 @@ def test_a_full_disk_is_reported_before_fetching(tmp_path: Path, monkeypatch: py
     with pytest.raises(OptionError, match=f"^{re.escape(message)}"):
         folder.make_room(NEW, keep=())
     (tmp_path / OWN / "shards" / ".9.lmdb.part").write_bytes(b"1")
-    assert folder.make_room(NEW, keep=()), "a byte of it is there already"
+    assert folder.make_room(NEW, keep=()), "a byte of it already exists"

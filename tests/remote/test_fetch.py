@@ -38,7 +38,7 @@ def test_a_dataset_is_fetched_unchanged(dataset: Path, tmp_path: Path) -> None:
     assert (result.samples, result.bytes) == (56, sum(path.stat().st_size for path in dataset.rglob("*.*")))
     assert planned == [sum(came)] == [result.fetched]
     assert verify_dataset(tmp_path / "copy") == VerifyResult(56)
-    assert fetch_dataset(URL, tmp_path / "copy").fetched == 0, "a copy that is whole is nothing to do"
+    assert fetch_dataset(URL, tmp_path / "copy").fetched == 0, "a complete copy leaves nothing to do"
 
 
 def test_a_copy_works_without_locks(dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,7 +162,7 @@ def test_a_connection_that_is_cut_repeatedly_resumes_at_its_position(
     result = fetch_dataset(URL, tmp_path / "copy")
     assert proxy.cut > 0
     assert files(tmp_path / "copy") == files(dataset)
-    assert result.fetched == sum(file.bytes for file in read_manifest(dataset).files()), "no byte came twice"
+    assert result.fetched == sum(file.bytes for file in read_manifest(dataset).files()), "no byte was sent twice"
 
 
 @pytest.mark.slow

@@ -247,7 +247,7 @@ def test_a_dataset_in_the_store_is_only_replaced_by_its_next_state(
     upload_dataset(there, url)
     with pytest.raises(RemoteError, match=f"^{re.escape(url)} holds {message}"):
         upload_dataset(new, url)
-    assert CLAIM not in names(url), "a copy that is refused claims nothing"
+    assert CLAIM not in names(url), "a refused copy claims nothing"
     assert fetched(url, tmp_path / "copy") == files(there)
 
 

@@ -57,8 +57,8 @@ def test_a_class_list_has_a_name_per_line(content: bytes, names: tuple[str, ...]
 @pytest.mark.parametrize(
     ("content", "message", "reason"),
     [
-        (None, "No such file or directory", "not there"),
-        (b"", "expected at least one name, got none", "nothing at all"),
+        (None, "No such file or directory", "missing"),
+        (b"", "expected at least one name, got none", "empty"),
         (b"\n\n", "expected at least one name, got none", "blank lines"),
         (b"dog\ncat\ndog\n", "'dog' 2 times", "which of the two numbers?"),
         (b"caf\xe9\n", "it is not UTF-8 text; expected one name per line", "Latin-1"),

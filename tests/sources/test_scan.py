@@ -134,8 +134,8 @@ def test_many_files_do_not_create_many_python_objects(tmp_path: Path, monkeypatc
     finally:
         tracemalloc.stop()
     assert len(source.table) == 4000
-    assert kept < 4000 * 8, "bytes of Python memory, so less than a pointer a file"
-    assert peak < 4000 * 56, "bytes, so never an object a file"
+    assert kept < 4000 * 8, "bytes of Python memory, so less than a pointer per file"
+    assert peak < 4000 * 56, "bytes, so never an object per file"
 
 
 # Links

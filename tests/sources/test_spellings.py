@@ -21,7 +21,7 @@ def test_a_text_means_existing_files(files: list[str], text: str) -> None:
     found = Spellings(names_of(files)).find(text)
     assert {*found} <= {*files}
     if text in files and text not in folders:
-        assert found == [text], "the name as it is goes before all others"
+        assert found == [text], "the literal name has priority"
 
 
 @given(files=FILES, data=st.data())

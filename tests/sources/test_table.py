@@ -147,7 +147,7 @@ def test_a_table_is_read(name: str, text: str, expected: dict[str, list[Any]], r
 def test_the_type_of_a_csv_column_depends_on_all_of_it(tmp_path: Path) -> None:
     text = "path,n\n" + "".join(f"{i:060},{i}\n" for i in range(40_000)) + "last,many\n"
     table = read_table(write(tmp_path, "labels.csv", text))
-    assert len(text) > 2 * 2**20, "more than pyarrow reads at once"
+    assert len(text) > 2 * 2**20, "more rows than pyarrow reads at once"
     assert column_types(table)["n"] == "large_string"
 
 
@@ -173,7 +173,7 @@ def test_any_json_is_a_table_or_a_one_line_error(rows: list[Any], piece: int, tm
             assert str(error).isprintable()
             return
     table.validate(full=True)
-    assert table_digest(table) == table_digest(read_table(path)), "however many are read at once"
+    assert table_digest(table) == table_digest(read_table(path)), "for any number of rows read at once"
 
 
 # Parquet
@@ -487,9 +487,9 @@ def column(*texts: str) -> pa.ChunkedArray:
     ("texts", "values", "reason"),
     [
         (["1", "-20", "0"], [1, -20, 0], "whole numbers"),
-        ([" 5", "6\t"], [5, 6], "blanks around them"),
+        ([" 5", "6\t"], [5, 6], "surrounding blanks"),
         (["", "NA", "7"], [None, None, 7], "missing ones"),
-        (["", "NA"], [None, None], "nothing but missing ones"),
+        (["", "NA"], [None, None], "only missing ones"),
         (["0.5", "12.0", "7"], [0.5, 12.0, 7.0], "decimals"),
         (["1e-05", "1e+20", "-1.5E-07", "2"], [1e-05, 1e20, -1.5e-07, 2.0], "exponents as most languages print them"),
         (["  nan", "   0.5", "NAN", "+nan"], [None, 0.5, None, None], "missing ones as C prints them, with blanks"),

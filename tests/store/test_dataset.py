@@ -142,7 +142,7 @@ def test_pixels_have_the_colours_of_the_build(mixed: Path, tmp_path: Path, forma
     assert gray.shape == ((16, 19) if color in ("gray", "keep") else (16, 19, 3))
     for pixels in (colored, gray):
         assert pixels.dtype == np.uint8
-        assert pixels.flags.writeable, "they are the caller's"
+        assert pixels.flags.writeable, "they belong to the caller"
         assert pixels.flags.c_contiguous
     if format != "raw":
         stored = Image.open(BytesIO(data.value(0)))
@@ -206,7 +206,7 @@ def test_a_record_is_checked_once_and_again_by_a_pickle(dataset: Path, monkeypat
     pickle.loads(pickle.dumps(data)).value(9)
     assert len(computed) == 57
     list(pickle.loads(pickle.dumps(Dataset(dataset, check=False))).values(range(56)))
-    assert len(computed) == 57, "without checks nothing is computed"
+    assert len(computed) == 57, "without checks no CRC-32 is computed"
 
 
 def test_threads_that_read_at_once_find_the_same_damage(copied: Path) -> None:

@@ -182,7 +182,7 @@ def test_companions_are_exported_next_to_the_images(layout: ExportLayout, small:
         assert found_masks == {f"images/{i:02}.mask.png": mask for i, mask in enumerate(masks)}
     else:
         table = rows(tmp_path / "out")
-        assert table.column_names == ["image", "mask", "label"], "no column of a companion is one of the label table"
+        assert table.column_names == ["image", "mask", "label"], "a companion adds no columns"
         features = json.loads(table.schema.metadata[b"huggingface"])["info"]["features"]
         assert features["mask"] == {"_type": "Image"}
         assert [[row["bytes"] for row in table[name].to_pylist()] for name in ("image", "mask")] == [images, masks]
@@ -249,7 +249,7 @@ def test_each_class_has_its_folder(small: Path, tmp_path: Path) -> None:
     (tmp_path / "raw" / "ants").mkdir()
     build_dataset(tmp_path / "raw", tmp_path / "out", SMALL, SERIAL)
     export_dataset(tmp_path / "out", tmp_path / "files")
-    assert (tmp_path / "files" / "ants").is_dir(), "an empty one, too"
+    assert (tmp_path / "files" / "ants").is_dir(), "including an empty one"
     (tmp_path / "more").mkdir()
     export_dataset(captioned(tmp_path / "more", rows=[{"path": "a.png", "label": "pets/cat"}]), tmp_path / "nested")
     assert (tmp_path / "nested" / "pets" / "cat").is_dir()
@@ -267,7 +267,7 @@ def test_a_sample_is_its_image_its_label_and_its_other_columns(data: Dataset, tm
         assert found[key]["jpg"] == data.value(i)
         assert found[key]["cls"].decode() == str(["cat", "dog"].index(row["label"]))
         assert json.loads(found[key]["json"]) == columns
-    assert "\"a dog, 'Ödön'\"".encode() in found["dogs/sub/b"]["json"], "UTF-8 that people can read"
+    assert "\"a dog, 'Ödön'\"".encode() in found["dogs/sub/b"]["json"], "readable UTF-8"
     names = [name for name, _ in members(tmp_path / "tars")]
     assert [name.rpartition(".")[2] for name in names] == ["jpg", "cls", "json"] * 4
     assert len({name.rpartition(".")[0] for name in names[:3]}) == 1, "the files of a sample follow one another"

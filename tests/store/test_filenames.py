@@ -57,7 +57,7 @@ def test_a_valid_name_is_kept_independently_of_the_others(paths: list[str], form
     names = named(paths, format)
     kept = [path for path in paths if file_names(pa.array([path], pa.large_string()), format)[0].as_py() == path]
     assert [names[paths.index(path)] for path in kept] == kept
-    assert named(names, format) == names, "they all fit now"
+    assert named(names, format) == names, "all of them are valid now"
 
 
 @given(paths=trees(), cut=st.integers(0, 12))
@@ -70,21 +70,21 @@ def test_names_do_not_depend_on_the_chunks_of_the_column(paths: list[str], cut: 
 @pytest.mark.parametrize(
     ("paths", "names", "reason"),
     [
-        (["a.jpg"], ["a.jpg"], "it fits"),
-        (["a.JPEG", "b.jpe", "c.jfif"], ["a.JPEG", "b.jpe", "c.jfif"], "JPEG goes by many names"),
+        (["a.jpg"], ["a.jpg"], "it is valid"),
+        (["a.JPEG", "b.jpe", "c.jfif"], ["a.JPEG", "b.jpe", "c.jfif"], "JPEG has many suffixes"),
         (["a.png"], ["a.jpg"], "the content is JPEG now"),
-        (["a.png", "a.gif"], ["a.png.jpg", "a.gif.jpg"], "they would meet"),
-        (["a.png", "a.jpg"], ["a.png.jpg", "a.jpg"], "the one that fits keeps its name"),
-        (["a.png", "a.gif", "a.png.jpg"], ["a.png.jpg.jpg", "a.gif.jpg", "a.png.jpg"], "they meet twice"),
-        (["a.png", "a.gif", "a.png.bmp"], ["a.png.jpg.jpg", "a.gif.jpg", "a.png.bmp.jpg"], "one suffix a clash"),
-        (["x/a.png", "y/a.png"], ["x/a.jpg", "y/a.jpg"], "in two folders they do not meet"),
-        (["a.png", "a.jpg/b.png"], ["a.png.jpg", "a.jpg/b.jpg"], "it would meet a folder"),
-        (["a.png", "a.jpg/b/c.png"], ["a.png.jpg", "a.jpg/b/c.jpg"], "it would meet a folder of folders"),
-        (["v1.0/img"], ["v1.0/img.jpg"], "the dot is the folder's"),
+        (["a.png", "a.gif"], ["a.png.jpg", "a.gif.jpg"], "they would collide"),
+        (["a.png", "a.jpg"], ["a.png.jpg", "a.jpg"], "the valid one keeps its name"),
+        (["a.png", "a.gif", "a.png.jpg"], ["a.png.jpg.jpg", "a.gif.jpg", "a.png.jpg"], "they collide twice"),
+        (["a.png", "a.gif", "a.png.bmp"], ["a.png.jpg.jpg", "a.gif.jpg", "a.png.bmp.jpg"], "one suffix per collision"),
+        (["x/a.png", "y/a.png"], ["x/a.jpg", "y/a.jpg"], "in two folders they do not collide"),
+        (["a.png", "a.jpg/b.png"], ["a.png.jpg", "a.jpg/b.jpg"], "it would collide with a folder"),
+        (["a.png", "a.jpg/b/c.png"], ["a.png.jpg", "a.jpg/b/c.jpg"], "it would collide with a folder of folders"),
+        (["v1.0/img"], ["v1.0/img.jpg"], "the dot belongs to the folder"),
         (["img"], ["img.jpg"], "without a suffix"),
         (["img."], ["img..jpg"], "an empty suffix is none"),
-        ([".png", "x/.hidden"], [".png.jpg", "x/.hidden.jpg"], "a dot in front begins no suffix"),
-        (["a.tar.gz"], ["a.tar.jpg"], "the last suffix alone"),
+        ([".png", "x/.hidden"], [".png.jpg", "x/.hidden.jpg"], "a leading dot starts no suffix"),
+        (["a.tar.gz"], ["a.tar.jpg"], "only the last suffix"),
         (["a.jpg\n", "a\n.png"], ["a.jpg", "a\n.jpg"], "a newline is a character like any other"),
         (["c a t.PNG", "🐈.heic"], ["c a t.jpg", "🐈.jpg"], "spaces and emoji"),
     ],

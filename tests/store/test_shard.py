@@ -99,12 +99,12 @@ def stat(path: Path) -> dict[str, int]:
 @pytest.mark.parametrize(
     ("values", "commit", "transactions", "reason"),
     [
-        ([b"x"] * 6, 1, 6, "each record alone"),
+        ([b"x"] * 6, 1, 6, "each record separately"),
         ([b"x"] * 6, 2, 3, "the last one is full"),
-        ([b"x"] * 6, 4, 2, "and what is left"),
-        ([b"x"] * 6, 7, 1, "all together"),
+        ([b"x"] * 6, 4, 2, "and the rest"),
+        ([b"x"] * 6, 7, 1, "all in one"),
         ([bytes(64 * MIB), b"x"], 100, 2, "64 MiB are enough for one transaction"),
-        ([bytes(64 * MIB - 1), b"x", b"x"], 100, 2, "which may be a little more"),
+        ([bytes(64 * MIB - 1), b"x", b"x"], 100, 2, "and a little more"),
     ],
 )
 def test_transactions_hold_the_given_number_of_records_or_64_mib(
@@ -196,7 +196,7 @@ def full_disk(place: Path) -> Iterator[None]:
         ["mount", "-t", "tmpfs", "-o", "size=1m", "presize-test", place], capture_output=True, check=False
     )
     if not mounted or mounted.returncode:
-        pytest.skip("mounting a small file system is not permitted here")
+        pytest.skip("mounting a small file system is not permitted")
     try:
         yield
     finally:
@@ -441,7 +441,7 @@ def test_the_garbage_collector_may_finalize_a_reader_while_a_shard_is_opened(
     thread.start()
     thread.join(10)
     gc.enable()
-    assert not thread.is_alive(), "the lock was taken twice by one thread"
+    assert not thread.is_alive(), "one thread took the lock twice"
 
 
 # --- in children ---
@@ -505,7 +505,7 @@ def test_reading_in_a_forked_child_does_not_accumulate_memory(shards: list[Shard
         return private_kib() - before > 500
 
     read(shards[0], 4)
-    assert exit_code(grows) == 0, "a transaction for each read would leave 5000 KiB behind"
+    assert exit_code(grows) == 0, "a transaction per read would leave 5000 KiB behind"
 
 
 @pytest.mark.usefixtures("three_at_once")
@@ -548,7 +548,7 @@ def test_opening_a_shard_marks_it_as_used_if_it_is_in_a_cache(is_cached: bool, t
     nbytes = write(path, [b"x"]).nbytes
     os.utime(path, ns=(0, 0))
     read(ShardReader(path, nbytes, fetch=(lambda: None) if is_cached else None), 1)
-    assert (path.stat().st_mtime_ns > 0) is is_cached, "caches remove what was used longest ago"
+    assert (path.stat().st_mtime_ns > 0) is is_cached, "caches evict the least recently used"
 
 
 def test_shards_evicted_from_a_cache_are_closed_when_more_are_open(tmp_path: Path, shards: list[ShardReader]) -> None:

@@ -49,7 +49,7 @@ def test_without_readahead_only_the_pages_of_the_tree_are_read_from_disk(tmp_pat
     cold = MappedFile(path, path.stat().st_size)
     drop([path])
     if cold.resident_bytes():
-        pytest.skip("this file system keeps its files in memory")
+        pytest.skip("the file system is in memory")
     check_pages(path, readahead=False)
     assert 0 < cold.resident_bytes() < 128 << 10
 

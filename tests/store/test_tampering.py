@@ -77,8 +77,8 @@ def fetch_it(root: Path, url: str) -> None:
     try:
         fetch_dataset(url, out)
     except (DatasetError, RemoteError):
-        assert not (out / MANIFEST).exists(), "what is refused is no dataset"
-        assert {*root.parent.iterdir()} <= {*before, out}, "and nothing lies outside"
+        assert not (out / MANIFEST).exists(), "a refused copy is not a dataset"
+        assert {*root.parent.iterdir()} <= {*before, out}, "and no file is outside"
         raise
     assert files(root).items() <= files(out).items()
 

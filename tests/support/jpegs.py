@@ -32,7 +32,7 @@ SAMPLINGS = {
 ORDINARY = [name for name in SAMPLINGS if name != "4:1:1"]
 """Subsamplings that the decoder accepts and tiles may have."""
 
-compiled = pytest.mark.skipif(not jpeg_decoder.is_available(), reason="_jpeg_decoder.c is not compiled here, or off")
+compiled = pytest.mark.skipif(not jpeg_decoder.is_available(), reason="_jpeg_decoder.c is not compiled, or off")
 
 
 def encoded(

@@ -110,7 +110,7 @@ def with_dev_shm(options: str) -> list[str]:
     test if that is not permitted."""
     command = mount_namespace()
     if command is None:
-        pytest.skip("this machine gives no private mount namespace (unshare -m)")
+        pytest.skip("private mount namespaces are not available (unshare -m)")
     return [*command, "sh", "-c", f'mount -t tmpfs -o {options} tmpfs /dev/shm && exec "$@"', "sh"]
 
 
@@ -121,7 +121,7 @@ def pids_group() -> Iterator[Path]:
     try:
         group.mkdir()
     except OSError:
-        pytest.skip("this machine lets nobody limit processes by a control group")
+        pytest.skip("control groups that limit processes are not available")
     try:
         yield group
     finally:

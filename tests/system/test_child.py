@@ -48,7 +48,7 @@ def test_numpy_starts_no_threads_in_it(child: Child) -> None:
     assert len(child.call(errands.threads_with_numpy)) == 2  # its main thread, and the one that watches its parent
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is told to glibc")
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is set in glibc")
 def test_it_keeps_the_memory_of_a_record_for_the_next(child: Child) -> None:
     records, nbytes = 64, 32_768
     assert child.call(errands.pages_taken, records, nbytes, 20) < 3 * records * nbytes / mmap.PAGESIZE

@@ -47,7 +47,7 @@ def shard_bytes(root: Path) -> int:
 def test_files_are_in_the_page_cache_afterwards(file: tuple[Path, int]) -> None:
     drop([file[0]])
     if MappedFile(*file).resident_bytes() > MIB:
-        pytest.skip("this file system keeps its files in memory")
+        pytest.skip("the file system is in memory")
     assert preload([file], "page-cache") == []
     assert MappedFile(*file).resident_bytes() >= 3 * MIB
 
@@ -152,12 +152,12 @@ def _read_bytes() -> int:
 @pytest.mark.parametrize(
     ("record_bytes", "dataset_bytes", "window_bytes", "pays", "reason"),
     [
-        (30_000, 500 * GIB, 128 * KIB, True, "eight pages, each waited for alone, take longer than the window"),
+        (30_000, 500 * GIB, 128 * KIB, True, "waiting for eight single pages takes longer than the window"),
         (1_000, 500 * GIB, 128 * KIB, False, "tiny records of a dataset larger than memory"),
-        (30_000, 500 * GIB, 8 << 20, False, "a window of 280 records, of which one is wanted"),
+        (30_000, 500 * GIB, 8 << 20, False, "a window of 280 records for one requested record"),
         (10_923, 500 * GIB, 128 * KIB, True, "a twelfth of the window"),
-        (10_922, 500 * GIB, 128 * KIB, False, "a byte less than a twelfth of the window"),
-        (0, 0, 128 * KIB, True, "a dataset without a sample"),
+        (10_922, 500 * GIB, 128 * KIB, False, "a byte below a twelfth of the window"),
+        (0, 0, 128 * KIB, True, "an empty dataset"),
     ],
 )
 def test_readahead_is_for_datasets_that_fit_into_memory_and_for_large_records(
@@ -173,5 +173,5 @@ def test_dropped_files_leave_the_page_cache(tmp_path: Path) -> None:
     assert (resident_share(files), resident_share([])) == (1, 0)
     drop(files)
     if resident_share(files) == 1:
-        pytest.skip("this file system is memory")
+        pytest.skip("the file system is in memory")
     assert resident_share(files) < 0.1

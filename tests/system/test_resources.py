@@ -140,9 +140,9 @@ def test_loaders_have_a_worker_per_usable_core(dataset: Path, monkeypatch: pytes
     ("soft", "shards", "reason"),
     [
         (1024, 512, "the usual limit: the other half is for the program"),
-        (10, 8, "fewer would open and close all the time"),
+        (10, 8, "fewer would be opened and closed all the time"),
         (1_048_576, 30_000, "as in containers: Linux allows a process 65,530 maps"),
-        (resource.RLIM_INFINITY, 30_000, "no limit on files is none on maps"),
+        (resource.RLIM_INFINITY, 30_000, "no limit on files means none on maps"),
     ],
 )
 def test_the_number_of_open_shards_follows_from_the_limits(
@@ -221,7 +221,7 @@ def test_limits_are_those_of_this_process(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("capabilities", "any_amount"), [("000001fffeffffff", True), ("00000000a80425fb", False)])
 def test_the_capability_permits_locking_any_amount(capabilities: str, any_amount: bool, tmp_path: Path) -> None:
     if resource.getrlimit(resource.RLIMIT_MEMLOCK)[0] == resource.RLIM_INFINITY:
-        pytest.skip("this machine has no limit")
+        pytest.skip("locking is not limited")
     proc, _ = roots(tmp_path, {"self/status": f"Name:\tpython\nCapEff:\t{capabilities}\n"})
     assert (read_limits(proc).locked_bytes is None) == any_amount
 

@@ -139,13 +139,13 @@ def test_the_order_of_a_seed_never_changes(order: Order, samples: list[int], rea
 @pytest.mark.parametrize(
     ("length", "samples", "reason"),
     [
-        (1024, [485, 149, 626, 480, 501, 912], "the longest that is sorted"),
-        (1025, [1017, 506, 793, 97, 727, 859], "the shortest that is not"),
+        (1024, [485, 149, 626, 480, 501, 912], "the longest sorted one"),
+        (1025, [1017, 506, 793, 97, 727, 859], "the shortest unsorted one"),
         (1027, [813, 745, 554, 634, 741, 546], "its sides are 49 and 21, and 49 is the last that is tried"),
         (1056, [220, 40, 735, 129, 525, 948], "32 times 33: the longer side comes first"),
-        (1166, [594, 373, 1143, 1150, 1080, 1039], "53 times 22, but 53 is one more than is tried"),
+        (1166, [594, 373, 1143, 1150, 1080, 1039], "53 times 22, but 53 is one above the largest try"),
         (100202021, [74355669, 26215831, 90183449, 55526422, 87691415, 99736258], "the last of the 4,097 tries fits"),
-        (102490747, [79728985, 13406248, 2917561, 64748901, 94480232, 58327030], "one try more would fit better"),
+        (102490747, [79728985, 13406248, 2917561, 64748901, 94480232, 58327030], "one more try would fit better"),
     ],
 )
 def test_the_order_of_a_length_never_changes(length: int, samples: list[int], reason: str) -> None:
@@ -344,7 +344,7 @@ def test_samples_are_drawn_in_proportion_to_their_weights() -> None:
     kept = weights > 0
     assert z_score(drawn[kept], 10_000 * weights[kept]) < 4
     assert not drawn[~kept].any()
-    assert (len(Weighted([1, 1, 1])), len(class_balanced([0, 1, 0]))) == (3, 3), "as long as the dataset unless told"
+    assert (len(Weighted([1, 1, 1])), len(class_balanced([0, 1, 0]))) == (3, 3), "as long as the dataset by default"
 
 
 @given(weights=st.lists(st.floats(0, allow_infinity=False), min_size=1).filter(any), seed=SEEDS)
@@ -422,7 +422,7 @@ def test_any_interruptions_with_any_ranks_visit_each_position_once(
         schedule = Schedule(length, batch_size, ranks)
         seen += taken(schedule, start, batches)
         start = schedule.consumed(start, batches)
-        assert sorted(seen) == list(range(start)), "what was consumed is a prefix of the global order"
+        assert sorted(seen) == list(range(start)), "the consumed samples are a prefix of the global order"
     seen += taken(Schedule(length, last_batch, last_ranks), start, length)
     assert sorted(seen) == list(range(length))
 

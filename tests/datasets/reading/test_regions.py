@@ -31,7 +31,7 @@ def decoder(request: pytest.FixtureRequest) -> Iterator[None]:
         if request.param == "simplejpeg":
             patch.setattr(jpeg_decoder, "compiled", replace(jpeg_decoder.compiled, module=None))
         elif not jpeg_decoder.is_available():
-            pytest.skip("_jpeg_decoder.c is not compiled here")
+            pytest.skip("_jpeg_decoder.c is not compiled")
         yield
 
 

@@ -32,7 +32,7 @@ def way(request: pytest.FixtureRequest) -> Iterator[None]:
             for module in (pillow_resize, resampling):
                 patch.setattr(module, "installed_order", lambda: "another")
         elif not pillow_resize.is_available():
-            pytest.skip("_pillow_resize.c is not compiled here, or off")
+            pytest.skip("_pillow_resize.c is not compiled, or off")
         yield
 
 

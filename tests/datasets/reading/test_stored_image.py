@@ -320,7 +320,7 @@ DECODED: dict[str, tuple[Callable[[Image.Image], Any], list[tuple[int, int, int,
 }
 
 
-@pytest.mark.skipif(not jpeg_decoder.is_available(), reason="_jpeg_decoder.c is not compiled here, or off")
+@pytest.mark.skipif(not jpeg_decoder.is_available(), reason="_jpeg_decoder.c is not compiled, or off")
 @pytest.mark.parametrize("use", DECODED)
 def test_only_needed_pixels_are_decoded_and_only_once(use: str, monkeypatch: pytest.MonkeyPatch) -> None:
     do, expected = DECODED[use]

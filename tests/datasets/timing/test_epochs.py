@@ -57,7 +57,7 @@ def test_an_epoch_counts_batches_and_images_without_the_first_steps() -> None:
     assert 0 < epoch.window_s < epoch.seconds
     assert epoch.images_per_s == pytest.approx(10 / epoch.window_s)
     short = time_epoch([range(8)] * 2, NoModel(CPU), warmup_steps=2)
-    assert (short.window_images, short.window_s) == (16, short.seconds), "counted whole"
+    assert (short.window_images, short.window_s) == (16, short.seconds), "counted completely"
     with pytest.raises(OptionError, match="loader: expected at least one batch, got none"):
         time_epoch([], NoModel(CPU))
 
