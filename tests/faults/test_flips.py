@@ -32,7 +32,7 @@ SUPPORT = Path(__file__).parents[1] / "support"
 
 
 def small_dataset(place: Path, layout: Layout, seed: int = 0) -> Path:
-    """Build four images and a reject; in shards, two of two records, each on its own page."""
+    """Build four images and a reject; in two shards, each with one record large enough for its own page."""
     for i in range(4):
         path = place / "raw" / f"class-{i % 2}" / f"{i}.png"
         path.parent.mkdir(parents=True, exist_ok=True)

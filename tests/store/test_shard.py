@@ -241,7 +241,7 @@ def test_a_file_size_limit_or_a_full_disk_is_one_clear_line(
 
 
 def test_a_shard_is_synced_before_it_is_renamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    synced: list[tuple[bool, bool]] = []  # fsync, and before the rename
+    synced: list[tuple[bool, bool]] = []  # (forced, before the rename)
     really_open = lmdb.open
 
     def opened(*args: object, **options: object) -> SimpleNamespace:
