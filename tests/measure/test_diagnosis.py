@@ -30,7 +30,7 @@ def loading(load_s: float = 0.06, workers: int = 1, **changes: Any) -> Loading:
     return Loading(**known | changes)
 
 
-# The few cores still allow simulations of up to 8 workers, because loading only waits in these tests.
+# 0.8 cores limit simulations to 8 workers, because loading only waits in these tests.
 def diagnosis(step_s: float = 0.02, trained_s: float = 0.06, **changes: Any) -> Diagnosis:
     known: dict[str, Any] = {
         "loading": loading(), "step": Times(step_s), "step_cores": 0.0, "copied_s": step_s,

@@ -117,7 +117,7 @@ JUDGED = [
     (codec("resizer", instructions=None), "resize", "ok", "presize's own resize, plain C", "a resize without SIMD"),
     (codec("resizer", own="not compiled"), "resize", "warn", "a C compiler", "no resize of presize's own"),
     (
-        codec("resizer", own="failed its self-check", reason="it decodes other pixels"),
+        codec("resizer", own="failed its self-check", reason="it makes other pixels"),
         "resize", "bad", "Pillow is used meanwhile", "a resize that is wrong",
     ),
     (codec("pillow", simd=True), "PIL", "warn", "pip uninstall -y pillow pillow-simd", "pillow-simd"),

@@ -50,7 +50,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "remote.md"
 
 @pytest.fixture
 def shards(dataset: Path) -> Path:
-    """Return a local copy of the dataset at URL: 56 samples in 8 shards."""
+    """Return the dataset at URL, in its local folder: 56 samples in 8 shards."""
     return dataset
 
 

@@ -110,7 +110,7 @@ def test_a_time_outside_the_range_of_the_index_counts_as_the_nearest_one(folder:
 
 def test_a_path_longer_than_the_system_allows_is_rejected(tmp_path: Path) -> None:
     here = os.open(make(tmp_path, "a/1"), os.O_RDONLY)
-    for _ in range(17):  # of 250 characters each, created step by step: PATH_MAX is 4096
+    for _ in range(17):  # folders of 250 characters each, created one by one: PATH_MAX is 4096
         os.mkdir("d" * 250, dir_fd=here)
         deeper = os.open("d" * 250, os.O_RDONLY, dir_fd=here)
         os.close(here)

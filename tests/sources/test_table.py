@@ -147,7 +147,7 @@ def test_a_table_is_read(name: str, text: str, expected: dict[str, list[Any]], r
 def test_the_type_of_a_csv_column_depends_on_all_of_it(tmp_path: Path) -> None:
     text = "path,n\n" + "".join(f"{i:060},{i}\n" for i in range(40_000)) + "last,many\n"
     table = read_table(write(tmp_path, "labels.csv", text))
-    assert len(text) > 2 * 2**20, "more rows than pyarrow reads at once"
+    assert len(text) > 2 * 2**20, "more than pyarrow reads at once"
     assert column_types(table)["n"] == "large_string"
 
 
