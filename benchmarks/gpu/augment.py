@@ -35,7 +35,7 @@ CROP_SIZE, WHOLE_SIZE = 224, 256
 _JITTER = 0.4
 _GREY = (0.299, 0.587, 0.114)
 _STEPS, _EPOCHS = 8, 2
-"""The first epoch is not counted."""
+"""Steps of an epoch, at least; and with workers four for each. The first epoch is not counted."""
 
 PLACES = {
     "workers": "all by the workers",
@@ -101,7 +101,8 @@ def read(place: str, root: Path, device: torch.device, batch: int, workers: int)
     torch.set_num_threads(1)
     crop = Resize(WHOLE_SIZE) if place == "device" else RandomResizedCrop(CROP_SIZE)
     data = LMDBDataset(root, crop=crop, flip=0.0 if place == "device" else FLIP, decode="tensor")
-    order = Chosen(np.arange(len(data)), len(data), most=_STEPS * batch)
+    steps = max(_STEPS, 4 * workers)
+    order = Chosen(np.arange(len(data)), len(data), most=steps * batch)
     more: dict[str, Any] = {"collate_fn": jittered} if place == "workers" else {}
     loader = make_loader(data, batch, shuffle=order, num_workers=workers, drop_last=True, **more)
     step = Augment(place, device)

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from importlib.util import find_spec
 from itertools import chain
 from multiprocessing import get_context
 from pathlib import Path
@@ -47,7 +48,14 @@ _LEAST_S = 10.0
 
 _PREFETCH = 2
 _MODELS = {"none": "no model", "small": "small CNN", "resnet50": "ResNet-50"}
-_VARIANTS = {"raw": "raw folder", "presized": "presized folder", "lmdb": "LMDBDataset", "loader": "Loader"}
+_VARIANTS = {
+    "pil": "raw folder, PIL",
+    "raw": "raw folder",
+    "presized": "presized folder",
+    "lmdb": "LMDBDataset",
+    "loader": "Loader",
+}
+_RESULTS = ("correct", "read", "bench", "build", "pinning", "augment", "decode")
 
 
 @dataclass(frozen=True)
@@ -78,7 +86,7 @@ class Scale:
 
 
 SCALES = {
-    "cuda": Scale(10_000, 50_000, 10_000, 128, 224, 256, 3, (1, 2, 4, 8, 16)),
+    "cuda": Scale(10_000, 40_000, 10_000, 128, 224, 256, 2, (1, 2, 4, 8, 16)),
     "cpu": Scale(64, 200, 40, 8, 64, 96, 1, (1,), ("--steps", "2")),
 }
 SCALES["simulated"] = SCALES["cpu"]
@@ -266,7 +274,7 @@ def read(session: Session, seconds: float) -> None:
     """gpu_read.py in short: batches of Loader on the GPU."""
     workers = ",".join(map(str, sorted({*filter(session.cores.__ge__, session.scale.few), session.cores})))
     command = [sys.executable, _HERE / "gpu_read.py", session.lmdb, "--device", session.device]
-    command += ["--workers", workers, "--modes", "processes", "--repeats", "1", "--epochs", "1"]
+    command += ["--workers", workers, "--modes", "processes", "--repeats", "1", "--epochs", "3"]
     command += ["--batch", str(session.scale.batch), "--csv", session.read]
     try:
         session.run(command, seconds)
@@ -283,6 +291,15 @@ def script(session: Session, seconds: float, name: str) -> None:
     session.tables.append(session.run([*command, "--csv", session.out / f"gpu-{name}.csv"], seconds).strip())
 
 
+def decode(session: Session, seconds: float) -> None:
+    """decode.py: torchvision's decoder on the device beside Loader."""
+    if find_spec("torchvision") is None:
+        raise StepError("needs torchvision")
+    command = [sys.executable, _HERE / "decode.py", session.lmdb, "--device", session.device, "--repeats", "1"]
+    command += ["--workers", str(session.cores), "--batch", str(session.scale.batch)]
+    session.tables.append(session.run([*command, "--csv", session.out / "gpu-decode.csv"], seconds).strip())
+
+
 NEEDED = ("photographs", "builds")
 """Without these there is nothing to measure with."""
 
@@ -291,13 +308,14 @@ Step = Callable[[Session, float], None]
 STEPS: dict[str, tuple[float, Step]] = {
     "photographs": (60, have_photos),
     "builds": (150, build),  # far more than they need: nothing works without them
-    "correctness": (60, correct),
-    "reading to the GPU": (60, read),
-    "training": (185, partial(bench, models=("resnet50", "none"), variants=tuple(_VARIANTS))),
-    "the small CNN": (50, partial(bench, models=("small",), variants=("raw", "loader"))),
-    "build speed": (40, build_speed),
-    "pinned memory": (50, partial(script, name="pinning")),
-    "augmentation": (30, partial(script, name="augment")),
+    "correctness": (40, correct),
+    "reading to the GPU": (75, read),
+    "training": (260, partial(bench, models=("resnet50", "none"), variants=tuple(_VARIANTS))),
+    "the small CNN": (60, partial(bench, models=("small",), variants=("raw", "loader"))),
+    "build speed": (45, build_speed),
+    "pinned memory": (60, partial(script, name="pinning")),
+    "decoding on the GPU": (25, decode),
+    "augmentation": (40, partial(script, name="augment")),
 }
 """The most important first. A step's share of the remaining time is its number over the sum of its own and all later
 ones."""
@@ -319,7 +337,7 @@ def table(session: Session) -> str:
             for row in rates.read(session.checks)
         ]
         lines += [rates.table(["check", "right", "found"], checks), ""]
-    lines += [rates.table(["training", "read by", "images/s", "times raw", "U"], cells)] if cells else []
+    lines += [rates.table(["training", "read by", "images/s", "times the first", "U"], cells)] if cells else []
     for facts in [results["conditions"] for results in benches][:1]:
         told = (facts.get(name, "") for name in ("date", "GPU", "CPU", "system", "storage", "versions"))
         lines += [
@@ -339,7 +357,7 @@ def table(session: Session) -> str:
     if session.read.exists():
         cells = [
             [f"{row['workers']} {row['mode']}", f"{float(row['images_per_s']):,.0f}"]
-            for row in rates.read(session.read)
+            for row in sorted(rates.read(session.read), key=lambda row: int(row["workers"]))
         ]
         lines += ["", rates.table(["Loader, no model", "images/s"], cells)]
     for printed in session.tables:
@@ -355,7 +373,7 @@ def _cells(variant: dict[str, Any], group: dict[str, Any]) -> list[str]:
         f"{_MODELS[kind['model']]} on {kind['device']}, batches of {kind['batch']}",
         f"{_VARIANTS[variant['variant']]}, {kind['workers']} workers",
         f"{variant['images_per_s']['median']:,.0f}",
-        f"{variant['speedup']:.2f}" if group["variants"][0]["variant"] == "raw" else "",
+        f"{variant['speedup']:.2f}" if len(group["variants"]) > 1 else "",
         "" if stages is None else f"{stages['utilisation']:.3f}",
     ]
 
@@ -377,7 +395,7 @@ def main() -> None:
     session = Session(options)
     session.out.mkdir(parents=True, exist_ok=True)
     say(f"{session.cores} cores")
-    results = (session.out / f"gpu-{name}.csv" for name in ("correct", "read", "bench", "build", "pinning", "augment"))
+    results = (session.out / f"gpu-{name}.csv" for name in _RESULTS)
     for old in (session.read, session.checks, *results, *session.work.glob("bench-*/results.*")):
         old.unlink(missing_ok=True)  # of an earlier session
     shares, interrupted = {name: share for name, (share, _) in STEPS.items()}, False

@@ -10,8 +10,8 @@ Measures what presizing does for training on a GPU. The machine needs CUDA, a Py
 2.7 or newer, and no network: presize and what it needs are installed from a folder of wheels, into the work folder.
 Nothing outside of it is changed. It begins with checks that batches on the GPU are right. The script ends in time; what
 did not fit is reported. It prints a table last, also after Ctrl-C, and writes gpu-correct.csv, gpu-read.csv,
-gpu-bench.csv, gpu-build.csv, gpu-pinning.csv, gpu-augment.csv and the table, gpu.md: each as soon as it is known, in
-the place of those of an earlier session.
+gpu-bench.csv, gpu-build.csv, gpu-pinning.csv, gpu-decode.csv, gpu-augment.csv and the table, gpu.md: each as soon as it
+is known, in the place of those of an earlier session.
 
   --wheels DIR    the folder that tools/wheels.sh filled; without it, the script fills one, which takes a network and a
                   C compiler

@@ -359,7 +359,8 @@ class Diagnosis:
                 share = f"{seconds / loading.load.mean_s:.0%}, {seconds_text(seconds)}"
                 yield f"  {WORDS[part]}", f"{share}{self._frame(part)}"
         if len(loading.worker_s) > 1:
-            yield "each worker", ", ".join(map(seconds_text, loading.worker_s)) + " per batch while all of them work"
+            fastest, slowest = seconds_text(min(loading.worker_s)), seconds_text(max(loading.worker_s))
+            yield "each worker", f"{fastest} to {slowest} per batch while all {len(loading.worker_s)} work"
         if self.device != "cpu":
             memory = "pinned memory" if is_asynchronous(self.device) else "memory"
             yield "copying", f"{seconds_text(max(self.copied_s - self.step.mean_s, 0))} per batch from {memory}"
