@@ -211,7 +211,7 @@ TABLES = [
        {**CSV, "repeated": "list"}, paths=["n/2.png", "cats/1.png"], n=[[0, 1], [2]]),
     of("a name with a backslash and blanks is taken literally",
        table("path\n c\\1.jpg \n", "c/1.jpg", " c\\1.jpg "), CSV, paths=[" c\\1.jpg "]),
-    of("a folder of that name is not it", table("path\ncats\n", "cats/1.jpg", "cats.jpg"), CSV, paths=["cats.jpg"]),
+    of("a folder is not the named file", table("path\ncats\n", "cats/1.jpg", "cats.jpg"), CSV, paths=["cats.jpg"]),
     of("Places365 begins paths with a slash", lines("/cats/0.jpg 0\n/dogs/0.jpg 1\n"), TXT,
        paths=["cats/0.jpg", "dogs/0.jpg"], labels=[0, 1]),
     of("Food-101 leaves suffixes out, and folders are classes", lines("cats/0\ndogs/1\n"), TXT,
