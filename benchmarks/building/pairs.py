@@ -125,7 +125,7 @@ def summary(rows: list[rates.Row]) -> str:
     for images, masks, pairs in (of_shards, of_builds):
         ratios = [pair / (image + mask) for image, mask, pair in zip(images, masks, pairs, strict=True)]
         columns.append([*(rates.spread(each, ",.0f") for each in (images, masks, pairs)), rates.spread(ratios, ".3f")])
-    names = ("images", "their masks alone, the pixels", "pairs", "pairs, of the sum of both")
+    names = ("images", "transcoding their masks", "pairs", "pairs, relative to the sum of both")
     first, build = rates.select(rows, variant="images")[0], rates.select(rows, variant="images_of_build")[0]
     return "\n".join(
         [

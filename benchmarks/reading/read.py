@@ -47,7 +47,7 @@ STORED: dict[str, dict[str, str]] = {
         "streaming-256": "MosaicML Streaming",
         "litdata-256": "LitData",
         "slipstream-256": "slipstream",
-        "slipstream-planes-256": "slipstream, 4:2:0 planes of them",
+        "slipstream-planes-256": "slipstream, 4:2:0 planes",
     },
     "512 px JPEG": {
         "decode-512": "decode in full, nothing else",

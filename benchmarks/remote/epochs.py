@@ -168,7 +168,7 @@ def summary(rows: list[rates.Row]) -> str:
     size = int(rows[0]["bytes"]) / 1e6
     return "\n".join(
         [
-            rates.table(["epoch", "seconds", "of what the connection allows", "rate, of the folder's"], lines),
+            rates.table(["epoch", "seconds", "of what the connection allows", "rate relative to the folder"], lines),
             f"{rows[0]['images']} images, {size:.0f} MB; {rates.rounds(rows)}; {rates.machine(rows[0])}",
         ]
     )

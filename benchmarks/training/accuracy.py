@@ -291,7 +291,7 @@ def by_epoch(rows: list[rates.Row], variant: str) -> dict[int, list[float]]:
 def table(rows: list[rates.Row]) -> str:
     """Format means with their standard deviation over seeds, and mean differences of the same seed with their standard
     error."""
-    heads = ["trained and tested on", "top-1, %", "of each seed", "less raw, points", "95 % interval"]
+    heads = ["trained and tested on", "top-1, %", "of each seed", "difference to raw, points", "95 % interval"]
     raw, lines = final(rows, "raw"), []
     for variant, name in variants_of(rows).items():
         values, on_raw = final(rows, variant), final(rows, variant, "top1_on_raw")
