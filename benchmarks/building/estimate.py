@@ -113,7 +113,7 @@ def measure(name: str, source: Path, options: argparse.Namespace) -> Iterator[me
 
 def summary(rows: list[rates.Row]) -> str:
     """Format the table. Ratios are predicted to actual."""
-    heads = ["folder", "files", "tried; time, s", "size, MB: predicted", "actual", "ratio", "time, s: predicted", "actual"]
+    heads = ["folder", "files", "tried, s", "size, MB: predicted", "actual", "ratio", "time, s: predicted", "actual"]
     lines = []
     for name in _FOLDERS:
         mine = rates.select(rows, folder=name)
