@@ -72,7 +72,7 @@ def collating(workers: int) -> DataLoader[Any]:
 
 
 class SleepingStep:
-    """A step that sleeps, as if waiting for a GPU; then the process works on a core until the next step."""
+    """A step that sleeps, as if waiting for a GPU, and then works on a core for `between` milliseconds."""
 
     def __init__(self, milliseconds: float, between: float = 0.0) -> None:
         self.seconds, self.between = milliseconds / 1e3, between / 1e3
