@@ -1,4 +1,4 @@
-"""Arrays stored with images: every .npy of numbers is read like by NumPy, and nothing else is read."""
+"""Arrays stored with images: every .npy of numbers is read as NumPy reads it, and nothing else is read."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ARRAYS = st.sampled_from(DTYPES).flatmap(lambda dtype: arrays_of.arrays(dtype, S
 
 
 @given(values=ARRAYS, fortran=st.booleans(), version=st.sampled_from([(1, 0), (2, 0), (3, 0)]))
-def test_an_array_is_read_and_stored_like_by_numpy(values: np.ndarray, fortran: bool, version: tuple[int, int]) -> None:
+def test_an_array_is_read_and_stored_as_numpy_does(values: np.ndarray, fortran: bool, version: tuple[int, int]) -> None:
     data = npy(np.asfortranarray(values) if fortran else values, version)
     read = decode_array(data)
     assert read.dtype == values.dtype.newbyteorder("=") and read.flags.c_contiguous and read.flags.writeable

@@ -250,7 +250,7 @@ MODERN = [(40, False), (52, True), (56, True), (64, False), (108, False), (108, 
     ("header_bytes", "masks", "down"),
     [(12, False, False), *((*header, down) for header in MODERN for down in (False, True))],
 )
-def test_the_largest_image_of_an_icon_is_read_like_by_pillow_with_any_header(
+def test_the_largest_image_of_an_icon_is_read_as_pillow_does_with_any_header(
     header_bytes: int, masks: bool, down: bool
 ) -> None:
     small = SHEER.resize((16, 16))

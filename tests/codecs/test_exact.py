@@ -164,7 +164,7 @@ def test_a_stored_mask_is_its_source_resized_by_nearest(
     ("format", "dtype"),
     [("png", np.uint8), ("png", np.uint16), ("tiff", np.uint16), ("ppm", np.uint16), ("tiff", np.int32)],
 )
-def test_a_mask_is_resized_like_by_pillow(format: str, dtype: type[np.integer], size: tuple[int, int]) -> None:
+def test_a_mask_is_resized_as_pillow_does(format: str, dtype: type[np.integer], size: tuple[int, int]) -> None:
     top = 255 if dtype == np.uint8 else 65_535
     mask = np.random.default_rng(1).integers(0, top, (40, 40), endpoint=True).astype(dtype)
     mask[0, 0] = top  # a PGM needs this maximum for 16 bits

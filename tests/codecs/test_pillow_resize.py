@@ -356,7 +356,7 @@ def test_tables_of_other_images_are_refused(level: int) -> None:
 
 @compiled
 @pytest.mark.parametrize("level", LEVELS)
-def test_every_colour_under_every_alpha_is_premultiplied_and_restored_like_by_pillow(level: int) -> None:
+def test_every_colour_under_every_alpha_is_premultiplied_and_restored_as_pillow_does(level: int) -> None:
     colors, covering = np.meshgrid(np.arange(256, dtype=np.uint8), np.arange(256, dtype=np.uint8))
     pixels = np.dstack((colors, 255 - colors, colors // 3, covering))[:, :253]
     expected = np.asarray(Image.fromarray(pixels).convert("RGBa").convert("RGBA"))

@@ -410,7 +410,7 @@ def test_damaged_files_are_stored_or_refused(data: st.DataObject, format: str) -
     assert result.source.height > 0 and result.source.width > 0
 
 
-def test_a_jpeg_with_stray_bytes_is_stored_unchanged_and_read_like_by_pillow() -> None:
+def test_a_jpeg_with_stray_bytes_is_stored_unchanged_and_read_as_pillow_does() -> None:
     strays = PROGRESSIVE[:-2] + b"stray bytes" + PROGRESSIVE[-2:]
     ((value, height, width),) = transcode(strays, keep()).records
     assert value[-13:-2] == b"stray bytes"

@@ -70,7 +70,7 @@ FORMS: dict[str, tuple[Any, Callable[[Any], Any]]] = {
 
 @pytest.mark.parametrize("own", [True, False], ids=["the dataset's", "the loader's"])
 @pytest.mark.parametrize(("decode", "transform"), FORMS.values(), ids=list(FORMS))
-def test_it_is_called_with_the_crop_like_by_a_dataset(
+def test_it_is_called_with_the_crop_as_a_dataset_does(
     decode: Any, transform: Any, own: bool, how: dict[str, Any], dataset: Path
 ) -> None:
     expected = LMDBDataset(dataset, transform, decode=decode, crop=Crop(24))
@@ -96,7 +96,7 @@ RESULTS: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("give", RESULTS.values(), ids=list(RESULTS))
-def test_results_are_stacked_like_by_a_dataloader(give: Any, dataset: Path) -> None:
+def test_results_are_stacked_as_a_dataloader_does(give: Any, dataset: Path) -> None:
     data = LMDBDataset(dataset, give, decode="tensor", crop=Crop(24)).subset(range(20))
     same(list(Loader(data, 8, num_workers=0)), list(DataLoader(data, 8)))
 

@@ -74,7 +74,7 @@ def diagnosed(*command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(program, capture_output=True, text=True, check=False, cwd="/")
 
 
-def test_a_script_runs_like_under_python(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_script_runs_as_under_python(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     script = write(tmp_path, TRAINS)
     subprocess.run([sys.executable, script, "--lr", "0.1"], check=True)
     plain = capfd.readouterr().out
@@ -108,7 +108,7 @@ def test_its_exit_code_and_errors_are_unchanged(
     assert "runpy" not in shown and "watch.py" not in shown
 
 
-def test_a_script_that_cannot_be_parsed_is_reported_like_by_python(
+def test_a_script_that_cannot_be_parsed_is_reported_as_python_does(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     script = write(tmp_path, "def train(:\n    pass\n")

@@ -51,7 +51,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def export(root: Path, out: Path, keys: str, label_keys: str | None = None) -> dict[bytes, bytes]:
-    """Return all records of an export, opened like by those programs."""
+    """Return all records of an export, opened as those programs do."""
     counted: list[None] = []
     samples = len(Dataset(root))
     assert export_dataset(root, out, lambda: counted.append(None), "lmdb", keys, label_keys) == len(counted) == samples
