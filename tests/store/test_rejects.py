@@ -148,7 +148,7 @@ def test_lines_end_like_those_of_any_text(end: str, tmp_path: Path) -> None:
     assert [reject.path for reject in read_rejects(tmp_path / "rejects.jsonl")] == ["a", "b"]
 
 
-def test_a_line_is_readable_and_comes_before_the_same_with_counts() -> None:
+def test_a_line_is_readable_and_sorts_before_the_same_line_with_counts() -> None:
     facts = ("cat é/🐈\n.jpg", "ImageError", "truncated")
     line = '{"path": "cat é/🐈\\n.jpg", "error": "ImageError", "reason": "truncated"'
     both = f'{line}}}\n{line}, "source_nbytes": 3, "source_mtime_ns": 4}}\n'.encode()

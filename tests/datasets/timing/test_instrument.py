@@ -121,7 +121,7 @@ def test_a_loader_of_presize_reports_its_times_and_yields_the_same(data: LMDBDat
     assert all(0 < fetch.work.cpu_s <= fetch.work.end_s - fetch.work.begin_s + 0.02 for fetch in fetches)
 
 
-def test_facts_of_a_loader(data: LMDBDataset) -> None:
+def test_the_facts_of_a_loader_are_known(data: LMDBDataset) -> None:
     loaders = [DataLoader(Squares(), num_workers=1, prefetch_factor=5), DataLoader(Squares()), Loader(data, 8), [1]]
     assert [prefetch_of(loader) for loader in loaders] == [5, 2, 2, 2]
     assert [workers_of(loader) for loader in loaders] == [1, 0, usable_cores(), None]
