@@ -99,7 +99,7 @@ def run(make_loader: Callable[[], Iterable[Any]], options: argparse.Namespace, *
 
     Args:
         make_loader: function that returns the loader.
-        options: of parser().
+        options: options of parser().
         packages: packages whose versions are reported.
     """
     start = time.perf_counter()

@@ -41,7 +41,7 @@ VIEWS = {
     "2 × 224": [(224, (0.08, 1.0), 2)],
     "2 × 224, 8 × 96": [(224, (0.4, 1.0), 2), (96, (0.05, 0.4), 8)],
 }
-"""As in SimCLR and in DINO."""
+"""Views of SimCLR and of DINO."""
 
 VARIANTS = {
     "views": "presize, `crop=[...]`",
